@@ -108,7 +108,7 @@ def read_header(file: Path) -> SafetensorsHeader:
     try:
         header = parse_json(text)
         if not isinstance(header, dict):
-            raise TypeError("it is no JSON object")
+            raise TypeError("it is not a JSON object")
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
             raise TypeError("its __metadata__ is not text by name")
@@ -217,7 +217,7 @@ class Table:
 
 def _entry(base: int, name: str, spec: Any) -> Entry:
     if not isinstance(spec, dict) or spec.keys() != {"dtype", "shape", "data_offsets"}:
-        raise TypeError(f"tensor {name[:100]!r} has not just dtype, shape and data_offsets")
+        raise TypeError(f"tensor {name[:100]!r} must have dtype, shape and data_offsets only")
     dtype, shape, offsets = spec["dtype"], spec["shape"], spec["data_offsets"]
     numbers = [shape, offsets]
     if not isinstance(dtype, str) or not all(map(_are_sizes, numbers)) or len(offsets) != 2:
@@ -242,13 +242,13 @@ def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int
     at = base
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if not base <= entry.start <= entry.stop <= size:
-            raise damaged(file, f"tensor '{name[:100]}' lies outside it")
+            raise damaged(file, f"tensor '{name[:100]}' is outside the file")
         if entry.start != at:
             what = "overlaps the one before it" if entry.start < at else "has a hole before it"
             raise damaged(file, f"tensor '{name[:100]}' {what}")
         at = entry.stop
         dtype = DTYPES.get(entry.dtype)
         if dtype and entry.stop - entry.start != math.prod(entry.shape) * dtype.itemsize:
-            raise damaged(file, f"tensor '{name[:100]}' has not the bytes its shape asks for")
+            raise damaged(file, f"tensor '{name[:100]}' does not have the bytes its shape needs")
     if at != size:
         raise damaged(file, f"{size - at} bytes at its end belong to no tensor")

@@ -217,7 +217,7 @@ class _Parser:
         if len(dims) > _MAX_RANK:
             raise self.error(self.position, f"a type of {len(dims)} axes")
         if any(isinstance(d, int) and not 0 <= d < 1 << 63 for d in dims):
-            raise self.error(self.position, "a size that is none")
+            raise self.error(self.position, "a size out of range")
         return TensorType(dtype, dims)
 
     def bracketed(self) -> str:
@@ -351,7 +351,7 @@ class _Parser:
         """Context manager: checks the nesting of types, attributes and graphs."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self.error(self.position, f"more than {_MAX_DEPTH} things in each other")
+            raise self.error(self.position, f"nesting deeper than {_MAX_DEPTH} levels")
         yield
         self._depth -= 1
 

@@ -100,4 +100,4 @@ def _param(declared: Tokens) -> Param:
             return Param(name, type_, _ACCESS[macro])
         case ("const", type_, name) if type_ in get_args(ScalarType):
             return Param(name, cast(ScalarType, type_), None)
-    raise ValueError(f"'{' '.join(declared)}' is no IN, OUT, INOUT or const number")
+    raise ValueError(f"'{' '.join(declared)}' is not an IN, OUT, INOUT or const number")

@@ -225,7 +225,7 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
     with open(os.open(path, os.O_RDONLY | _flags(*flags)), "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if private and not (is_private(status) and is_private(path.parent.stat())):
             raise OSError("other users can write it, or into its folder")
         if status.st_size > most_bytes:

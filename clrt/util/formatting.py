@@ -46,5 +46,5 @@ def parse_bytes(limit: int | str) -> int:
     try:
         return bytes_of(str(limit))
     except ValueError:
-        message = f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'."
+        message = f"'{limit}' is not a memory limit; pass bytes, or text such as '2GiB'."
         raise InputError(message) from None

@@ -75,7 +75,7 @@ def check_host_bytes(nbytes: int, what: str, share: int = 1) -> None:
     if nbytes > limit:
         raise OutOfMemoryError(
             f"{what} would take {_readable(nbytes)} of the host's memory, and CLRT_HOST_LIMIT "
-            f"allows it {_readable(limit)}; raise it where there is more.",
+            f"allows {_readable(limit)}; raise the limit if the host has more memory.",
             nbytes,
             limit,
         )
@@ -135,5 +135,5 @@ def check_iterations(iterations: int, what: str) -> None:
         limit = env_vars.ITERATION_LIMIT.get()
         raise InputError(
             f"{what} asks for {iterations} iterations of its graph in one run, and "
-            f"CLRT_ITERATION_LIMIT allows {limit}; raise it where they are meant."
+            f"CLRT_ITERATION_LIMIT allows {limit}; raise the limit if the model needs them."
         )

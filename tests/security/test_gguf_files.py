@@ -35,8 +35,8 @@ def _tensor(dims: tuple[int, ...], kind: int = 0, offset: int = 0, data: int = 6
 
 # The file, and how its error goes on after the path.
 CASES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "is no GGUF file"),
-    "another format": (bytes(100), "is no GGUF file"),
+    "nothing": (b"", "is not a GGUF file"),
+    "another format": (bytes(100), "is not a GGUF file"),
     "a header cut short": (b"GGUF\x03\0\0\0\0\0", "it ends within its header"),
     "version 1": (file_of([], [], version=1), "has version 1 of GGUF, and clrt reads 2 and 3"),
     "version 4": (file_of([], [], version=4), "has version 4 of GGUF"),
@@ -53,15 +53,15 @@ CASES: dict[str, tuple[bytes, str]] = {
     ),
     "a key that is no text": (
         file_of([pair(b"\xff", 8, text("v"))], []),
-        "the key of metadata 0 is no UTF-8",
+        "the key of metadata 0 is not UTF-8",
     ),
     "a value that is no text": (
         file_of([pair("k", 8, text(b"\xc3"))], []),
-        "text 0 of the metadata 'k' is no UTF-8",
+        "text 0 of the metadata 'k' is not UTF-8",
     ),
     "one of many that is no text": (
         file_of(_array(8, 3, text("a") + text("b") + text(b"\xed\xa0\x80")), []),
-        "text 2 of the metadata 'k' is no UTF-8",
+        "text 2 of the metadata 'k' is not UTF-8",
     ),
     "an unknown type": (file_of([pair("k", 13, b"\0")], []), "'k' has the unknown type 13"),
     "a text past the end": (
@@ -93,12 +93,12 @@ CASES: dict[str, tuple[bytes, str]] = {
     ),
     "a huge alignment": (
         file_of([pair("general.alignment", 4, U32(2**31))], [record("w", (1,))], 64),
-        "tensor 'w' lies outside it",
+        "tensor 'w' is outside the file",
     ),
     "an empty name": (file_of(ONE, [record("", (1,))], 64), "the name of tensor 0 has 0 bytes"),
     "a name that is no text": (
         file_of(ONE, [record(b"\xff", (1,))], 64),
-        "the name of tensor 0 is no UTF-8",
+        "the name of tensor 0 is not UTF-8",
     ),
     "a tensor twice": (
         file_of(ONE, [record("w", (1,)), record("w", (1,), 0, 32)], 64),
@@ -118,16 +118,19 @@ CASES: dict[str, tuple[bytes, str]] = {
         "tensor 'w' has 4294967295 axes",
     ),
     "no elements": (_tensor((4, 0)), "tensor 'w' has no elements, [0, 4]"),
-    "giant dims": (_tensor((HUGE, HUGE, HUGE, HUGE)), "tensor 'w' lies outside it"),
+    "giant dims": (_tensor((HUGE, HUGE, HUGE, HUGE)), "tensor 'w' is outside the file"),
     "dims whose product is small in 64 bits": (
         _tensor((2**32, 2**32)),
-        "tensor 'w' lies outside it",
+        "tensor 'w' is outside the file",
     ),
-    "a tensor past the end": (_tensor((17,)), "tensor 'w' lies outside it: [17] of F32"),
-    "an offset past the end": (_tensor((1,), 0, 2**63), "tensor 'w' lies outside it"),
-    "an offset between": (_tensor((1,), 0, 4), "the offset 4 of tensor 'w' is no multiple of 32"),
-    "an unknown block type": (_tensor((1,), 999), "has the type 999, which clrt does not know"),
-    "an old block type": (_tensor((32,), 4), "has the type 4, which clrt does not know"),
+    "a tensor past the end": (_tensor((17,)), "tensor 'w' is outside the file: [17] of F32"),
+    "an offset past the end": (_tensor((1,), 0, 2**63), "tensor 'w' is outside the file"),
+    "an offset between": (
+        _tensor((1,), 0, 4),
+        "the offset 4 of tensor 'w' is not a multiple of 32",
+    ),
+    "an unknown block type": (_tensor((1,), 999), "has the unknown type 999"),
+    "an old block type": (_tensor((32,), 4), "has the unknown type 4"),
     "half a block": (
         _tensor((48,), 2),
         "tensor 'w' has rows of 48 elements, which blocks of 32 (Q4_0) do not divide",

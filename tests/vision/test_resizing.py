@@ -297,7 +297,7 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipes with names")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="cannot be read: it is no regular file"):
+    with pytest.raises(InputError, match="cannot be read: it is not a regular file"):
         Preprocessor()(tmp_path / "pipe", device=quick_device())
 
 

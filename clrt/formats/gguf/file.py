@@ -155,7 +155,7 @@ def _read_file(path: Path) -> GgufFile:
         start = stream.read(8)
         if start[:4] != _MAGIC:
             raise ModelError(
-                f"{path} is no GGUF file: it does not start with 'GGUF'; download it again, or "
+                f"{path} is not a GGUF file: it does not start with 'GGUF'; download it again, or "
                 "name another."
             )
         if size < _HEADER_BYTES:
@@ -174,8 +174,8 @@ def _read_file(path: Path) -> GgufFile:
 def _refuse_version(path: Path, version: int) -> NoReturn:
     if version & 0xFFFF == 0:
         raise UnsupportedError(
-            f"{path} is a big-endian GGUF file, and clrt reads little-endian ones; take the one "
-            "for other machines."
+            f"{path} is a big-endian GGUF file, and clrt reads little-endian ones; use the "
+            "little-endian file of the model."
         )
     raise UnsupportedError(
         f"{path} has version {version} of GGUF, and clrt reads 2 and 3; convert the model again "
@@ -220,7 +220,7 @@ def _read_tensors(
         if offset % alignment:
             raise damaged(
                 cursor.file,
-                f"the offset {offset} of tensor '{name}' is no multiple of {alignment}",
+                f"the offset {offset} of tensor '{name}' is not a multiple of {alignment}",
             )
         tensors[name] = _tensor(cursor.file, name, shape, code, base + offset, mapped)
     _check_apart(cursor.file, list(tensors.values()))
@@ -233,7 +233,7 @@ def _tensor(
     kind = BLOCK_TYPES.get(code)
     if kind is None:
         raise UnsupportedError(
-            f"Tensor '{name}' in {file} has the type {code}, which clrt does not know; take the "
+            f"Tensor '{name}' in {file} has the unknown type {code}; use the "
             "model in another quantisation, such as Q4_K_M, or update clrt."
         )
     columns = shape[-1] if shape else 1
@@ -248,7 +248,7 @@ def _tensor(
     row_bytes = kind.row_bytes(columns)
     stop = start + math.prod(shape[:-1]) * row_bytes
     if stop > len(mapped):
-        raise damaged(file, f"tensor '{name}' lies outside it: {list(shape)} of {kind.name}")
+        raise damaged(file, f"tensor '{name}' is outside the file: {list(shape)} of {kind.name}")
     raw = mapped[start:stop].reshape(*shape[:-1], row_bytes)
     return GgufTensor(name, kind, shape, raw, file, start)
 

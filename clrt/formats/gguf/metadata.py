@@ -106,7 +106,7 @@ class ByteReader:
         try:
             return str(self.data[start : self.at], "utf-8")
         except UnicodeDecodeError as error:
-            raise damaged(self.file, f"{what} is no UTF-8") from error
+            raise damaged(self.file, f"{what} is not UTF-8") from error
 
     def skip_texts(self, count: int, what: str) -> None:
         """Skips `count` strings.
@@ -245,7 +245,7 @@ class Metadata(Mapping[str, MetadataValue]):
                 strings.append(data[at + 8 : end].decode())
                 at = end
         except UnicodeDecodeError as error:
-            what = f"text {len(strings)} of the metadata '{key}' is no UTF-8"
+            what = f"text {len(strings)} of the metadata '{key}' is not UTF-8"
             raise damaged(self.file, what) from error
         return tuple(strings)
 

@@ -136,8 +136,8 @@ def lose_a_value(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (cut_short, "damaged: tensor '.*' lies outside it"),
-        (lose_a_value, "damaged: tensor '.*' has not the bytes"),
+        (cut_short, "damaged: tensor '.*' is outside the file"),
+        (lose_a_value, "damaged: tensor '.*' does not have the bytes"),
         (lambda data: b"", "damaged: it is shorter"),
         (lambda data: data[:100], "damaged: it is shorter"),
         (lambda data: data[:8] + b"x" + data[9:], "damaged: its header cannot be read"),

@@ -23,7 +23,7 @@ def test_memory_limits_are_parsed(text: int | str, wanted: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GiB", "2 apples", 0, -1, "nan", "inf"])
 def test_invalid_memory_limit_is_refused(text: int | str) -> None:
-    with pytest.raises(InputError, match="no memory limit"):
+    with pytest.raises(InputError, match="not a memory limit"):
         parse_bytes(text)
 
 
