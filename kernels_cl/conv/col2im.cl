@@ -1,7 +1,7 @@
-// Adds columns up to images: [images * channels][K][positions] to [images * channels, o0, o1, o2],
-// where each place in the window (K of them) of each position has an element of the image.
-// Work-item (column, row, plane) gathers what falls on one element; on CPUs a work-item has `height`
-// rows of all planes, and of each up to PIECE elements in hand, to which it adds pieces of columns.
+// Col2Im: adds columns [images * channels][K][positions] to images [images * channels, o0, o1, o2];
+// each of the K window elements at each position maps to an element of the image. Work-item (column,
+// row, plane) sums all columns of one element; on CPUs a work-item has `height` rows of all planes,
+// and accumulates up to PIECE elements of a row at a time.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/bias.clh"
@@ -11,7 +11,7 @@
 #define VALUE_T float
 #endif
 
-// The position whose window has its k-th place on an element, -1 where none has.
+// Returns the position whose k-th window element is the image element, -1 if none.
 static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T count) {
   if (from < 0) return -1;
   const IDX_T p = from / stride;
@@ -50,7 +50,7 @@ __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T plane
 
 #else
 #define PIECE 256
-// How many positions lie before a place.
+// Returns the number of positions before a coordinate.
 static inline IDX_T positions_before(const IDX_T from, const IDX_T stride) {
   return from <= 0 ? 0 : stride == 1 ? from : (from - 1) / stride + 1;
 }

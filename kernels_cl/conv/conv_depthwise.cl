@@ -1,13 +1,13 @@
-// Conv with one input channel to a group: plane o of y is plane o / maps of x, correlated, and then
-// what the epilogue makes of it.
-//   conv_depthwise_cpu  float32; a work-item computes `rows` rows of a plane, and walks the columns
-//                       that lie inside for each weight
-//   conv_depthwise_gpu  (T_ROWS, VW 1) a work-item computes T_ROWS rows of a column of a plane, for
-//                       windows known to the compiler: S_KERNEL1, S_STRIDE2, S_DILATION1 and the like
-//   conv_depthwise_any  (VW 1) an output element per work-item (column, row, plane)
+// Conv with one input channel per group, with epilogue: plane o of y is the correlation of plane
+// o / maps of x.
+//   conv_depthwise_cpu  float32; a work-item has `rows` rows of a plane, and per weight loops over the
+//                       columns inside
+//   conv_depthwise_gpu  (T_ROWS, VW 1) a work-item has T_ROWS rows of a column of a plane, for windows
+//                       that are defines: S_KERNEL1, S_STRIDE2, S_DILATION1, …
+//   conv_depthwise_any  (VW 1) one output element per work-item (column, row, plane)
 // in: sizes of x, out: of y; kernel: window; pad: padding before.
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the map of a
-// group, n the position in a plane.
+// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the map of a group, n
+// the position in a plane.
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -42,8 +42,8 @@
 #if T_ROWS
 #define EACH_ROW CAT(ROWS_, T_ROWS)
 #define ZERO(j) F sum##j = 0.0f;
-// What lies outside is read at the edge: loads under no condition are all on their way at once. A row
-// of x that several j and k1 have is loaded once.
+// Reads outside are clamped to the edge: unconditional loads are all in flight at once. A row of x that
+// several j and k1 share is loaded once.
 #define ADD(j)                                                                                    \
   {                                                                                               \
     const IDX_T from1 = f1 + j * S_STRIDE1 + k1 * S_DILATION1;                                    \
@@ -61,7 +61,7 @@
 
 __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
                                  const IDX_T planes INPUTS) {
-  // Work-items side by side have columns side by side; those of short rows and small planes, too.
+  // Adjacent work-items have adjacent columns, also of short rows and small planes.
   const IDX_T blocks = (out1 + T_ROWS - 1) / T_ROWS;
   PLACE_3(p2, slice, plane, out2, out0 * blocks)
   if ((uint)plane >= (uint)planes) return;
@@ -70,7 +70,7 @@ __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
   const IDX_T source = OVER(plane, maps) * in0 * in1 * in2;
   const IDX_T r0 = out0 == 1 ? 0 : slice / blocks, first = (slice - r0 * blocks) * T_ROWS;
   const IDX_T f0 = r0 * stride0 - pad0, f1 = first * S_STRIDE1 - pad1, f2 = p2 * S_STRIDE2 - pad2;
-  // Of an empty plane nothing is read, in place of its padding neither.
+  // Nothing of an empty plane is read, not even in place of padding.
   const IDX_T end0 = in1 > 0 && in2 > 0 ? in0 : 0;
   EACH_ROW(ZERO)
   for (IDX_T k0 = 0; k0 < kernel0; ++k0) {
@@ -78,7 +78,7 @@ __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
     if ((uint)from0 >= (uint)end0) continue;
     __global const DATA_T *const window =
         AT(weights) + (channel * kernel0 + k0) * S_KERNEL1 * S_KERNEL2;
-    // The columns of a large window need more registers than there are, all at once.
+    // Large windows are not unrolled over all columns, which would exceed the registers.
 #if S_KERNEL1 * S_KERNEL2 > 9
 #pragma unroll 1
     for (IDX_T k2 = 0; k2 < kernel2; ++k2) {

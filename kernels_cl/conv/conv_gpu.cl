@@ -1,12 +1,12 @@
-// y = epilogue(weights x windows) for GPUs, a tile of it by a work-group (common/group_tile.clh). Rows
-// are the M maps of a group, columns the P positions of all images, and windows are read from the
-// images as they lie. Weights are [groups, K, M].
-// Work-group (x, y, z): tile of columns, tile of rows, group of a part of K, which has `slices` slices
-// of all that there are. Parts are stored one after the other.
-//   S_WINDOW  0: a window is the element at its place
+// y = epilogue(weights x windows) for GPUs, one tile per work-group (common/group_tile.clh). Rows are
+// the M maps of a group, columns the P positions of all images; windows are read from the images in
+// place. Weights are [groups, K, M].
+// Work-group (x, y, z): tile of columns, tile of rows, group * split of K of `slices` slices. Partial
+// results of the splits are stored one after the other.
+//   S_WINDOW  0: 1 x 1 windows
 //             1: K is [tap][channel], and a slice has channels of one tap
 //             2: K is [channel][tap], for few channels
-//   S_WHOLE   slices have no row of weights that is past the last one, or of the next tap
+//   S_WHOLE   no slice has rows of weights past the last one or of the next tap
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
@@ -42,15 +42,15 @@
 #define WITHIN(at, size) ((uint)(at) < (uint)(size))
 #define IMAGE_OF(at) (images > 1 ? (at) / P : 0)
 
-// A work-item brings elements of one row or column, of which there are as many in a tile as a part of
-// its work-items: element u has this place in its slice.
+// A work-item loads elements of one row or column; a tile has ITEMS or fewer of them: index in the slice
+// of the u-th element.
 #define K_OF(u, side) (item / (side) + (u) * (ITEMS / (side)))
-// Of a slice that is not whole, `left` places are real. Reads past them take the last one instead.
+// A partial slice has `left` valid k; reads past them are clamped to the last.
 #define IS_WHOLE(side) (S_WHOLE && IS_EXACT(side))
 #define REAL_K(k, side) (IS_WHOLE(side) ? (k) : i_min(k, left - 1))
 #define IS_REAL(k, side) (IS_WHOLE(side) || (k) < left)
 
-// Weights from row `k_row` on, of which `left` are of the slice's tap or later; then columns.
+// Loads weights from row `k_row` on, of which `left` are of the slice's tap or later, and columns.
 #define FETCH_SLICE(slice)                                                               \
   EACH_ELEMENT(u, SHARE(TILE_M)) {                                                       \
     const IDX_T k = K_OF(u, TILE_M);                                                     \
@@ -72,8 +72,8 @@
   }
 
 #if S_WINDOW == 2
-// A place of K under every work-item's window: how far it is in the image, and along each axis; those
-// past the end lie outside of every image.
+// Position of a k in the window: offset in the image and along each axis; a k past the end is outside
+// of every image.
 #define PREPARE(slice)                                                                   \
   if (item < T_TK) {                                                                     \
     const IDX_T k = (slice) * T_TK + item, t12 = k / kernel2, t01 = t12 / kernel1;       \
@@ -110,7 +110,7 @@
     }                                                                                    \
     FIND_TAP                                                                             \
   }
-// Where the element under the tap lies in a plane of the image: at 0, and not counted, if outside.
+// Offset of the element under the tap in a plane of the image; 0, and masked, if outside.
 #define FIND_TAP                                                                         \
   {                                                                                      \
     const IDX_T at0 = from0 + t0 * dilation0, at1 = from1 + t1 * dilation1;              \
@@ -159,7 +159,7 @@ void conv_gpu(OUT(float, y), IN(float, w), IN(float, x), const IDX_T M, const ID
   const bool inside = true;
   const IDX_T in_plane = position;
 #elif S_WINDOW == 2
-  // In uint, which wraps: it counts where the sum with a place is inside.
+  // In uint, which wraps: only sums that are inside are used.
   const uint origin = ((uint)from0 * in1 + from1) * in2 + from2;
   __local int4 places[2][T_TK];  // in turns: one is read while the next one is written
   PREPARE(first)

@@ -1,13 +1,13 @@
-// Convolution of one channel, [images, positions], to maps that lie last, on CPUs: an image whose channels
-// lie first is one of a further axis. A tile is T_MR positions next to each other in a row of y, by T_NV
-// vectors of maps; the last tile of a row begins in the one before it, if it would be shorter. Line after
-// line of the windows, each element that is read goes to all positions that it is under.
+// Convolution of one input channel, [images, positions], to channels-last maps, on CPUs; an image with
+// channels first is treated as one with a further axis. A tile is T_MR adjacent positions of a row of y
+// by T_NV vectors of maps; the last tile of a row overlaps the previous one if it would be shorter. The
+// windows are read line by line, and each element read is used for all positions that cover it.
 // A work-item has `height` rows of y, and all maps.
 //   w         weights, packed as [panel of T_NV * T_VW maps][tap][map]
-//   rows      of y, of all images
-//   N         maps
-//   y_pitch   from a position of y to the next: other tensors may lie between
-//   S_ACROSS  elements of a window along axis 2, next to each other; S_STEP, its stride there
+//   rows      number of rows of y, of all images
+//   N         number of maps
+//   y_pitch   stride between positions of y, in elements
+//   S_ACROSS  window elements along axis 2, contiguous; S_STEP, its stride there
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
 #ifndef T_VW
 #define T_VW 8
@@ -76,7 +76,7 @@ void conv_image_cpu(OUT(float, y), IN(float, x), IN(float, w), const IDX_T rows,
             }
           }
         ROWS(KEEP_ROW)
-        // Not again: what the epilogue reads may lie where y does.
+        // Overlapping positions are not stored twice: y may alias what the epilogue reads.
         for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;
           __global float *const y_row = AT(y) + (row * out2 + first + i) * y_pitch;

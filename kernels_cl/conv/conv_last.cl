@@ -1,4 +1,4 @@
-// Convolution whose channels lie last, for any dtype on any device: one output element per work-item.
+// Channels-last convolution for any dtype on any device, one output element per work-item.
 // Work-item (x, y, z): map of a group, position in the image, image * group.
 // INPUTS, READS, BODY, RESULT as in conv_rows.cl.
 #ifndef DATA_T

@@ -1,12 +1,12 @@
-// Convolution whose channels lie last, [images, positions, channels], on CPUs: a product whose rows are
-// positions. Row m of A is the window of position m, which is read where it lies; B are the weights,
-// packed as [group][panel][tap][channel][T_NV * T_VW].
-// A work-item has a stripe of `height` blocks of T_MR positions, and a panel; they go through chunks of
-// T_MC blocks as in gemm_cpu.cl.
-//   C, N    channels and maps of a group
+// Channels-last convolution, [images, positions, channels], on CPUs: an implicit GEMM whose rows are
+// positions. Row m of A is the window of position m, read in place; B is the weights, packed as
+// [group][panel][tap][channel][T_NV * T_VW].
+// A work-item has a stripe of `height` blocks of T_MR positions, and a panel, ordered by chunks of T_MC
+// blocks as in gemm_cpu.cl.
+//   C, N    channels and maps per group
 //   M       positions of all images
-//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
-//   zeros   kernel2 * C of them: what a window reads in the padding
+//   x_pitch, y_pitch  stride between positions of x and of y, in elements
+//   zeros   kernel2 * C zeros: read in place of the padding
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the position in the
 // image, n the map in the group.
 #ifndef T_VW
@@ -52,7 +52,7 @@ void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), 
   for (IDX_T block = block_first; block < block_end; ++block) {
     const IDX_T m0 = block * T_MR;
     START_WINDOWS(AT(x) + i1 * C, m0, M, x_pitch)
-    // The elements under neighbouring taps are neighbours, too, if nothing lies between.
+    // Elements under adjacent taps are contiguous, too, if the pitch is C.
     const bool joined = inside2 && dilation2 == 1 && x_pitch == C;
     const IDX_T runs = joined ? 1 : kernel2;
     const IDX_T run = joined ? kernel2 * C : C;

@@ -1,6 +1,6 @@
-// Columns of a deformable convolution: [images][channels * K][positions], each element sampled
-// between the pixels around its place in the window, moved by an offset and weighted by a mask.
-// Work-item (position, place in the window, image * channel).
+// im2col of a deformable convolution: [images][channels * K][positions]; each element is interpolated at
+// its window position plus an offset, and multiplied by a mask. Work-item (position, window element,
+// image * channel).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

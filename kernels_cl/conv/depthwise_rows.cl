@@ -1,14 +1,14 @@
-// Depthwise convolution whose channels lie last, [images, positions, channels], on CPUs: a tile is T_MR
-// positions next to each other in a row of y, by T_NV vectors of channels, which go through all taps in
-// registers. The last tile of a row begins in the one before it, if it would be shorter.
+// Channels-last depthwise convolution, [images, positions, channels], on CPUs: a tile is T_MR adjacent
+// positions of a row of y by T_NV vectors of channels, with sums over all taps in registers. The last
+// tile of a row overlaps the previous one if it would be shorter.
 // A work-item has `height` rows of y, and all channels.
 //   w        weights, packed as [panel of T_NV * T_VW channels][tap][channel]
-//   zeros    N of them: what a window reads in the padding
-//   rows     of y, of all images
-//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
-//   S_TAPS   elements of a window
-//   S_ACROSS  those along axis 2, and S_STEP its stride, where a row of taps is unrolled, whose elements
-//             lie next to each other; else both are 0
+//   zeros    N zeros: read in place of the padding
+//   rows     number of rows of y, of all images
+//   x_pitch, y_pitch  stride between positions of x and of y, in elements
+//   S_TAPS   window elements
+//   S_ACROSS  window elements along axis 2, and S_STEP its stride, if a row of contiguous taps is
+//             unrolled; else both are 0
 //   S_WHOLE  N is a multiple of T_NV * T_VW
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the
 // channel.
@@ -36,7 +36,7 @@
 #define CORRELATE_ROW(i) VECTORS(CORRELATE, i)
 #define FOUND(i) __global const float *const a##i = found[i] + n0;
 
-// The sums of a tile, from where its windows were found.
+// Sums of a tile whose window addresses are known.
 #define MULTIPLY_FOUND                            \
   {                                               \
     __global const float *const *found = windows; \
@@ -58,7 +58,7 @@
 #define TAPS_7(X) TAPS_5(X) X(5) X(6)
 #define READ_OF_TILE ((T_MR - 1) * S_STEP + S_ACROSS)
 
-// What several positions read is loaded once: after unrolling the compiler sees that it is the same.
+// Elements shared by positions are loaded once: after unrolling the compiler sees the equal loads.
 #define CORRELATE_INSIDE(i, j) \
   acc##i##_##j = LOAD_F(line + (i * S_STEP + tap) * x_pitch + j * T_VW) * b##j + acc##i##_##j;
 #define INSIDE_ROW(i) VECTORS(CORRELATE_INSIDE, i)
@@ -81,7 +81,7 @@
     panel += PANEL_WIDTH;  \
   }
 
-// The same, line after line of a window; those in the padding add nothing.
+// The same, line by line of a window; lines in the padding are skipped.
 #define MULTIPLY_LINES(TAP)                                                                  \
   {                                                                                          \
     ROWS(ZERO_ROW)                                                                           \
@@ -116,7 +116,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
       const IDX_T from2 = first * stride2 - pad2;
 #if S_STEP
       const bool inside = from2 >= 0 && from2 + READ_OF_TILE <= in2;
-      // Where a place in the padding reads instead, and that this is not kept.
+      // Replacement address of reads in the padding, and the mask that discards them.
       IDX_T near[READ_OF_TILE];
       int kept[READ_OF_TILE];
       for (IDX_T i = 0; i < (inside ? 0 : READ_OF_TILE); ++i) {
@@ -155,7 +155,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
 #else
         MULTIPLY_FOUND
 #endif
-        // Not again: what the epilogue reads may lie where y does.
+        // Overlapping positions are not stored twice: y may alias what the epilogue reads.
         for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;
           __global float *const y_row = AT(y) + (row * out2 + first + i) * y_pitch;

@@ -1,7 +1,7 @@
-// Columns of a convolution: [batch * group][panel][K][width] where element (k, p) is the input under
-// weight k (channel, then place in the window) at output position p, 0 in the padding and past
-// position P. One panel of P columns is the plain row-major matrix [K][P].
-//   im2col_cpu  a work-item per panel and batch * group: rows of the input are copied in one go
+// im2col: [batch * group][panel][K][width]; element (k, p) is the input under weight k (channel, then
+// window element) at output position p, 0 in the padding and past position P. One panel of P columns
+// is the row-major matrix [K][P].
+//   im2col_cpu  a work-item per panel and batch * group copies runs of input rows
 //   im2col      work-item (x, y, z): output position, weight, batch * group
 #include "common/base.clh"
 #include "common/axes.clh"
@@ -20,7 +20,7 @@ void im2col_cpu(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {
   __global const DATA_T *const from = AT(x) + batch * channels * in0 * in1 * in2;
   IDX_T lane = 0;
   while (lane < width) {
-    // A run of positions in one row of the output; what is past P is zeroed.
+    // A run of positions in one row of the output; positions past P are zeroed.
     const IDX_T p = panel * width + lane;
     const bool real = p < P;
     const IDX_T row = p / out2, column = p - row * out2;
@@ -37,7 +37,7 @@ void im2col_cpu(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {
           __global const DATA_T *const source = from + ((c * in0 + i0) * in1 + i1) * in2;
           for (IDX_T w2 = 0; w2 < kernel2; ++w2, line += width) {
             const IDX_T i2 = f2 + w2 * dilation2;
-            // The lanes whose input lies in the row.
+            // Lanes whose input is inside the row.
             IDX_T low = i2 >= 0 ? 0 : (stride2 - 1 - i2) / stride2;
             IDX_T high = i2 < in2 ? (in2 - 1 - i2) / stride2 + 1 : 0;
             low = inside ? min(low, run) : run;

@@ -1,14 +1,14 @@
-// Convolution with windows of 3 x 3 whose channels lie last, [images, positions, channels], on CPUs, by
-// Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 positions reads 6 x 6, whose transform times that of the
-// weights, for each of the 36 places, transforms to the 16 sums.
+// Channels-last 3 x 3 convolution, [images, positions, channels], on CPUs, by Winograd's F(4 x 4, 3 x 3):
+// a tile of 4 x 4 positions reads 6 x 6, whose transform times that of the weights, for each of the 36
+// coefficients, transforms back to the 16 sums.
 // Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
-// A work-item goes through items, a `block` of tiles and a `span` of panels each: in its `slot` elements
-// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], behind them the
-// products, [place][tile][span panels], and weights that it transforms, [place][depth][T_NV * T_VW].
-//   w       the transformed weights, packed as [place][panel][C][T_NV * T_VW]
-//           S_FEW_TILES: as they are, [panel][C][tap][T_NV * T_VW]; `depth` channels are transformed at once
-//   zeros   as many as a place has channels: what a window reads in the padding
-//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
+// A work-item processes items of a `block` of tiles and a `span` of panels each, with `slot` elements of
+// scratch in `room`: the transformed windows, [coefficient][tile][C, rounded up to T_VW], the products,
+// [coefficient][tile][span panels], and weights that it transforms, [coefficient][depth][T_NV * T_VW].
+//   w       transformed weights, packed as [coefficient][panel][C][T_NV * T_VW]
+//           S_FEW_TILES: untransformed, [panel][C][tap][T_NV * T_VW]; `depth` channels at once
+//   zeros   as many zeros as a position has channels: read in place of the padding
+//   x_pitch, y_pitch  stride between positions of x and of y, in elements
 //   tiles   of all images; tiles1 and tiles2, of an image along its axes
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
 #ifndef T_VW
@@ -34,8 +34,8 @@
 #define WINDOW_SIDE 3
 #define TAPS (WINDOW_SIDE * WINDOW_SIDE)
 
-// Of the places 0, +-NEAR, +-FAR and infinity, where the sums' polynomials are taken. With 1 and 2 the
-// rounding error is twice as large.
+// Interpolation points are 0, +-NEAR, +-FAR and infinity. With 1 and 2 the rounding error is twice as
+// large.
 #define NEAR 0.70710678f
 #define FAR 1.41421356f
 #define NEAR_2 0.5f
@@ -44,7 +44,7 @@
 #define OF_NEAR (0.5f / (NEAR_2 * (NEAR_2 - FAR_2)))
 #define OF_FAR (0.5f / (FAR_2 * (FAR_2 - NEAR_2)))
 
-// Six vectors, `step` after each other: from a window's elements to its transform.
+// Transforms six vectors of a window, `step` apart.
 #define TRANSFORM_WINDOW(to, from, step)                                     \
   {                                                                          \
     const F d0 = from[0], d1 = from[step], d2 = from[2 * step];              \
@@ -59,7 +59,7 @@
     to[5 * step] = NEAR_FAR_2 * d1 - (NEAR_2 + FAR_2) * d3 + d5;             \
   }
 
-// Six vectors, `step` after each other: from products to four sums, `out` after each other.
+// Transforms six vectors of products, `step` apart, to four sums, `out` apart.
 #define TRANSFORM_PRODUCTS(to, out, from, step)                              \
   {                                                                          \
     const F m1 = from[step], m2 = from[2 * step];                            \
@@ -72,7 +72,7 @@
     to[3 * out] = NEAR_2 * near_odd + FAR_2 * far_odd + from[5 * step];      \
   }
 
-// Three vectors, `step` after each other: from a window's weights to six, `out` after each other.
+// Transforms three vectors of weights, `step` apart, to six, `out` apart.
 #define TRANSFORM_WEIGHTS(to, out, from, step)                               \
   {                                                                          \
     const F w0 = from[0], w1 = from[step], w2 = from[2 * step];              \

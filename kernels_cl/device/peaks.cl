@@ -1,4 +1,4 @@
-// The ceilings of a device: multiply-adds and products on registers, copies and reads of memory.
+// Benchmarks of a device's peaks: multiply-adds and matrix products in registers, memory copy and read.
 #include "common/base.clh"
 #pragma OPENCL FP_CONTRACT ON
 #ifndef LANES
@@ -9,9 +9,9 @@
 #endif
 typedef CAT(float, LANES) vec;
 
-// Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands
-// fit into 16 registers. They are named variables, since an array may stay in memory; products and
-// sums are separate for the compiler to contract, since a call of fma() may stay a call.
+// Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands fit
+// into 16 registers. They are named variables, since an array may stay in memory; products and sums are
+// separate for the compiler to contract, since a call of fma() may stay a call.
 #define CHAINS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
 #define DECLARE(i) vec a##i = i;
 #define STEP(i) a##i = a##i * x + y;
@@ -45,8 +45,8 @@ __kernel void read_peak(__global const vec *in, __global vec *out, const int cou
   out[item] = a + b + c + d;
 }
 
-// The same few bytes over and over, `times` in a launch. Eight at a time keep the units busy; the
-// buffers may be one, so that no pass over them can be left out.
+// Reads the same few bytes `times` times per launch, eight at a time to keep the units busy; the
+// buffers may alias, so that the compiler cannot drop a pass.
 #define EIGHT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 #define AT_STEP(x, k) x[at + (k) * step]
 #define START(k) vec s##k = 0;
@@ -83,7 +83,7 @@ __kernel void cached_add(__global const vec *x, __global const vec *y, __global 
 #if MATRIX_UNIT
 #include "common/matrix_unit.clh"
 
-// 24 products of tiles of zeros a step: 4 of float32 (common/unit_product.clh).
+// 24 products of zero tiles per step: 4 of float32 (common/unit_product.clh).
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void unit_peak(__global uint *out,
                                                                        const int steps) {
   UNIT_START

@@ -1,4 +1,4 @@
-// The determinant of each matrix [n][n] of a stack, by elimination with partial pivoting in a copy.
+// Determinant of each matrix [n][n] of a stack, by elimination with partial pivoting in a copy.
 #include "common/base.clh"
 
 __kernel void det(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

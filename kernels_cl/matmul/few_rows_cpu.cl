@@ -1,10 +1,10 @@
-// y = epilogue(A B) for up to a few rows of A on CPU devices: B is read once, from memory, and all else
-// hides behind that. B is packed as for gemm_cpu.cl, which takes more rows. A work-group has all rows
-// and `columns` columns, whole panels.
-//   T_MR    rows of a tile at most, 4 or 8, as far as there are registers for their sums
+// y = epilogue(A B) for few rows of A on CPU devices, bound by one read of B from memory. B is packed
+// as for gemm_cpu.cl, which handles more rows. A work-group has all rows and `columns` columns, whole
+// panels.
+//   T_MR    maximum rows per tile, 4 or 8, limited by the registers for their sums
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE, B_T, B_STORAGE as in gemm_cpu.cl.
-//   NORM    rows of A are first divided by their root mean square and scaled, into its part of `rows`
-//   SECOND  the epilogue reads a second product of A, by a B of the same form
+//   NORM    rows of A are first RMS-normalized and scaled, into the work-group's part of `rows`
+//   SECOND  the epilogue reads a second product of A, by a B packed alike
 #ifndef T_NV
 #define T_MR 4
 #define T_NV 3
@@ -47,7 +47,7 @@
 #define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
 #define KEEP_ROW(i) VECTORS(KEEP, i)
 #define KEEP_SUM(i, j) tile[j] = acc0_##j + acc1_##j;
-// A place of k of one row, its sums in every other register: chains of FMAs wait for themselves.
+// One k of one row; even and odd k have separate sums, since chains of FMAs wait for themselves.
 #define ONE_STEP(i, at)              \
   {                                  \
     const F a_k = (F)(a[at]);        \
@@ -74,7 +74,7 @@ static inline void one_row(F *tile, __global const float *a, __global const B_T 
 }
 
 #if T_MR == 8
-// Rows behind the last one are this again: a second way through the panel would wait for it.
+// Missing rows repeat the last one: a second code path through the panel would wait for it.
 #define ROW_OF(i) __global const float *const row##i = a + i_min(i, count - 1) * a_row;
 #define ROW_STEP_OF(i)               \
   {                                  \

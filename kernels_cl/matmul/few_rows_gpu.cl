@@ -1,11 +1,10 @@
-// y = epilogue(A B) for up to ROWS rows on GPUs: B is read once, from end to end.
-// A work-group has LANES x SLICES work-items. Where B's last axis is N (S_B_N_LAST), lanes have columns
-// side by side, and slices take K in turns; else lanes go along K, and slices have a column each. So
-// they do where B is in few bits, whose lanes take words of 32 bits in turns.
-// Work-group (x, y, z): columns, ROWS rows, batch. Arguments, defines and B of few bits as in
-// gemm_gpu.cl.
-//   S_K_WHOLE  K is whole words of B in few bits, so that rows of A are whole vectors
-//   S_A_WIDE, S_B_WIDE  K is the last axis, and has whole octets, which are aligned
+// y = epilogue(A B) for up to ROWS rows on GPUs, with one sequential read of B.
+// A work-group has LANES x SLICES work-items. If B's last axis is N (S_B_N_LAST), lanes have adjacent
+// columns and slices interleave K; else lanes go along K, and each slice has a column. The latter also
+// holds for low-bit B, whose lanes read interleaved 32-bit words.
+// Work-group (x, y, z): columns, ROWS rows, batch. Arguments, defines and low-bit B as in gemm_gpu.cl.
+//   S_K_WHOLE  K is whole words of low-bit B, so that rows of A are whole vectors
+//   S_A_WIDE, S_B_WIDE  K is the last axis, and is a multiple of aligned octets
 #ifndef BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
@@ -39,11 +38,11 @@
 #define T_LANES 32
 #define T_SLICES 8
 #endif
-// Side by side, half of the lanes read enough at once; twice the slices share K.
+// With adjacent columns half of the lanes read enough at once; twice the slices share K.
 #define LANES (S_B_N_LAST ? T_LANES / 2 : T_LANES)
 #define SLICES (S_B_N_LAST ? 2 * T_SLICES : T_SLICES)
 #define ROWS T_SLICES
-// Of 2 bits a word is twice as many registers, and of 6 there are two.
+// A word of 2-bit levels needs twice the registers; 6-bit levels have two words.
 #if defined(BITS) && (BITS == 2 || HIGH_BITS == 2)
 #define RUN 2
 #else
@@ -52,11 +51,11 @@
 #define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES : SLICES)
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
-// Rows that there are not are passed over by all work-items alike.
+// All work-items skip missing rows alike.
 #define EACH_ROW(r) UNROLLED(r, ROWS) if (r < rows)
 
 #if S_B_WIDE
-// Numbers of B in a vector of 16 bytes.
+// Elements of B per vector of 16 bytes.
 #if CAT(IS_, B_STORAGE)
 #define WIDTH 8
 #define NUMBER(word, i) CAT(float_of_, B_STORAGE)((word)[(i) / 2], (i) % 2)
@@ -64,7 +63,7 @@
 #define WIDTH 4
 #define NUMBER(word, i) as_float((word)[i])
 #endif
-// Elements of a row of A times those of a vector of B.
+// Dot product of a row of A with a vector of B.
 static inline float times_vector(__global const float *from, const IDX_T step, const float *w) {
   float sum = 0.0f;
   UNROLLED(i, WIDTH / 4) {
@@ -84,7 +83,7 @@ static inline float times_vector(__global const float *from, const IDX_T step, c
 #endif
 
 #ifdef BITS
-// Elements of a row of A times those of a word of B.
+// Dot product of a row of A with a word of B.
 static inline float times_word(__global const float *from, const IDX_T k, const IDX_T K,
                                const IDX_T step, const float *w) {
   float sum = 0.0f;
@@ -117,12 +116,12 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   const IDX_T rows = i_min(M - m0, ROWS);
   __global const float *const from = AT(a) + i0 * a_s0 + i1 * a_s1 + m0 * a_row;
   const IDX_T n = first + (S_B_N_LAST ? lane : slice);
-  // Columns past the last one are computed as that one is.
+  // Columns past the last one repeat it.
   const IDX_T column = i_min(n, N - 1);
   float acc[ROWS];
   UNROLLED(r, ROWS) acc[r] = 0.0f;
 #ifdef BITS
-  // RUN words at once. The load of one past the end reads the last one.
+  // RUN words at once; loads past the end are clamped to the last one.
   __global const uchar *const weights = AT(b) + (size_t)column * pitch;
   for (IDX_T k0 = lane * WORD; k0 < K; k0 += RUN * LANES * WORD) {
     uint words[RUN];
@@ -144,7 +143,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   }
 #elif S_B_WIDE
   __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * b_n;
-  // RUN vectors at once. The load of one past the end reads the last one.
+  // RUN vectors at once; loads past the end are clamped to the last one.
   for (IDX_T k0 = lane * WIDTH; k0 < K; k0 += RUN * LANES * WIDTH) {
     uint4 vectors[RUN];
     UNROLLED(u, RUN) {
@@ -162,7 +161,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   }
 #else
   __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * (S_B_N_LAST ? 1 : b_n);
-  // RUN places of K at once. Those past the end read the last one, and count as 0 times 0.
+  // RUN k at once; those past the end are clamped to the last one, and count as 0 * 0.
   const IDX_T begin = S_B_N_LAST ? slice * RUN : lane, next = S_B_N_LAST ? 1 : LANES;
   for (IDX_T k0 = begin; k0 < K; k0 += RUN * (S_B_N_LAST ? SLICES : LANES)) {
     float w[RUN];
@@ -190,7 +189,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
 #endif
   EACH_ROW(r) parts[r][slice][lane] = acc[r];
   barrier(CLK_LOCAL_MEM_FENCE);
-  // Work-items have an element each: of row `slice` where lanes have columns, else of row `lane`.
+  // One element per work-item: of row `slice` if lanes have columns, else of row `lane`.
   const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? SLICES : LANES;
   for (IDX_T r = begin_row; r < rows && n < N; r += next_row) {
     const IDX_T m = m0 + r;

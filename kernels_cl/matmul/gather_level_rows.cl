@@ -1,6 +1,5 @@
-// y[row] = row indices[row] of a matrix of few bits, which lies as B of a product on GPUs
-// (common/level_rows.clh).
-// Work-item (four places of K, row).
+// y[row] = row indices[row] of a low-bit matrix that is packed as B of a product on GPUs
+// (common/level_rows.clh). Work-item (four elements along K, row).
 #ifndef BITS
 #define BITS 4
 #define HIGH_BITS 0
@@ -23,6 +22,6 @@ __kernel void gather_level_rows(OUT(float, y), IN(uchar, b), IN(INDEX_T, indices
   if (k >= K) return;
   const IDX_T n = clrt_index(AT(indices)[row], N, AT(status));
   const float4 v = level_four(AT(b) + (size_t)n * pitch, blocks, k);
-  // K is whole blocks, so that rows are whole vectors.
+  // K is a multiple of the block size, so rows are whole vectors.
   *(__global float4 *)(AT(y) + row * K + k) = v;
 }

@@ -1,4 +1,4 @@
-// y[row] = row indices[row] of a matrix of few bits, which lies as B of a product (common/dots.clh).
+// y[row] = row indices[row] of a low-bit matrix that is packed as B of a product (common/dots.clh).
 // Work-item (block of K, row).
 #include "common/base.clh"
 #include "common/index.clh"

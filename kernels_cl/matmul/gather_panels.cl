@@ -1,4 +1,4 @@
-// y[row] = row indices[row] of a matrix [N][K] that lies in panels, as gemm_cpu reads the transposed B.
+// y[row] = row indices[row] of a matrix [N][K] in panels, packed as gemm_cpu reads the transposed B.
 // Work-item (block of ELEMS of K, row).
 #include "common/base.clh"
 #include "common/index.clh"

@@ -1,5 +1,5 @@
-// y = epilogue(A B) for any dtype on any device: one work-item per element, any strides.
-// B may be in few bits (common/blocks.clh).
+// y = epilogue(A B) for any dtype and strides on any device, one element per work-item. B may be
+// block-quantized (common/blocks.clh).
 // Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef BODY
 #define DATA_T float

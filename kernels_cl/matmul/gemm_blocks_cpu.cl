@@ -1,6 +1,6 @@
-// y = epilogue(A B) for CPU devices, B in few bits (common/blocks.clh): a work-item does T_MB blocks
-// of T_MR rows by T_NV vectors of T_VW columns. T_KC places of B at a time become floats, which all
-// blocks of rows then read, each keeping its sums in registers as in gemm_cpu.cl.
+// y = epilogue(A B) for CPU devices with block-quantized B (common/blocks.clh): a work-item computes
+// T_MB blocks of T_MR rows by T_NV vectors of T_VW columns. T_KC rows of B at a time are dequantized,
+// and then read by all blocks of rows, which keep their sums in registers as in gemm_cpu.cl.
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl. B is packed as [panel][K][T_NV * T_VW].
 #ifndef T_MR
 #define T_MR 4
@@ -32,7 +32,7 @@
 #define UNPACK(i, j) to[j] = ELEMENTS(j);
 #define UNPACK_B(i, j) const F b##j = ELEMENTS(j);
 #define LOAD_B(i, j) const F b##j = from[j];
-// Runs LINE for each k of a range, with its `line` of levels and the scale and zero of its block.
+// Runs LINE for each k of a range, with its `line` of levels and its block's scale and zero point.
 #define LINES(k_first, k_end, LINE)                                               \
   for (IDX_T k = k_first, block = k / block_size; k < k_end; ++block) {           \
     const IDX_T stop = i_min((block + 1) * block_size, k_end);                    \
@@ -68,7 +68,7 @@ void gemm_blocks_cpu(OUT(float, y), IN(float, a), IN(uchar, b) BLOCK_INPUTS, con
   F sums[T_MB * T_MR * T_NV];
   F *tile = sums;
   if (last_row - first_row <= FEW_BLOCKS * T_MR) {
-    // Floats that so few rows read are not worth keeping.
+    // For few rows, dequantized elements are used at once, not stored.
     for (IDX_T m0 = first_row; m0 < last_row; m0 += T_MR, tile += T_MR * T_NV) {
       ROWS(ROW_POINTER)
       ROWS(ZERO_ROW)

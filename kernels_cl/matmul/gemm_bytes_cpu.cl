@@ -1,13 +1,13 @@
-// y = epilogue(A B) for CPU devices: A is rounded to multiples of a scale on the way, B is 8-bit integers
-// around zero points, and their products are summed in 32 bits (common/byte_dots.clh). Levels of A are
-// low to high, and lie as level - middle; MIDDLE is low + 128. Levels of B are unsigned. Behind the bytes of
-// a panel of B lie, for each of its 32 columns, MIDDLE times the sum of its levels less its zero point, its
-// zero point, and the scale of its sums (clrt/kernels/gemm_int8_cpu.py).
-// With A_T, char or uchar, A has levels already, around one zero point, and y is the sums; MIDDLE is 1 then.
-//   A_MIDDLE  of levels of A_T: 0, or 128 if they are unsigned
-//   A_ZERO    A has a zero point, and not 0
-// A work-group has `height` rows, at most MOST_ROWS, and `columns` columns of y: it rounds its rows
-// once, into its part of `records`, and goes through its panels of B tile by tile.
+// y = epilogue(A B) for CPU devices, int8 products with 32-bit sums (common/byte_dots.clh): float rows
+// of A are quantized to a scale on the fly, B is packed 8-bit integers with zero points. Levels of A
+// are low to high, stored as level - middle; MIDDLE is low + 128. Levels of B are unsigned. After the
+// bytes of a panel of B come, per column of its 32, MIDDLE times the sum of its levels minus its zero
+// point, its zero point, and the scale of its sums (clrt/kernels/gemm_int8_cpu.py).
+// With A_T, char or uchar, A is quantized already, with one zero point; y is the sums, and MIDDLE is 1.
+//   A_MIDDLE  middle of levels of A_T: 0, or 128 if they are unsigned
+//   A_ZERO    A has a zero point other than 0
+// A work-group has `height` rows, at most MOST_ROWS, and `columns` columns of y: it quantizes its rows
+// once, into its part of `records`, then computes its panels of B tile by tile.
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
 #ifndef T_VW
 #define T_VW 8
@@ -42,7 +42,7 @@
 #define OF_COLUMN(sum, j) (WIDE_AS(float, sum + starts[j]) * scales[j])
 #endif
 
-// K elements of a row into the records of a tile of `rows`; 0 behind the last one. Gives their sum.
+// Quantizes K elements of a row into the record of a tile of `rows`, padded with 0; returns their sum.
 #ifdef A_MIDDLE
 #define ROW_LEVELS
 static inline int round_row(__global uchar *to, const IDX_T rows, __global const A_T *x, const IDX_T K) {

@@ -1,23 +1,23 @@
-// y = epilogue(A B) for CPU devices: one work-item per work-group holds a tile of T_MR rows by
-// T_NV vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], with zeros
-// past column N; A is read in place, row by row.
-// A work-group has a stripe of A, `height` blocks of T_MR rows, and a panel of B. They go through
-// chunks of T_MC blocks, whose part of A stays in the cache; in a chunk, panel after panel of B, and
-// all stripes of the chunk for each. The range has one dimension, since runtimes that split more
-// of them would tear this order apart.
-// With NORM rows are normalised behind the product: a work-group then has all panels. Where rows
-// are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
-// With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
-// the product that reads y (common/next_product.clh).
-// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh), with
-// WORD_UNIT by its dots of whole numbers (common/word_product.clh).
-//   y_pitch  from a row of y to the next: other tensors may lie between; N with NORM and NEXT
+// y = epilogue(A B) for CPU devices: one work-item per work-group keeps a tile of T_MR rows by T_NV
+// vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], zero past column N; A
+// is read in place, row by row.
+// A work-group has a stripe of A, `height` blocks of T_MR rows, and a panel of B. Work-groups are
+// ordered by chunks of T_MC blocks, whose part of A stays in the cache; within a chunk by panels of B,
+// and within a panel by the chunk's stripes. The range has one dimension, since runtimes that split
+// several would break this order.
+// With NORM rows are also normalized: a work-group then has all panels. If rows are too few for that,
+// one launch multiplies, panel by panel, and a second one normalizes.
+// With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and also
+// multiply them by the B of the product that reads y (common/next_product.clh).
+// With MATRIX_UNIT launches over many rows use the CPU's matrix unit (common/unit_product.clh), with
+// WORD_UNIT its int16 dot products (common/word_product.clh).
+//   y_pitch  row stride of y in elements; N if NORM or NEXT is set
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
-//   OPERANDS  these parameters as arguments
-//   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
-//   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
-//   NORM       rows of y are normalised, into z (common/normalize_row.clh)
-//   S_N_WHOLE  N is a multiple of T_VW at every shape
+//   OPERANDS  these parameters as call arguments
+//   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT the value to store
+//   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
+//   NORM       rows of y are normalized into z (common/normalize_row.clh)
+//   S_N_WHOLE  N is a multiple of T_VW for all shapes
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -48,9 +48,9 @@
 #include "common/word_product.clh"
 #endif
 #include "common/unit_sums.clh"
-// Where `columns` is not 0, work-groups go through the `pieces` of y, of `height` rows by so many
-// columns. Each has `slot` words of memory: first for the parts of A, then for those of T_UP panels of
-// B and for sums, which are kept for a whole piece if K has several chunks of T_KC (sums_row).
+// If `columns` is not 0, work-groups process `pieces` of y, `height` rows by `columns` columns each,
+// with `slot` words of scratch each: the converted A, then T_UP converted panels of B, then sums, which
+// are kept for a whole piece if K has several chunks of T_KC (sums_row).
 #define UNIT_INPUTS                                                              \
   , OUT(uint, words), const IDX_T slot, const IDX_T b_at, const IDX_T sums_at,   \
       const IDX_T sums_row, const IDX_T pieces, const IDX_T columns
@@ -70,7 +70,7 @@
 #endif
 
 #if HAS_UNIT
-// As a part of the kernel it would take registers from the loops of the other way: a call does not.
+// Not inlined: inlined it would take registers from the loops of the other path.
 __attribute__((noinline))
 static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                              const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
@@ -176,7 +176,7 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
     const IDX_T last = i_min(end * T_MR, M);
     for (IDX_T m = first * T_MR; m < last; ++m) {
       __global float *const y_row = AT(y) + m * N;
-      // Of a product that the kernel before has split over k, A is the K parts.
+      // If the previous kernel has split the product over K, A is its `parts` partial products.
       const IDX_T n_parts = multiplies || K == 0 ? 0 : N;
       for (IDX_T n0 = 0; n0 < n_parts; n0 += T_VW) {
         __global const float *const part = AT(a) + m * a_row + n0;

@@ -1,6 +1,6 @@
-// y = epilogue(A B) for GPUs, a tile of it by a work-group (common/group_tile.clh).
+// y = epilogue(A B) for GPUs, one tile per work-group (common/group_tile.clh).
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
-// B may be in few bits (common/level_rows.clh): work-items bring four places of K at a time.
+// B may be low-bit (common/level_rows.clh): work-items then load four k at a time.
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
@@ -27,7 +27,7 @@
 #include "common/scalar.clh"
 #include "common/operands.clh"
 #ifdef BITS
-// What is read past the end of K meets zeros of A.
+// Elements of B past the end of K are multiplied by zeros of A.
 #define FOURS ((SHARE(TILE_N) + 3) / 4)
 #define FOUR_K(u) (REST(u, T_TK / 4) * 4)
 #define FOUR_N(u) QUOTIENT(u, T_TK / 4)
@@ -63,7 +63,7 @@
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
-// Reads past the edges take the last element instead, which no branch is needed for.
+// Reads past the edges are clamped to the last element, which needs no branch.
 #define FETCH_SLICE(slice, at_k, is_real)                                                \
   const IDX_T k0 = (slice) * T_TK;                                                       \
   __global const float *const from_a = AT(a) + at_a + k0 * A_K;                          \
@@ -74,9 +74,9 @@
     a_next[u] = (is_real) ? v : 0.0f;                                                    \
   }                                                                                      \
   FETCH_B(at_k, is_real)
-// The last slice, of which K may end within, comes first. So the loop asks for none of the ends of K:
-// compilers bring the next slice forward, ahead of the products, and spend no instructions on it. What
-// is fetched last is the slice before; of a K of one slice it is its first place.
+// The last slice, which may be partial, is computed first, so that the loop needs no bounds checks of
+// K: compilers hoist the loads of the next slice above the products, and spend no instructions on
+// checks. The slice loaded last is the one before it; with a single slice, the first k.
 #define FETCH_FIRST \
   if (end > 0) {    \
     FETCH_SLICE(end - 1, i_min(k, K - 1 - k0), k < K - k0) \

@@ -1,8 +1,8 @@
-// y = A B of integers for CPU devices, exact in 32 bits: a tile of T_MR rows by T_NV vectors of T_VW
-// columns in registers, as in gemm_cpu.cl. Elements lie in -255..255. They are multiplied as float32,
-// whose multiply-adds CPUs do as fast as any: sums of CHUNK products stay below 2^24, and go to an
-// integer before they pass it.
-// A is float32, read row by row. B is packed as [panel][K][T_NV * T_VW] of B_T, zeros past column N.
+// y = A B of integers for CPU devices, exact in 32 bits: a register tile of T_MR rows by T_NV vectors of
+// T_VW columns, as in gemm_cpu.cl. Elements are in -255..255. They are multiplied as float32, whose
+// multiply-adds CPUs do as fast as any: sums of CHUNK products stay below 2^24, and are then added to
+// integers.
+// A is float32, read row by row. B is packed as [panel][K][T_NV * T_VW] of B_T, zero past column N.
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

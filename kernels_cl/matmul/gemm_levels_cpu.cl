@@ -1,9 +1,9 @@
-// y = epilogue(A B) for CPU devices, B of few bits, A quantised to 8 bits by blocks of K on the way
-// (common/dots.clh). A work-group has `height` rows and `columns` columns of y: it quantises its rows
-// once, into its part of `records`, and goes through its panels of B tile by tile.
+// y = epilogue(A B) for CPU devices with low-bit B; A is quantized to 8 bits by blocks of K on the fly
+// (common/dots.clh). A work-group has `height` rows and `columns` columns of y: it quantizes its rows
+// once, into its part of `records`, then computes its panels of B tile by tile.
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
-//   NORM    rows of A are first divided by their root mean square and scaled
-//   SECOND  the epilogue reads a second product of A, by a B of the same form
+//   NORM    rows of A are first RMS-normalized and scaled
+//   SECOND  the epilogue reads a second product of A, by a B packed alike
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -39,7 +39,7 @@
 DOT_TILE(dot_one, 1)
 DOT_TILE(dot_four, 4)
 
-// Blocks of a row of K elements into the records of a tile of `rows`; zeros behind the last element.
+// Quantizes the blocks of a row of K elements into the records of a tile of `rows`, padded with zeros.
 static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
                                 const IDX_T K, const float factor NORM_POINTER) {
 #pragma OPENCL FP_CONTRACT OFF

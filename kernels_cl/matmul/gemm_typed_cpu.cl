@@ -1,6 +1,6 @@
-// y = epilogue(A B) for CPU devices, of doubles and integers of 32 and 64 bits: a tile of T_MR rows by
-// T_NV vectors of T_VW columns in registers, shared out as in gemm_cpu.cl. B is packed as
-// [panel][K][T_NV * T_VW] with zeros past column N. The epilogue is computed element by element.
+// y = epilogue(A B) for CPU devices, of doubles and of 32- and 64-bit integers: a register tile of T_MR
+// rows by T_NV vectors of T_VW columns, divided among work-groups as in gemm_cpu.cl. B is packed as
+// [panel][K][T_NV * T_VW], zero past column N. The epilogue is computed element by element.
 //   DATA_T  type of A, B and the sums
 //   INPUTS, READS, BODY, RESULT, OUT_T, Y_T, Y_STORAGE  as in gemm_any.cl
 #ifndef T_MR

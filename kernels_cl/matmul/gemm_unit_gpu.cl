@@ -1,13 +1,13 @@
-// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of ITEMS makes a tile of
-// T_M x T_N sums. It brings slices of A and B, UNIT_K deep, into local memory; the next slice is on its
-// way into registers meanwhile. Each wave has a rectangle of the tile.
+// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of ITEMS computes a tile
+// of T_M x T_N sums. It loads slices of A and B, UNIT_K deep, into local memory; the next slice is
+// loaded into registers meanwhile. Each wave has a rectangle of the tile.
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
-// Numbers that have more bits than the unit takes are split into PARTS_A and PARTS_B of bfloat16, as
-// in unit_product.clh: products of parts are left out that are below 2^-22 of all. They are made of
-// slices, the largest last, and added up outside of the unit, which may cut off what it rounds (Ootomo
-// and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// Operands with more bits than the unit's are split into PARTS_A and PARTS_B bfloat16 terms, as in
+// unit_product.clh; products of terms below 2^-22 of the whole are omitted. Terms are computed per
+// slice, the largest product last, and summed outside of the unit, which may truncate instead of
+// rounding (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
 //   S_A_K_LAST, S_B_N_LAST  as in gemm_gpu.cl
-//   S_A_WIDE, S_B_WIDE      the last axis has whole octets, which are aligned
+//   S_A_WIDE, S_B_WIDE      the last axis is a multiple of aligned octets
 // INPUTS, READS, BODY, RESULT as in gemm_any.cl.
 #ifndef T_M
 #define T_M 64
@@ -49,10 +49,10 @@
 
 #define ITEMS (PARTS_A == 1 ? T_ITEMS : T_SPLIT_ITEMS)
 #define WAVES (ITEMS / UNIT_LANES)
-// Waves below each other, of a power of two, and beside each other.
+// Waves along M, a power of two, and along N.
 #define WAVES_M (WAVES >= 16 || (WAVES >= 8 && PARTS_A > 1 && T_M >= 64) ? 4 : WAVES >= 4 ? 2 : 1)
 #define WAVES_N (WAVES / WAVES_M)
-// Blocks of sums of a wave.
+// Blocks of sums per wave.
 #define BLOCKS_M (T_M / (WAVES_M * UNIT_ROWS))
 #define BLOCKS_N (T_N / (WAVES_N * UNIT_COLUMNS))
 #if WAVES_M * BLOCKS_M * UNIT_ROWS != T_M || WAVES_N * BLOCKS_N * UNIT_COLUMNS != T_N
@@ -61,7 +61,7 @@
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
-// A float as the unit's operand, to the nearest, ties to even.
+// Rounds a float to the unit's operand type, to nearest, ties to even.
 static inline uint rounded(const float v) {
 #if OPERAND == 1
   ushort bits;
@@ -73,8 +73,8 @@ static inline uint rounded(const float v) {
 #endif
 }
 
-// The next part of a float, which is left with the rest. The first one is rounded, so that the others
-// have either sign.
+// Returns the next bfloat16 term of a float, and leaves the rest in it. The first term is rounded, so
+// that the others have either sign.
 static inline uint split(float *v, const int part) {
   const uint bits = as_uint(*v) + (part ? 0 : 0x8000u);
   *v -= as_float(bits & 0xffff0000u);
@@ -101,19 +101,19 @@ static inline uint split(float *v, const int part) {
 #define LOAD_A(part) unit_load_a(a_part[part], a_tile, (part) * T_M + own_m + i * UNIT_ROWS, lane);
 #define LOAD_B(to_j, part) \
   UNIT_EACH(j, BLOCKS_N) unit_load_b(to_j, b_tile, (part) * T_N + own_n + j * UNIT_COLUMNS, lane);
-// Of a row of blocks. What the unit does one after the other is of another block each time, since it
-// takes long until a sum can be added to again.
+// Multiplies a row of blocks. Consecutive unit instructions use different blocks, since adding to the
+// same sum again has a long latency.
 #define MULTIPLY(to, left, right_j)                                             \
   UNIT_EACH(step, UNIT_STEPS) UNIT_EACH(j, BLOCKS_N) {                          \
     UNIT_STEP((to)[j], (left) + step * STEP_A, (right_j) + step * STEP_B)       \
   }
-// Parts of B that stay in registers for all rows of blocks.
+// Terms of B kept in registers for all rows of blocks.
 #define KEPT_B (PARTS_B > 2 ? 2 : PARTS_B)
 #if PARTS_A == 1
 #define PRODUCTS LOAD_A(0) MULTIPLY(sums[i], a_part[0], b_part[j][0])
 #else
 #define TIMES(p, q) MULTIPLY(of_slice, a_part[p], b_part[j][q])
-// Parts come when they are needed: registers are scarce.
+// Terms are loaded on use: registers are scarce.
 #if PARTS_B == 1
 #define ALL_TIMES LOAD_A(2) TIMES(2, 0) LOAD_A(1) TIMES(1, 0) LOAD_A(0) TIMES(0, 0)
 #else
@@ -137,7 +137,7 @@ static inline uint split(float *v, const int part) {
   UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] += of_slice[j][e];
 #endif
 
-// A sum by multiply-adds.
+// Computes one sum by multiply-adds.
 static inline float plain_sum(__global const A_T *a, __global const B_T *b, const IDX_T K,
                               const IDX_T a_k, const IDX_T b_k) {
   float sum = 0.0f;
@@ -158,14 +158,14 @@ static inline float plain_sum(__global const A_T *a, __global const B_T *b, cons
     }                                                                   \
   }
 
-// Slices in local memory: of two one is filled while waves multiply the other.
+// Slices in local memory; with two, one is filled while the other is multiplied.
 #define SLICES (PARTS_A == 1 && UNIT == UNIT_MMA ? 2 : 1)
 #define A_TILE (PARTS_A * T_M * OCTETS)
 #define B_TILE (PARTS_B * T_N * OCTETS)
 #define FETCH(k)                                               \
   a_fetch(&a_ahead, a_from, m0, M, a_row, k, K, A_K, item);    \
   b_fetch(&b_ahead, b_from, n0, N, B_N, k, K, b_k, item);
-// The slice at k, which is in registers, goes into local memory.
+// Stores the slice at k from registers to local memory.
 #define PUT(slice, k)                                          \
   {                                                            \
     if ((k) + UNIT_K > K) {                                    \
@@ -235,7 +235,8 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
     barrier(CLK_LOCAL_MEM_FENCE);
     if (SLICES == 2) slice = 1 - slice;
   }
-  // Infinity, NaN, or parts whose products overflow, where the sum may be neither.
+  // Set if a sum is infinite or NaN: an operand was, or a product of terms overflowed although the exact
+  // sum may be finite.
   bool plainly = false;
   if (PARTS_A > 1) {
     UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS)

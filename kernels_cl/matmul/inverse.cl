@@ -1,5 +1,5 @@
-// The inverse of each matrix [n][n] of a stack, by elimination with partial pivoting: what makes a
-// copy the identity makes the identity the inverse.
+// Inverse of each matrix [n][n] of a stack, by Gauss-Jordan elimination with partial pivoting: the row
+// operations that reduce a copy to the identity turn the identity into the inverse.
 #include "common/base.clh"
 
 __kernel void inverse(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

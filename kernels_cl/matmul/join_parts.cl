@@ -1,4 +1,4 @@
-// y = epilogue(the sum of `parts` products [batches, M, N], which are parts of one along K).
+// y = epilogue(sum of `parts` split-K products [batches, M, N]).
 // Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_gpu.cl.
 #define VW 1
 #ifndef BODY

@@ -1,6 +1,5 @@
-// Packs rows of GGUF's blocks as the products of GPUs read them (common/level_rows.clh): what
-// `PackedQuantizedRows` makes on the host.
-// Work-item (block of places with one scale, row).
+// Packs rows of GGUF blocks for the products on GPUs (common/level_rows.clh), with the same result as
+// `PackedQuantizedRows` on the host. Work-item (block of elements with one scale, row).
 #include "common/base.clh"
 #ifndef FORMAT
 #define FORMAT 2
@@ -49,7 +48,7 @@ __kernel void pack_level_rows(OUT(uchar, y), IN(uchar, x), const IDX_T file_bloc
 #if SCALE_BYTES == 1
   numbers[block] = (uchar)scale_whole(from, part);
   if (MINIMA) numbers[blocks + block] = (uchar)minimum_whole(from, part);
-  // A block of the file has one half of each.
+  // A block of the file has one half-precision scale and minimum.
   __global ushort *const halves = (__global ushort *)(numbers + (1 + MINIMA) * blocks);
   if (part == 0) halves[at] = half_bits(from, SCALE_AT);
   if (MINIMA && part == 0) halves[file_blocks + at] = half_bits(from, MINIMUM_AT);

@@ -1,7 +1,7 @@
-// Packs rows of GGUF's blocks as the products with 8-bit dots read them (common/dots.clh,
-// clrt/kernels/quantized_panels_cpu.py): what `QuantizedPanels.pack` makes on the host.
+// Packs rows of GGUF blocks for the products with 8-bit dots (common/dots.clh,
+// clrt/kernels/quantized_panels_cpu.py), with the same result as `QuantizedPanels.pack` on the host.
 // Work-item (block of the file along K, panel of 32 rows).
-//   FORMAT  the number of the type in files
+//   FORMAT  the block type's number in GGUF files
 #include "common/base.clh"
 #ifndef FORMAT
 #define FORMAT 2

@@ -1,6 +1,5 @@
-// Packs a stack of matrices [batch][K][N] with any strides as [batch][panel][K][width], with zeros
-// past column N: the form in which gemm_cpu reads B.
-// Work-item (x, y, z): panel, block of ROWS rows, batch.
+// Packs a stack of matrices [batch][K][N] with any strides as [batch][panel][K][width], zero past
+// column N: the layout in which gemm_cpu reads B. Work-item (x, y, z): panel, block of ROWS rows, batch.
 #include "common/base.clh"
 #ifndef ROWS
 #define ROWS 64

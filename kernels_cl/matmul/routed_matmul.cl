@@ -1,7 +1,8 @@
-// y[s, n] = x[s / each, :] w[experts[s], n, :] for s < slots, n < rows: vectors `depth` long.
+// Mixture of experts: y[s, n] = x[s / each, :] . w[experts[s], n, :] for s < slots, n < rows; vectors
+// have `depth` elements.
 //   routed_matmul      work-item (n, s)
-//   routed_matmul_cpu  a work-group has T_ROWS rows of w of one expert, for all slots that go to it,
-//                      T_MR at a time; or BY_SLOT, for one slot
+//   routed_matmul_cpu  a work-group has T_ROWS rows of w of one expert, for all slots routed to it,
+//                      T_MR at a time; or with BY_SLOT for one slot
 #ifndef WEIGHT_T
 #define DATA_T float
 #define DATA plain
