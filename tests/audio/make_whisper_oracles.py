@@ -1,4 +1,4 @@
-"""Make the committed test data `tests/audio/data/whisper.*`: what tiny Whisper models say.
+"""Makes the committed test data `tests/audio/data/whisper.*`: outputs of tiny Whisper models.
 
 Run it in an environment with torch and transformers, which the tests need not have:
 

@@ -1,4 +1,4 @@
-"""What tiny Whisper models are asked, and of what transformers' answers are compared."""
+"""Cases for tiny Whisper models, and which parts of transformers' results are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals, and WAV files made by hand."""
+"""Test signals, and WAV files assembled from bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features against the documented algorithms of transformers' extractors, in float64."""
+"""Audio features against the algorithms of transformers' extractors, in float64."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def whisper(samples: Any, mels: int) -> Doubles:
     return (np.maximum(decades, decades.max() - 8) + 4) / 4
 
 
-def test_the_mel_scale_has_its_published_values() -> None:
-    """Of librosa's documentation, and of Whisper's first feature extractor for 8 kHz."""
+def test_mel_scale_matches_published_values() -> None:
+    """Values of librosa's documentation, and of Whisper's first feature extractor for 8 kHz."""
     hertz = np.array([60.0, 110, 220, 440, 8000, 11_025])
     mel = [0.9, 1.65, 3.3, 6.6, 45.245640471924965, 49.91059448015905]
     np.testing.assert_allclose(hertz_to_mel(hertz), mel, rtol=1e-12)
@@ -70,15 +70,17 @@ def test_the_mel_scale_has_its_published_values() -> None:
     np.testing.assert_allclose(mel_to_hertz(np.arange(1.0, 6)), expected, rtol=1e-12)
 
 
-def test_slaneys_triangles_have_one_area() -> None:
-    """Of bands that have many bins: weight times hertz."""
+def test_slaney_mel_filters_have_unit_area() -> None:
+    """Area (weight times hertz) of bands with many bins."""
     filters = slaney_filters(80, 16_384, RATE, 8000.0)
     np.testing.assert_allclose(filters.sum(axis=0) * RATE / 16_384, 1, atol=2e-3)
 
 
 @DEVICES
 @pytest.mark.parametrize("mels", [80, 128])
-def test_whispers_features(device: DeviceInfo, mels: int, tmp_path: Path) -> None:
+def test_whisper_log_mel_features_match_float64(
+    device: DeviceInfo, mels: int, tmp_path: Path
+) -> None:
     config = {**WHISPER, "feature_size": mels}
     with Features.from_config(config, device=device, strict=True, cache_dir=tmp_path) as features:
         for samples in LENGTHS:
@@ -90,7 +92,7 @@ def test_whispers_features(device: DeviceInfo, mels: int, tmp_path: Path) -> Non
 
 
 @SWEEP
-def test_a_new_length_compiles_nothing(device: DeviceInfo, tmp_path: Path) -> None:
+def test_features_of_new_lengths_compile_no_program(device: DeviceInfo, tmp_path: Path) -> None:
     for config in (WHISPER, AST):
         with Features.from_config(config, device=device, cache_dir=tmp_path) as features:
             features(signal("noise", 20_000))
@@ -104,7 +106,9 @@ def test_a_new_length_compiles_nothing(device: DeviceInfo, tmp_path: Path) -> No
 
 
 @DEVICES
-def test_batches_files_and_rates(device: DeviceInfo, tmp_path: Path) -> None:
+def test_features_of_batches_files_and_rates_match_single_sounds(
+    device: DeviceInfo, tmp_path: Path
+) -> None:
     path = tmp_path / "a.wav"
     slow = signal("chirp", 8_000, 8_000)
     path.write_bytes(wav_bytes(pcm16(slow), rate=8_000))
@@ -130,8 +134,8 @@ def normalized(samples: Doubles) -> Doubles:
 
 
 @DEVICES
-def test_wav2vec2s_samples(device: DeviceInfo) -> None:
-    """With a mask each sound is normalised alone; without, as transformers does, with its zeros."""
+def test_wav2vec2_samples_are_normalized_and_padded(device: DeviceInfo) -> None:
+    """With a mask each sound is normalised alone; without, with its padding, as in transformers."""
     masked = Features.from_config({**WAV2VEC2, "return_attention_mask": True}, device=device)
     plain = Features.from_config(WAV2VEC2, device=device)
     raw = Features.from_config({**WAV2VEC2, "do_normalize": False}, device=device)
@@ -174,8 +178,8 @@ def kaldi(samples: Any) -> Doubles:
 
 
 @DEVICES
-def test_kaldis_filter_bank(device: DeviceInfo) -> None:
-    """A tone leaves bands 11 decades below it, where float32 is as far off."""
+def test_ast_kaldi_filter_bank_matches_float64(device: DeviceInfo) -> None:
+    """A tone leaves bands 11 decades below it, beyond the accuracy of float32."""
     with Features.from_config(AST, device=device, strict=True) as features:
         for samples in (1, 399, 400, 559, 560, 20_000, 164_080, 200_000):
             for kind, far in (("noise", 1e-4), ("chirp", 1e-4), ("tone", 5e-4), ("silence", 1e-5)):
@@ -188,7 +192,7 @@ def test_kaldis_filter_bank(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_results_stay_on_the_device_for_the_model(device: DeviceInfo) -> None:
+def test_features_as_device_tensors_feed_model(device: DeviceInfo) -> None:
     text = """
         g (float[b, m, f] input_features, int64[b, f] attention_mask) => (float[b] y) {
           kept = Cast<to = 1>(attention_mask)
@@ -220,7 +224,7 @@ def write(folder: Path, name: str, values: object) -> Path:
     return folder / name
 
 
-def test_where_configurations_are_found(tmp_path: Path) -> None:
+def test_feature_config_is_found_in_folder_file_or_processor(tmp_path: Path) -> None:
     file = write(tmp_path, "preprocessor_config.json", {**WHISPER, "feature_size": 128})
     for source in (tmp_path, str(file)):
         assert Features.from_config(source).preset.feature_size == 128  # type: ignore[union-attr]
@@ -253,12 +257,14 @@ def test_where_configurations_are_found(tmp_path: Path) -> None:
         (7, InputError, "a path or a dict, not int"),
     ],
 )
-def test_configurations_are_checked(config: Any, error: type[Exception], message: str) -> None:
+def test_invalid_feature_config_is_refused(
+    config: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         Features.from_config(config)
 
 
-def test_files_of_configurations_are_checked(tmp_path: Path) -> None:
+def test_missing_or_malformed_feature_config_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"preprocessor_config\.json is missing; download"):
         Features.from_config(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{", "utf-8")
@@ -269,6 +275,6 @@ def test_files_of_configurations_are_checked(tmp_path: Path) -> None:
         Features.from_config(tmp_path)
 
 
-def test_an_empty_list_is_no_batch() -> None:
+def test_empty_list_of_sounds_is_refused() -> None:
     with pytest.raises(InputError, match="no sounds in it"):
         Features.from_config(WAV2VEC2)([])

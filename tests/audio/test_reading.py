@@ -1,4 +1,4 @@
-"""Sound from files, bytes and arrays; files that are none."""
+"""Reading sound from files, bytes and arrays, and refusing invalid ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clrt.errors import ClrtError, InputError, OutOfMemoryError, UnsupportedErro
 from tests.audio.sounds import pcm16, signal, wav_bytes
 
 
-def test_files_of_pythons_own_writer(tmp_path: Path) -> None:
+def test_wav_of_wave_module_is_read_from_path_or_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a b.wav"
     stored = np.arange(-3000, 3000, dtype="<i2").reshape(-1, 2)
     with wave.open(str(path), "wb") as file:
@@ -44,7 +44,7 @@ def test_files_of_pythons_own_writer(tmp_path: Path) -> None:
         (3, 64, struct.pack("<3d", -1.5, 0, 0.25), [-1.5, 0, 0.25]),
     ],
 )
-def test_every_kind_of_samples(
+def test_wav_sample_formats_are_decoded(
     codec: int, bits: int, data: bytes, expected: list[float], extensible: bool
 ) -> None:
     odd = b"LIST" + struct.pack("<I", 3) + b"abc\0"  # a chunk of odd size has a byte behind it
@@ -52,15 +52,15 @@ def test_every_kind_of_samples(
     np.testing.assert_array_equal(read_audio(file, to=16_000), np.float32(expected))
 
 
-def test_a_size_that_was_not_known_when_it_was_written() -> None:
+def test_wav_of_unknown_size_is_read_to_end() -> None:
     file = wav_bytes(pcm16([0.5] * 100_001), size=0xFFFFFFFF)
     assert len(read_audio(file, to=16_000)) == 100_001
 
 
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x80000000, 0xFFFFFFFE, 400])
 @pytest.mark.parametrize("cut", [0, 1, 50])
-def test_a_size_that_promises_more_than_there_is(size: int, cut: int) -> None:
-    """As programs leave it that write to a pipe; half a sample at the end counts for none."""
+def test_truncated_wav_is_read_with_warning(size: int, cut: int) -> None:
+    """As left by programs that write to a pipe; an incomplete last sample is dropped."""
     samples = pcm16([0.5] * 100)
     file = wav_bytes(samples[: len(samples) - cut], size=size)
     said = f"promises {size // 2} samples and {100 - (cut + 1) // 2} are there, which are read"
@@ -69,7 +69,7 @@ def test_a_size_that_promises_more_than_there_is(size: int, cut: int) -> None:
     np.testing.assert_array_equal(found, np.full(100 - (cut + 1) // 2, 0.5, np.float32))
 
 
-def test_channels_are_mixed() -> None:
+def test_channels_are_averaged_to_mono() -> None:
     left, right = signal("tone", 1000), signal("noise", 1000)
     expected = (left.astype(np.float64) + right) / 2
     both = np.stack([left, right])
@@ -103,13 +103,13 @@ def test_channels_are_mixed() -> None:
         ("no/such/file.wav", "'no/such/file.wav' cannot be read: No such file"),
     ],
 )
-def test_what_is_no_sound_is_told_in_a_sentence(source: Any, message: str) -> None:
+def test_invalid_sound_is_refused_in_one_line(source: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_audio(source, to=16_000)
     assert "\n" not in str(caught.value)
 
 
-def test_a_format_whose_sizes_disagree() -> None:
+def test_wav_with_wrong_frame_size_is_refused() -> None:
     file = bytearray(wav_bytes(pcm16([0.1] * 4)))
     struct.pack_into("<H", file, 32, 7)  # bytes of a frame
     with pytest.raises(InputError, match="1 samples of 16 bits are no 7 bytes"):
@@ -119,13 +119,15 @@ def test_a_format_whose_sizes_disagree() -> None:
 @pytest.mark.parametrize(
     "source", [b"this is no sound at all", wav_bytes(b"\0" * 9, codec=7, bits=8)]
 )
-def test_other_files_need_soundfile(source: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_pcm_file_without_soundfile_names_extra(
+    source: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UnsupportedError, match=r"no WAV file of PCM or floats.*its extra 'audio'"):
         read_audio(source, to=16_000)
 
 
-def test_soundfile_reads_the_rest(tmp_path: Path) -> None:
+def test_flac_is_read_by_soundfile(tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile", reason="the extra `audio` is not installed")
     path = tmp_path / "a.flac"
     samples = np.stack([signal("tone", 70_001), signal("chirp", 70_001)], 1)
@@ -137,8 +139,8 @@ def test_soundfile_reads_the_rest(tmp_path: Path) -> None:
         read_audio(b"this is no sound at all", to=16_000)
 
 
-def test_hostile_headers() -> None:
-    """Each byte of a header changed: samples, or one clear sentence."""
+def test_corrupted_wav_header_reads_or_raises_clrt_error() -> None:
+    """Each header byte is changed; the result is samples or a `ClrtError`."""
     whole = wav_bytes(pcm16(signal("tone", 50)), extensible=True)
     told = 0
     for place in range(len(whole) - 100):
@@ -150,7 +152,7 @@ def test_hostile_headers() -> None:
     assert told > 50
 
 
-def test_the_host_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resampled_sound_beyond_host_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_HOST_LIMIT", "1MiB")
     assert len(read_audio(np.zeros(200_000, np.float32), to=16_000)) == 200_000
     with pytest.raises(OutOfMemoryError, match="The samples of a sound"):
@@ -158,7 +160,7 @@ def test_the_host_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 511, 512, 513, 70_000])
-def test_chunks_hold_a_file_in_order(samples: int, tmp_path: Path) -> None:
+def test_chunks_cover_file_in_order_and_pad_end(samples: int, tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(wav_bytes(pcm16(signal("noise", samples))))
     chunks = Chunks(path, 512)
@@ -170,14 +172,14 @@ def test_chunks_hold_a_file_in_order(samples: int, tmp_path: Path) -> None:
     assert chunks.samples_read == samples and len(found) == -(-samples // 512)
 
 
-def test_chunks_are_resampled() -> None:
+def test_chunks_are_resampled_like_whole_sound() -> None:
     samples = signal("chirp", 200_000, 44_100)
     found = np.concatenate(list(Chunks(samples, 512, 16_000, 44_100)))
     expected = read_audio(samples, 44_100, to=16_000)
     np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-6)
 
 
-def test_options_of_chunks_are_checked() -> None:
+def test_invalid_chunk_options_are_refused() -> None:
     with pytest.raises(InputError, match="samples is 0"):
         Chunks(io.BytesIO(), 0)
     with pytest.raises(InputError, match="sampling_rate is 7"):

@@ -1,4 +1,4 @@
-"""Resampling against the sum that it stands for, in float64, and what it does to tones."""
+"""Resampling against the windowed-sinc sum in float64, and its frequency response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reference(samples: Doubles, rate: int, to: int) -> Doubles:
 
 @pytest.mark.parametrize("samples", [1, 2, 399, 2000])
 @pytest.mark.parametrize(("rate", "to"), RATES)
-def test_it_is_the_sum_that_it_stands_for(rate: int, to: int, samples: int) -> None:
+def test_resample_matches_windowed_sinc_in_float64(rate: int, to: int, samples: int) -> None:
     given = signal("noise", samples)
     expected = reference(given.astype(np.float64), rate, to)
     found = resample(given, rate, to)
@@ -43,7 +43,7 @@ def test_it_is_the_sum_that_it_stands_for(rate: int, to: int, samples: int) -> N
 
 
 @pytest.mark.parametrize(("rate", "to"), [*RATES, (96_000, 8_000)])
-def test_blocks_of_any_size_give_the_same(rate: int, to: int) -> None:
+def test_streaming_resampler_matches_resample_for_any_block_size(rate: int, to: int) -> None:
     given = signal("noise", 20_000)
     rng = np.random.default_rng(1)
     resampler, parts, start = Resampler(rate, to), [], 0
@@ -64,7 +64,7 @@ def _level(rate: int, to: int, hertz: float) -> float:
 
 
 @pytest.mark.parametrize(("rate", "to"), [(48_000, 16_000), (44_100, 16_000), (8_000, 16_000)])
-def test_what_is_kept_and_what_is_taken_out(rate: int, to: int) -> None:
+def test_resample_keeps_passband_and_rejects_aliases(rate: int, to: int) -> None:
     lower = min(rate, to)
     for share in (0.01, 0.2, 0.4, 0.44):
         assert abs(_level(rate, to, share * lower)) < 0.01, share
@@ -72,13 +72,13 @@ def test_what_is_kept_and_what_is_taken_out(rate: int, to: int) -> None:
         assert _level(rate, to, share * lower) < -90, share
 
 
-def test_the_same_rate_changes_nothing() -> None:
+def test_resample_to_same_rate_is_identity() -> None:
     given = signal("noise", 100)
     np.testing.assert_array_equal(resample(given, 16_000, 16_000), given)
     assert resample(given[:0], 8_000, 16_000).shape == (0,)
 
 
 @pytest.mark.parametrize("rate", [0, 10**9, 44_100.0, True, "44100", None])
-def test_rates_are_checked(rate: object) -> None:
+def test_invalid_sampling_rate_is_refused(rate: object) -> None:
     with pytest.raises(InputError, match="sampling_rate is"):
         resample(signal("noise", 10), rate, 16_000)  # type: ignore[arg-type]

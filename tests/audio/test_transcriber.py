@@ -1,4 +1,4 @@
-"""Speech to text by CTC, with a model for which each letter is a tone."""
+"""CTC speech-to-text, with a model that maps each tone to a letter."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def folder_of(path: Path, with_mask: bool = False, **tokenizer: Any) -> Path:
 
 @DEVICES
 @pytest.mark.parametrize("with_mask", [False, True])
-def test_tones_are_read_as_letters(device: DeviceInfo, with_mask: bool, tmp_path: Path) -> None:
+def test_ctc_transcriber_decodes_tones_of_arrays_and_wav(
+    device: DeviceInfo, with_mask: bool, tmp_path: Path
+) -> None:
     folder = folder_of(tmp_path, with_mask)
     texts = ["ABBA CAB", "DEAD BEE", "A"]
     sounds = [spoken(t) for t in texts]
@@ -102,7 +104,7 @@ def test_tones_are_read_as_letters(device: DeviceInfo, with_mask: bool, tmp_path
         assert transcriber(signal("silence", 9000)) == ""
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_transcribe_command_prints_ctc_texts_and_errors(tmp_path: Path) -> None:
     folder, files = folder_of(tmp_path), []
     for name, text in (("a", "BAD CAB"), ("b", "DEED")):
         files.append(str(tmp_path / f"{name}.wav"))
@@ -129,13 +131,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert (stopped.exit_code, stopped.stdout) == (1, "") and "no.wav" not in stopped.stderr
 
 
-def test_lower_case_and_other_tokens(tmp_path: Path) -> None:
+def test_ctc_config_sets_lower_case_and_word_delimiter(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, do_lower_case=True, word_delimiter_token="E")
     with Transcriber(folder, device="cpu") as transcriber:
         assert transcriber(spoken("ABECED")) == "ab c d"
 
 
-def test_repeats_and_blanks() -> None:
+def test_ctc_decode_merges_repeats_and_drops_blanks() -> None:
     vocabulary = CtcVocabulary(["_", "|", "A", "B"], blank=0)
     assert vocabulary.decode([2, 2, 0, 2, 3, 3, 1, 1, 0, 1, 3, 0]) == "AAB  B"
     assert vocabulary.decode([1, 0, 0, 2, 1]) == "A"
@@ -144,11 +146,11 @@ def test_repeats_and_blanks() -> None:
         vocabulary.decode([1, 4])
 
 
-def test_a_sound_that_is_too_short_for_the_model(tmp_path: Path) -> None:
+def test_sound_shorter_than_ctc_frame_is_empty_or_refused(tmp_path: Path) -> None:
     with Transcriber(folder_of(tmp_path), device="cpu") as transcriber:
         assert transcriber(spoken("A")[640:960]) == "A"
         assert transcriber(signal("noise", HOP - 1)) == ""
-    # As wav2vec2 has one: a second convolution, here of the result's moments.
+    # As in wav2vec2: a second convolution, here of the result's moments.
     model = onnx.load(tmp_path / "model.onnx")
     (sums,) = (t for t in model.graph.initializer if t.name == "sums")
     sums.CopyFrom(numpy_helper.from_array(np.zeros((7, 12, 3), np.float32), "sums"))
@@ -169,7 +171,9 @@ def test_a_sound_that_is_too_short_for_the_model(tmp_path: Path) -> None:
         ([], "must hold a JSON object"),
     ],
 )
-def test_vocabularies_are_checked(vocabulary: object, message: str, tmp_path: Path) -> None:
+def test_invalid_ctc_vocabulary_is_refused(
+    vocabulary: object, message: str, tmp_path: Path
+) -> None:
     folder = folder_of(tmp_path)
     write(folder, "vocab.json", vocabulary)
     with pytest.raises(ModelError, match=message):

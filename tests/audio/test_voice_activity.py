@@ -1,4 +1,4 @@
-"""Voice activity with a small model of Silero's form, beside ONNX Runtime and its utilities."""
+"""Voice activity detection by a Silero-like model, against ONNX Runtime and silero-vad."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def timestamps(
 
 @DEVICES
 @pytest.mark.parametrize("rate", [16_000, 8_000])
-def test_segments_are_those_of_the_utilities(device: DeviceInfo, rate: int, tmp_path: Path) -> None:
+def test_voice_segments_match_silero_timestamps(
+    device: DeviceInfo, rate: int, tmp_path: Path
+) -> None:
     samples, path = talk(rate), tmp_path / "talk.wav"
     path.write_bytes(wav_bytes(samples.tobytes(), codec=3, bits=32, rate=rate))
     likely, size = probabilities(samples, rate), 512 if rate == 16_000 else 256
@@ -128,8 +130,8 @@ def test_segments_are_those_of_the_utilities(device: DeviceInfo, rate: int, tmp_
 @pytest.mark.skipif(find_spec("silero_vad") is None, reason="pip install --no-deps silero-vad")
 @DEVICES
 @pytest.mark.parametrize("rate", [16_000, 8_000])
-def test_the_model_of_silero(device: DeviceInfo, rate: int) -> None:
-    """Hums with the pitch and the pauses of a voice."""
+def test_silero_vad_model_matches_onnxruntime(device: DeviceInfo, rate: int) -> None:
+    """The input is a hum with the pitch and pauses of a voice."""
     spec = find_spec("silero_vad")
     assert spec is not None and spec.origin is not None
     model = (Path(spec.origin).parent / "data" / "silero_vad.onnx").read_bytes()
@@ -147,7 +149,7 @@ def test_the_model_of_silero(device: DeviceInfo, rate: int) -> None:
         assert list(voice.segments(samples)) == [Segment(a / rate, b / rate) for a, b in expected]
 
 
-def test_segments_of_any_probabilities() -> None:
+def test_segment_finder_matches_silero_on_random_probabilities() -> None:
     rng = np.random.default_rng(0)
     found_some = 0
     for _ in range(300):
@@ -166,8 +168,8 @@ def test_segments_of_any_probabilities() -> None:
     assert found_some > 300
 
 
-def test_a_segment_comes_before_the_file_is_read() -> None:
-    """A file that is cut short tells of it at its end, where its last segment ends, too."""
+def test_voice_segments_stream_before_end_of_file() -> None:
+    """A truncated file warns at its end, after all but the last segment."""
     samples = talk(16_000)
     file = wav_bytes(pcm16(np.concatenate([samples, samples, samples])))
     with VoiceActivity(LOUDNESS, device="cpu") as voice:
@@ -180,7 +182,7 @@ def test_a_segment_comes_before_the_file_is_read() -> None:
         assert found[-1].start == whole[-1].start and found[-1].end == 273_580 / 16_000
 
 
-def test_silence_has_no_segments() -> None:
+def test_silence_has_no_voice_segments() -> None:
     with VoiceActivity(LOUDNESS, device="cpu") as voice:
         assert list(voice.segments(signal("silence", 40_000))) == []
         assert list(voice.segments(signal("silence", 1))) == []
@@ -194,12 +196,12 @@ def test_silence_has_no_segments() -> None:
         ({"pad_ms": float("nan")}, "pad_ms is nan"),
     ],
 )
-def test_thresholds_are_checked(options: dict[str, float], message: str) -> None:
+def test_invalid_speech_thresholds_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         SpeechThresholds(**options)
 
 
-def test_models_of_another_form_are_refused() -> None:
+def test_voice_model_of_other_interface_is_refused() -> None:
     other = parsed("g (float[n] x) => (float[n] y) { y = Relu(x) }")
     with pytest.raises(ModelError, match="takes x and gives y; one for voice activity takes input"):
         VoiceActivity(other, device="cpu")

@@ -1,4 +1,4 @@
-"""Whisper beside transformers: features, logits, and segments of long sounds."""
+"""Whisper against transformers: features, logits, and segments of long sounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.models.onnx_text import DEVICES
 
 ONCE = Fallback((0.0,), compression_ratio=None, logprob=None, no_speech=None)
 SKIPPING = Fallback((0.0,), compression_ratio=None, logprob=SILENT[1], no_speech=SILENT[2])
-# Cases that both devices hear, and those that are heard together.
+# Cases that both devices transcribe, and those that are transcribed together.
 ON_BOTH, TOGETHER = "translated", ("long", "other")
 
 
@@ -55,11 +55,11 @@ def expected(name: str) -> Any:
     return json.loads((DATA / "whisper.json").read_text("utf-8"))[name]
 
 
-def asked(name: str) -> dict[str, Any]:
+def options_of(name: str) -> dict[str, Any]:
     return {**CASES[name][2], "fallback": SKIPPING if name == SILENT[0] else ONCE}
 
 
-def heard(made: Any) -> list[dict[str, Any]]:
+def segments_of(made: Any) -> list[dict[str, Any]]:
     assert isinstance(made, Transcript)
     return [{"start": s.start, "end": s.end, "tokens": [*s.tokens]} for s in made.segments]
 
@@ -76,13 +76,13 @@ def case(name: str) -> Any:
 
 @pytest.mark.lengthy
 @DEVICES
-def test_it_hears_what_transformers_hears(device: DeviceInfo, folder: Path) -> None:
+def test_whisper_on_device_matches_transformers(device: DeviceInfo, folder: Path) -> None:
     with (
         Transcriber(folder, device=device, strict=True) as transcriber,
         np.load(DATA / "whisper.npz") as oracle,
     ):
-        made = transcriber.transcribe(case(ON_BOTH), **asked(ON_BOTH))
-        assert heard(made) == expected(ON_BOTH)
+        made = transcriber.transcribe(case(ON_BOTH), **options_of(ON_BOTH))
+        assert segments_of(made) == expected(ON_BOTH)
         engine, tokens = engine_of(transcriber), text_tokens()
         (states,) = engine.states([frames()])
         np.testing.assert_allclose(states.mean(0), oracle["states"], 1e-4, 1e-4)
@@ -97,24 +97,29 @@ def test_it_hears_what_transformers_hears(device: DeviceInfo, folder: Path) -> N
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in (ON_BOTH, *TOGETHER, ENGLISH)])
-def test_cases(name: str, transcriber: Transcriber) -> None:
-    made, wanted = heard(transcriber.transcribe(case(name), **asked(name))), expected(name)
+def test_whisper_segments_match_transformers(name: str, transcriber: Transcriber) -> None:
+    made, wanted = (
+        segments_of(transcriber.transcribe(case(name), **options_of(name))),
+        expected(name),
+    )
     if name == "timeless":  # transformers counts the silence behind a short sound, too
         wanted[0]["end"] = CASES[name][0]
     assert made == wanted
 
 
-def test_sounds_are_heard_together(transcriber: Transcriber) -> None:
+def test_whisper_batch_matches_single_sounds(transcriber: Transcriber) -> None:
     sounds = [*map(case, TOGETHER), sound(1.0)]
-    made = transcriber.transcribe(sounds, **asked(TOGETHER[0]))
+    made = transcriber.transcribe(sounds, **options_of(TOGETHER[0]))
     assert isinstance(made, list)
-    assert [heard(one) for one in made[:-1]] == [expected(name) for name in TOGETHER]
+    assert [segments_of(one) for one in made[:-1]] == [expected(name) for name in TOGETHER]
     assert [round(one.duration, 1) for one in made] == [71.6, 36.0, 1.0]
-    assert heard(made[-1]) == heard(transcriber.transcribe(sound(1.0), **asked(TOGETHER[0])))
+    assert segments_of(made[-1]) == segments_of(
+        transcriber.transcribe(sound(1.0), **options_of(TOGETHER[0]))
+    )
 
 
 @pytest.mark.parametrize("mels", [80, 128])
-def test_features(mels: int) -> None:
+def test_whisper_features_match_transformers(mels: int) -> None:
     preset = LogMel(feature_size=mels)
     maker = SpectrogramMaker(preset, device="cpu")
     with np.load(DATA / "whisper.npz") as oracle, Features(preset, device="cpu") as features:
@@ -128,10 +133,10 @@ def test_features(mels: int) -> None:
     maker.close()
 
 
-def test_a_model_of_english_alone(tmp_path: Path) -> None:
+def test_whisper_english_only_model_refuses_other_languages(tmp_path: Path) -> None:
     with Transcriber(write_whisper(tmp_path, **ENGLISH_ONLY), device="cpu") as transcriber:
-        made = transcriber.transcribe(case(ENGLISH), **asked(ENGLISH))
-        assert heard(made) == expected(ENGLISH)
+        made = transcriber.transcribe(case(ENGLISH), **options_of(ENGLISH))
+        assert segments_of(made) == expected(ENGLISH)
         assert isinstance(made, Transcript)
         assert made.language == "en"
         with pytest.raises(InputError, match="The model knows English alone, and language is 'de'"):
@@ -140,8 +145,8 @@ def test_a_model_of_english_alone(tmp_path: Path) -> None:
             transcriber(sound(1.0), task="translate")
 
 
-def test_a_stream_gives_segments_as_they_come(transcriber: Transcriber) -> None:
-    options = asked("other")
+def test_whisper_stream_yields_segments_incrementally(transcriber: Transcriber) -> None:
+    options = options_of("other")
     whole = transcriber.transcribe(case("other"), **options)
     assert isinstance(whole, Transcript)
     with transcriber.stream(case("other"), **options) as stream:
@@ -159,15 +164,15 @@ def test_a_stream_gives_segments_as_they_come(transcriber: Transcriber) -> None:
     assert 1500 < engine.computed - before < 1700, "there are 1500 places in a window"
 
 
-def test_threads_share_a_transcriber(transcriber: Transcriber) -> None:
+def test_whisper_transcriber_is_thread_safe(transcriber: Transcriber) -> None:
     sounds = [sound(3.0, seed) for seed in range(4)]
-    options = asked("long")
+    options = options_of("long")
     wanted = [transcriber(one, **options) for one in sounds]
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda one: transcriber(one, **options), sounds)] == wanted
 
 
-def test_texts_are_drawn_anew(transcriber: Transcriber) -> None:
+def test_whisper_fallback_resamples_by_temperature_and_seed(transcriber: Transcriber) -> None:
     always = Fallback((0.0, 0.8), compression_ratio=0.0, logprob=None, no_speech=None)
     drawn = [transcriber(sound(5.0), fallback=always, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -179,7 +184,7 @@ def test_texts_are_drawn_anew(transcriber: Transcriber) -> None:
     assert transcriber(sound(5.0), fallback=silent) == ""
 
 
-def test_a_text_of_a_high_temperature_guides_none(transcriber: Transcriber) -> None:
+def test_whisper_high_temperature_text_is_not_used_as_prompt(transcriber: Transcriber) -> None:
     def drawn(temperature: float, condition: bool) -> Any:
         often = Fallback((temperature,), compression_ratio=None, logprob=None, no_speech=None)
         return transcriber(sound(36.0, 14), fallback=often, condition=condition, seed=3)
@@ -191,7 +196,7 @@ def test_a_text_of_a_high_temperature_guides_none(transcriber: Transcriber) -> N
 @pytest.mark.parametrize(
     ("tokens", "parts", "done"),
     [
-        # Times are tokens of 100 and more; the part that two of them begin is heard again.
+        # Times are tokens of 100 and more; the part that two of them begin is transcribed again.
         ([100, 1, 110, 110, 2], [(0, 10, [100, 1, 110, 110])], 20),
         ([100, 1, 110, 115, 2, 130], [(0, 10, [100, 1, 110]), (15, 30, [115, 2, 130])], 900),
         ([105, 1, 140], [(0, 40, [105, 1, 140])], 900),
@@ -199,7 +204,9 @@ def test_a_text_of_a_high_temperature_guides_none(transcriber: Transcriber) -> N
         ([], [(0, 450, [])], 900),
     ],
 )
-def test_parts_of_a_window(tokens: list[int], parts: list[Any], done: int) -> None:
+def test_whisper_window_is_split_at_timestamps(
+    tokens: list[int], parts: list[Any], done: int
+) -> None:
     found, frames_done = split_window(tokens, 100, 900)
     assert [(part.start, part.end, [*part.tokens]) for part in found] == parts
     assert frames_done == done
@@ -217,14 +224,14 @@ def test_parts_of_a_window(tokens: list[int], parts: list[Any], done: int) -> No
         ({"lang": "en"}, "no option 'lang'; did you mean 'language'"),
     ],
 )
-def test_options_are_checked(
+def test_invalid_whisper_options_are_refused(
     options: dict[str, Any], message: str, transcriber: Transcriber
 ) -> None:
     with pytest.raises(InputError, match=message):
         transcriber(sound(0.1), **options)
 
 
-def test_sounds_are_checked(transcriber: Transcriber, tmp_path: Path) -> None:
+def test_invalid_whisper_sounds_are_refused(transcriber: Transcriber, tmp_path: Path) -> None:
     (tmp_path / "empty.wav").write_bytes(b"")
     for given, message in (
         (tmp_path / "empty.wav", "is empty"),
@@ -248,19 +255,21 @@ def test_sounds_are_checked(transcriber: Transcriber, tmp_path: Path) -> None:
         ({"task_to_id": {}}, "none of the task transcribe"),
     ],
 )
-def test_folders_are_checked(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_whisper_config_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=message):
         Transcriber(write_whisper(tmp_path, **changes), device="cpu")
 
 
-def test_models_that_are_not_there_or_of_another_kind(folder: Path) -> None:
+def test_missing_model_or_wrong_class_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="'whisper-of-nobody' is neither a path nor in"):
         Transcriber("whisper-of-nobody")
     with pytest.raises(UnsupportedError, match=r"open it by clrt\.Transcriber"):
         TextGenerator(folder)
 
 
-def test_features_of_another_model(tmp_path: Path) -> None:
+def test_whisper_preprocessor_of_other_mel_count_is_refused(tmp_path: Path) -> None:
     folder = write_whisper(tmp_path)
     (folder / "preprocessor_config.json").write_text(
         json.dumps({"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128})

@@ -1,4 +1,4 @@
-"""Whisper as a compiled file, transcripts as files, and `clrt transcribe`."""
+"""Compiled Whisper files, transcript files, and `clrt transcribe`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def transcript(transcriber: Transcriber, given: Any) -> Transcript:
     return made
 
 
-def test_a_compiled_file_says_what_its_folder_says(
-    compiled: Path, transcriber: Transcriber
-) -> None:
+def test_compiled_whisper_matches_its_folder(compiled: Path, transcriber: Transcriber) -> None:
     with Transcriber(compiled.with_suffix(""), device="cpu") as of_folder:
         wanted = transcript(of_folder, SOUND)
         assert transcriber.features.preset == of_folder.features.preset
@@ -69,7 +67,7 @@ def test_a_compiled_file_says_what_its_folder_says(
         ("page", 7, "pages of another size"),
     ],
 )
-def test_compiled_files_are_checked(
+def test_compiled_whisper_with_damaged_extras_is_refused(
     part: str, value: Any, message: str, compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extras = dict(read_extras(compiled)["speech"])
@@ -79,7 +77,7 @@ def test_compiled_files_are_checked(
         read_whisper_model(compiled)
 
 
-def test_a_compiled_file_of_another_model(tmp_path: Path, compiled: Path) -> None:
+def test_whisper_conversion_refuses_lora_and_missing_file(tmp_path: Path, compiled: Path) -> None:
     model = read_whisper_model(compiled.with_suffix(""))
     write_whisper_model(model, tmp_path / "a.clrt", "test")
     assert read_extras(tmp_path / "a.clrt").keys() == {"speech"}
@@ -89,8 +87,10 @@ def test_a_compiled_file_of_another_model(tmp_path: Path, compiled: Path) -> Non
     assert "Whisper is converted without --lora" in refused.stderr
 
 
-def test_a_stream_ends_at_once(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread, or Ctrl-C, may end it in the middle of a window."""
+def test_whisper_stream_cancel_stops_within_window(
+    transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread, or Ctrl-C, may cancel it in the middle of a window."""
     speech: Any = transcriber._speech
     run, steps = speech._engine.step, []
     with transcriber.stream(SOUND, **OPTIONS) as stream:
@@ -107,7 +107,7 @@ def test_a_stream_ends_at_once(transcriber: Transcriber, monkeypatch: pytest.Mon
         assert stream.result.text == ""
 
 
-def test_transcripts_as_files() -> None:
+def test_transcript_exports_srt_vtt_and_json() -> None:
     segments = [
         TranscriptSegment(0.0, 3.98, " One --> <two>\n\n&  three"),
         TranscriptSegment(3723.456, 36000.0, " four"),
@@ -125,7 +125,9 @@ def test_transcripts_as_files() -> None:
     assert json.loads(json.dumps(made.to_dict()))["segments"][1]["end"] == 36000.0
 
 
-def test_the_command(compiled: Path, transcriber: Transcriber, tmp_path: Path) -> None:
+def test_transcribe_command_writes_whisper_transcripts(
+    compiled: Path, transcriber: Transcriber, tmp_path: Path
+) -> None:
     files = [tmp_path / "a.wav", tmp_path / "b.wav"]
     for file, samples in zip(files, (sound(5.0), sound(4.0)), strict=True):
         file.write_bytes(wav_bytes(pcm16(np.clip(samples, -1, 1))))
@@ -150,14 +152,14 @@ def test_the_command(compiled: Path, transcriber: Transcriber, tmp_path: Path) -
     assert "is no" in ran(tmp_path / "bad.wav").stderr
 
 
-def test_the_texts_of_two_files_are_kept_apart(compiled: Path, tmp_path: Path) -> None:
+def test_transcribe_command_refuses_colliding_output_files(compiled: Path, tmp_path: Path) -> None:
     run = ["transcribe", "-m", str(compiled), "-o", str(tmp_path), "x/a.wav", "y/a.wav"]
     result = CliRunner().invoke(app, run)
     assert isinstance(result.exception, SystemExit)
     assert "belongs to --output of x/a.wav" in result.stderr
 
 
-def test_options_that_a_fallback_checks() -> None:
+def test_invalid_fallback_options_are_refused() -> None:
     for made, message in (
         ({"temperatures": ()}, "temperatures is empty"),
         ({"temperatures": (-1.0,)}, "A temperature is -1.0; expected 0 to 10"),
@@ -172,7 +174,9 @@ def test_options_that_a_fallback_checks() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("no_repeat_ngram_size", 2), ("num_beams", 3), ("guidance_scale", 2.0)]
 )
-def test_unfollowed_keys_of_generation_are_refused(tmp_path: Path, key: str, value: float) -> None:
+def test_unsupported_whisper_generation_keys_are_refused(
+    tmp_path: Path, key: str, value: float
+) -> None:
     folder = write_whisper(tmp_path, **{key: value})
     with pytest.raises(UnsupportedError, match=f"asks for {key} {value}"):
         read_whisper_model(folder)

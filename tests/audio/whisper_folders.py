@@ -1,4 +1,4 @@
-"""Folders of tiny Whisper models, whose texts and times take turns, and sounds for them."""
+"""Folders of tiny Whisper models that alternate text and timestamps, and sounds for them."""
 
 from __future__ import annotations
 
