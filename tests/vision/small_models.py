@@ -1,4 +1,4 @@
-"""Models of images with random weights, in the layouts that Hugging Face's have."""
+"""Vision models with random weights, in Hugging Face folder layouts."""
 
 from __future__ import annotations
 

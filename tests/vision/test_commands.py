@@ -41,7 +41,7 @@ def _lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_classify(photos: list[str], tmp_path: Path) -> None:
+def test_classify_command_matches_classifier(photos: list[str], tmp_path: Path) -> None:
     folder = str(small.classifier(tmp_path / "model"))
     expected = Classifier(folder, device=DEVICE)(photos, top=2)
     table = _run("classify", *photos, "--model", folder, "--top", "2").stdout
@@ -55,7 +55,7 @@ def test_classify(photos: list[str], tmp_path: Path) -> None:
             assert c.label in table and f"{c.score:.1%}" in table
 
 
-def test_detect_draws_boxes(photos: list[str], tmp_path: Path) -> None:
+def test_detect_command_matches_detector_and_draws_boxes(photos: list[str], tmp_path: Path) -> None:
     folder = str(small.detr(tmp_path / "model"))
     args = ("detect", *photos, "-m", folder, "--threshold", "0.3")
     detector = Detector(folder, device=DEVICE)
@@ -75,13 +75,15 @@ def test_detect_draws_boxes(photos: list[str], tmp_path: Path) -> None:
     assert "nothing" in nothing
 
 
-def test_detect_with_a_head_like_yolos(photos: list[str], tmp_path: Path) -> None:
+def test_detect_command_runs_yolo_model(photos: list[str], tmp_path: Path) -> None:
     model = str(small.yolo(tmp_path / "yolo.onnx"))
     (one,) = _lines(_run("detect", photos[0], "-m", model, "--json", "--overlap", "0.3"))
     assert one["detections"] and all(0 <= d["box"][0] <= 80 for d in one["detections"])
 
 
-def test_segment_colours_pixels(photos: list[str], tmp_path: Path) -> None:
+def test_segment_command_matches_segmenter_and_draws_overlay(
+    photos: list[str], tmp_path: Path
+) -> None:
     folder = str(small.segmenter(tmp_path / "model"))
     expected = Segmenter(folder, device=DEVICE)(photos[0])
     target = tmp_path / "overlay.png"
@@ -95,7 +97,7 @@ def test_segment_colours_pixels(photos: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["one file", "two files"])
-def test_embed_images_and_texts(one: bool, photos: list[str], tmp_path: Path) -> None:
+def test_embed_command_matches_image_encoder(one: bool, photos: list[str], tmp_path: Path) -> None:
     folder = str(small.clip(tmp_path / "model", one))
     encoder = ImageEncoder(folder, device=DEVICE)
     expected = np.concatenate([encoder.encode(photos), encoder.encode_text(["a cat"])])
@@ -138,7 +140,7 @@ def test_embed_images_and_texts(one: bool, photos: list[str], tmp_path: Path) ->
         (["embed", "a", "--image", "{photo}", "-m", "{model}"], "takes no texts"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_vision_command_errors_are_one_line(
     args: list[str], said: str, photos: list[str], tmp_path: Path
 ) -> None:
     folder = small.classifier(tmp_path / "model")

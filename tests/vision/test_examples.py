@@ -1,4 +1,4 @@
-"""The examples for images: each is short, and runs."""
+"""The vision examples: each is short, and runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _example(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_short(name: str) -> None:
+def test_vision_example_is_at_most_40_lines(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
 
 
-def test_they_run(
+def test_vision_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLRT_DEVICE", str(quick_device().index))
@@ -54,7 +54,9 @@ def test_they_run(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_arguments_they_say_how(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vision_example_without_arguments_prints_usage(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import runpy
 
     monkeypatch.setattr(sys, "argv", [name])

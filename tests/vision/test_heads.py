@@ -1,4 +1,4 @@
-"""Each head of a vision model gives what its exporter means, or is refused with what was found."""
+"""Vision model heads: outputs decoded as their exporter specifies, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _classify(folder: Path, logits: list[float], **config: Any) -> dict[int, flo
         ([2, 1.5, -3], None, "softmax"),
     ],
 )
-def test_scores_are_those_of_the_pipeline(
+def test_classifier_scores_use_function_of_problem_type(
     logits: list[float], problem: str | None, function: str, tmp_path: Path
 ) -> None:
     found = _classify(tmp_path, logits, problem_type=problem)
@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_pipeline(
     np.testing.assert_allclose([found[k] for k in range(len(logits))], made[function], atol=1e-5)
 
 
-def test_a_problem_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_unknown_problem_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="problem_type 'ranking'; it is one of regression"):
         _classify(tmp_path, [1, 2], problem_type="ranking")
 
@@ -65,7 +65,7 @@ def test_a_problem_that_is_none_is_refused(tmp_path: Path) -> None:
         ("ViT", "rt_detr_v2", 5, 0), ("", "lw_detr", 5, 100), ("", "", 6, -1), ("", "", 5, 0),
     ],
 )  # fmt: skip
-def test_queries_become_things_as_their_processor_does(
+def test_query_head_is_chosen_by_processor_and_model_type(
     processor: str, model_type: str, classes: int, pairs: int
 ) -> None:
     labels = dict.fromkeys(range(5), "x")
@@ -77,13 +77,13 @@ def test_queries_become_things_as_their_processor_does(
     [("pp_doclayout_v2", 5, "model_type 'pp_doclayout_v2', whose scores"),
      ("", 0, "no config.json or preprocessor_config.json says"), ("", 3, "stands for nothing")],
 )  # fmt: skip
-def test_queries_of_unknown_kinds_are_refused(model_type: str, labels: int, said: str) -> None:
+def test_unknown_query_head_is_refused(model_type: str, labels: int, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):
         query_head("", model_type, 6, dict.fromkeys(range(labels), "x"))
 
 
-def test_a_query_may_be_several_things() -> None:
-    """Pairs of query and class, the best as many as there are queries, or 100."""
+def test_query_head_selects_best_query_class_pairs() -> None:
+    """The best pairs of query and class: one per query in number, or 100."""
     rng = np.random.default_rng(0)
     logits, boxes = rng.standard_normal((30, 7)) * 3, rng.random((30, 4))
     for pairs, most in ((0, 30), (100, 100)):
@@ -120,8 +120,10 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("head", "shape", "classes"), COLUMNS)
-def test_columns_of_boxes_and_scores(head: BoxHead, shape: tuple[int, int], classes: int) -> None:
-    """What stands behind the classes, coefficients or keypoints, is no score."""
+def test_box_head_reads_boxes_and_class_scores_by_column(
+    head: BoxHead, shape: tuple[int, int], classes: int
+) -> None:
+    """Rows after the classes (mask coefficients, keypoints) are no scores."""
     output = np.full(shape, 300.0)
     output[4 : 4 + classes] = np.linspace(0, 1, classes * shape[1]).reshape(classes, -1)
     found = head.things(output)
@@ -141,7 +143,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("head", "extra"), ROWS)
-def test_rows_of_boxes_that_do_not_overlap(head: BoxHead, extra: int) -> None:
+def test_end_to_end_head_reads_boxes_by_row(head: BoxHead, extra: int) -> None:
     output = np.full((300, 6 + extra), 7.5)
     output[:, 4], output[:, 5] = np.linspace(0, 1, 300), np.arange(300) % 2
     found = head.things(output)
@@ -151,8 +153,8 @@ def test_rows_of_boxes_that_do_not_overlap(head: BoxHead, extra: int) -> None:
     np.testing.assert_allclose(found.scores, output[:, 4], atol=1e-6)
 
 
-def test_rows_of_rtdetr_are_relative() -> None:
-    """Its queries are picked by the model since 2026, and had the scores of all classes before."""
+def test_rtdetr_head_reads_relative_boxes() -> None:
+    """Exports since 2026 contain one score per query, earlier ones a score per class."""
     for told, columns in (({"head": "RTDETRDecoder"}, [0.9, 1]), ({}, [0.2, 0.9])):
         about = {"description": "Ultralytics rtdetr-l model trained on coco.yaml", **told}
         head = _head(_told("detect", end2end="False", **about))
@@ -165,7 +167,7 @@ def test_rows_of_rtdetr_are_relative() -> None:
         np.testing.assert_allclose(found.boxes[best], [0.4, 0.3, 0.6, 0.7], atol=1e-6)
 
 
-def test_scores_of_yolov5_count_twice() -> None:
+def test_yolov5_score_is_objectness_times_class_score() -> None:
     output = np.full((100, 7), 0.5)
     output[:, :4] = 40
     found = _head(_told("")).things(output)
@@ -195,7 +197,7 @@ REFUSED: list[tuple[BoxHead, Array, str]] = [
 
 
 @pytest.mark.parametrize(("head", "output", "said"), REFUSED)
-def test_outputs_that_are_no_boxes(head: BoxHead, output: Array, said: str) -> None:
+def test_unknown_box_output_is_refused(head: BoxHead, output: Array, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):
         head.things(output)
 
@@ -211,7 +213,7 @@ def test_outputs_that_are_no_boxes(head: BoxHead, output: Array, said: str) -> N
         ("semantic", Segmenter, "'semantic', which a Segmenter does not run"),
     ],
 )
-def test_exports_of_another_task(task: str, cls: type, said: str, tmp_path: Path) -> None:
+def test_export_of_other_task_is_refused(task: str, cls: type, said: str, tmp_path: Path) -> None:
     outputs = {"output0": np.zeros((1, 6, 100)), "output1": np.zeros((1, 32, 8, 8))}
     path = small.answering(tmp_path / "x.onnx", outputs, _told(task), "images")
     with pytest.raises(UnsupportedError, match=said):
@@ -225,7 +227,7 @@ def test_exports_of_another_task(task: str, cls: type, said: str, tmp_path: Path
      ("reconstruction", (1, 3, 8, 8), Segmenter), ("last_hidden_state", (1, 9, 5), Detector),
      ("logits", (1, 5), ImageEncoder)],
 )  # fmt: skip
-def test_an_output_of_a_known_name_is_nothing_else(
+def test_known_output_name_is_not_used_for_other_task(
     name: str, shape: tuple[int, ...], cls: Any, tmp_path: Path
 ) -> None:
     path = small.answering(tmp_path / "model.onnx", {name: np.zeros(shape)})
@@ -235,8 +237,8 @@ def test_an_output_of_a_known_name_is_nothing_else(
         model.encode(IMAGE)
 
 
-def test_an_export_runs_with_nothing_beside_it(tmp_path: Path) -> None:
-    """Names of classes, the size and the way images get there; so too once it is compiled."""
+def test_ultralytics_export_runs_from_its_metadata_alone(tmp_path: Path) -> None:
+    """Class names, image size and preprocessing come from metadata, also in a compiled model."""
     head = np.zeros((1, 38, 50))
     head[0, :5, 0] = [16, 16, 8, 8, 0.9]
     outputs = {"output0": head, "output1": np.zeros((1, 32, 8, 8))}
@@ -264,7 +266,7 @@ def test_an_export_runs_with_nothing_beside_it(tmp_path: Path) -> None:
         ("{0: 'a', 1: __import__('os')}", None), ("{0: '\\x'}", None), ("", None),
     ],
 )  # fmt: skip
-def test_names_of_an_export(text: str, names: dict[int, str] | None) -> None:
+def test_export_class_names_are_parsed_or_refused(text: str, names: dict[int, str] | None) -> None:
     properties = {"task": "detect", "names": text}
     if names is None:
         with pytest.raises(ModelError, match="metadata has names"):
@@ -275,8 +277,8 @@ def test_names_of_an_export(text: str, names: dict[int, str] | None) -> None:
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_texts_of_siglip_are_padded_to_all_positions(masked: bool, tmp_path: Path) -> None:
-    """By the pad_token of the tokenizer's config, which says, too, whether there is a mask."""
+def test_siglip_texts_are_padded_to_max_positions(masked: bool, tmp_path: Path) -> None:
+    """With pad_token of tokenizer_config.json, whose model_input_names lists a mask or not."""
     folder = small.clip(tmp_path, one=False)
     small.write_configs(folder, model_type="siglip", text_config={}, preprocessor=small.VIT)
     names = ["input_ids", "attention_mask"] if masked else ["input_ids"]

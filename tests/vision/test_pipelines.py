@@ -1,4 +1,4 @@
-"""Models that classify, detect, segment and encode images, beside ONNX Runtime and NumPy."""
+"""Classifier, Detector, Segmenter and ImageEncoder against ONNX Runtime and NumPy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _softmax(logits: Array) -> Array:
 
 
 @pytest.mark.parametrize("dims", [(), (1, 3, 32, 48), (2, 3, 32, 48)])
-def test_classes_are_those_of_the_oracle(dims: tuple[Any, ...], tmp_path: Path) -> None:
+def test_classifier_matches_onnxruntime(dims: tuple[Any, ...], tmp_path: Path) -> None:
     folder, images = small.classifier(tmp_path, *dims), _images()
     with Classifier(folder, device=quick_device(), batch_size=2) as classify:
         found = classify(images, top=3)
@@ -61,7 +61,7 @@ def test_classes_are_those_of_the_oracle(dims: tuple[Any, ...], tmp_path: Path) 
     assert one[:3] == found[1] and len(one) == 5
 
 
-def test_an_onnx_file_finds_its_configs_and_takes_others(tmp_path: Path) -> None:
+def test_onnx_file_uses_neighboring_or_given_configs(tmp_path: Path) -> None:
     folder, image = small.classifier(tmp_path), _images()[0]
     path = folder / "onnx" / "model.onnx"
     expected = Classifier(folder, device=quick_device())(image)
@@ -77,7 +77,7 @@ def test_an_onnx_file_finds_its_configs_and_takes_others(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["Detr", "DeformableDetr"])
-def test_boxes_of_detr(kind: str, tmp_path: Path) -> None:
+def test_detr_boxes_match_onnxruntime(kind: str, tmp_path: Path) -> None:
     folder, images = small.detr(tmp_path, kind), _images()
     with Detector(folder, device=quick_device()) as detect:
         found = detect(images, threshold=0.3)
@@ -111,7 +111,7 @@ def _overlap(a: Array, b: Array) -> float:
     return common / (np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - common)
 
 
-def test_boxes_of_yolo_in_a_letterbox(tmp_path: Path) -> None:
+def test_yolo_letterbox_boxes_match_onnxruntime(tmp_path: Path) -> None:
     path, image = small.yolo(tmp_path / "yolo.onnx"), _images()[0]  # 60 x 80
     labels = list(small.LABELS.values())
     with Detector(path, device=quick_device(), labels=labels) as detect:
@@ -141,7 +141,7 @@ def test_boxes_of_yolo_in_a_letterbox(tmp_path: Path) -> None:
     assert found[0].label == labels[found[0].index]
 
 
-def test_boxes_are_drawn() -> None:
+def test_with_boxes_draws_outlines_only() -> None:
     pixels = np.zeros((100, 120, 3), np.uint8)
     found = [Detection(3, "sheep", 0.9, (20.0, 30.0, 80.0, 90.0))]
     drawn = np.asarray(with_boxes(pixels, found))
@@ -162,7 +162,9 @@ def _enlarged(logits: Array, size: tuple[int, int]) -> Array:
     return logits
 
 
-def test_pixels_are_those_of_the_oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segmenter_mask_matches_onnxruntime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, images = small.segmenter(tmp_path), _images()
     monkeypatch.setattr("clrt.vision.segmenter._BAND_BYTES", 4 * 5 * 80 * 7)  # bands of 7 rows
     with Segmenter(folder, device=quick_device()) as segment:
@@ -187,7 +189,7 @@ def test_pixels_are_those_of_the_oracle(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["one file", "two files"])
-def test_images_and_texts_have_vectors_in_one_space(one: bool, tmp_path: Path) -> None:
+def test_image_encoder_matches_onnxruntime_for_images_and_texts(one: bool, tmp_path: Path) -> None:
     folder, images = small.clip(tmp_path, one), _images()
     texts = ["a photo of a dog", "cat", "boat boat boat boat boat boat"]
     with ImageEncoder(folder, device=quick_device(), batch_size=2) as encoder:
@@ -210,7 +212,7 @@ def test_images_and_texts_have_vectors_in_one_space(one: bool, tmp_path: Path) -
         np.testing.assert_allclose(found, expected / lengths, atol=1e-5)
 
 
-def test_a_model_of_images_alone_has_no_texts(tmp_path: Path) -> None:
+def test_image_encoder_without_text_model_refuses_texts(tmp_path: Path) -> None:
     folder = small.clip(tmp_path, one=False)
     (folder / "onnx" / "text_model.onnx").unlink()
     encoder = ImageEncoder(folder, device=quick_device())
@@ -218,7 +220,7 @@ def test_a_model_of_images_alone_has_no_texts(tmp_path: Path) -> None:
         encoder.encode_text("cat")
 
 
-def test_models_and_options_that_do_not_fit(tmp_path: Path) -> None:
+def test_unfit_vision_models_and_options_are_refused(tmp_path: Path) -> None:
     device, image = quick_device(), _images()[0]
     graph = small.Graph(0)
     graph.add("Relu", "x", name="y")
@@ -248,8 +250,8 @@ def test_models_and_options_that_do_not_fit(tmp_path: Path) -> None:
         Classifier(tmp_path / "c", device=device)
 
 
-def test_classes_that_are_left_out_are_nowhere_the_likeliest() -> None:
-    """Of smooth logits most are; where nothing is known none is."""
+def test_candidate_classes_contain_argmax_of_every_pixel() -> None:
+    """Smooth logits leave out most classes; NaN logits leave out none."""
     rng = np.random.default_rng(4)
     coarse = rng.standard_normal((40, 4, 5))
     logits = _enlarged(coarse, (12, 15)).astype(np.float32)
@@ -266,8 +268,8 @@ def test_classes_that_are_left_out_are_nowhere_the_likeliest() -> None:
 
 
 @pytest.mark.parametrize("cls", [Classifier, Detector, Segmenter, ImageEncoder])
-def test_a_compiled_model_needs_nothing_beside_it(cls: Any, tmp_path: Path) -> None:
-    """Labels, the way scores are made and the preprocessor lie in the file."""
+def test_compiled_vision_model_runs_without_config_files(cls: Any, tmp_path: Path) -> None:
+    """Labels, score function and preprocessor are stored in the file."""
     made = {Classifier: small.classifier, Detector: small.detr, Segmenter: small.segmenter,
             ImageEncoder: lambda f: small.clip(f, one=False)}  # fmt: skip
     folder, image = made[cls](tmp_path / "model"), _images()[0]
@@ -292,7 +294,7 @@ def test_a_compiled_model_needs_nothing_beside_it(cls: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("held", [[], {"config": {}}, {"config": 3, "preprocessor": {}}])
-def test_what_a_compiled_model_says_of_images_is_checked(held: Any, tmp_path: Path) -> None:
+def test_compiled_model_with_damaged_vision_extras_is_refused(held: Any, tmp_path: Path) -> None:
     graph = load(small.classifier(tmp_path / "m"), device=quick_device())._graph
     path = tmp_path / "model.clrt"
     write_compiled(CompiledModel(graph, (), {"vision": held}), path, "a test")

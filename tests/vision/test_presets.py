@@ -1,4 +1,4 @@
-"""Preprocessors of Hugging Face, beside what transformers documents, written out with Pillow."""
+"""Preprocessors from Hugging Face configs, against transformers' algorithms written with Pillow."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _image(height: int, width: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_config_does_what_transformers_documents(name: str, tmp_path: Path) -> None:
+def test_preprocessor_config_matches_transformers_algorithm(name: str, tmp_path: Path) -> None:
     config, steps = CASES[name]
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     made = Preprocessor.from_config(tmp_path)
@@ -187,7 +187,7 @@ def test_a_config_does_what_transformers_documents(name: str, tmp_path: Path) ->
         np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
 
-def test_a_batch_of_detr_has_borders_and_a_mask() -> None:
+def test_detr_batch_is_padded_and_masked() -> None:
     images = [_image(120, 160), _image(160, 100)]
     batch = Preprocessor.from_config(
         {"image_processor_type": "DetrImageProcessor", **_IMAGENET,
@@ -208,8 +208,8 @@ def test_a_batch_of_detr_has_borders_and_a_mask() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Detr", "Yolos", "DeformableDetr", "ViT"])
-def test_a_pad_size_is_that_of_each_batch(kind: str) -> None:
-    """Of DETR's kin, and of the processors of transformers 5 that share one implementation."""
+def test_pad_size_sets_batch_size(kind: str) -> None:
+    """For the DETR family, and the processors of transformers 5 that share one implementation."""
     size: Any = {"height": 64, "width": 48} if kind == "ViT" else {"shortest_edge": 48}
     config = {"image_processor_type": f"{kind}ImageProcessor", "size": size, "do_pad": True,
               "pad_size": {"height": 70, "width": 90}, **_IMAGENET}  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_pad_size_is_that_of_each_batch(kind: str) -> None:
     assert Preprocessor.from_config({**config, "do_pad": False}).frame((64, 48)).canvas == (64, 48)
 
 
-def test_images_padded_around_to_a_multiple() -> None:
+def test_size_divisor_pads_image_on_all_sides() -> None:
     config = {"image_processor_type": "DPTImageProcessor", "size": 60, "do_pad": True,
               "size_divisor": 14, "ensure_multiple_of": 2}  # fmt: skip
     image = _image(50, 80)
@@ -235,7 +235,7 @@ def test_images_padded_around_to_a_multiple() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_crop_larger_than_the_image_is_normalised_black() -> None:
+def test_crop_beyond_image_pads_zeros_before_normalization() -> None:
     """As center_crop pads: with zeros, before the channels are normalised."""
     config = {"image_processor_type": "CLIPImageProcessor", "do_resize": False, "crop_size": 9}
     image = _image(6, 20)
@@ -264,12 +264,12 @@ def test_a_crop_larger_than_the_image_is_normalised_black() -> None:
         ({"image_processor_type": "CLIPImageProcessor", "do_thumbnail": True}, "do_thumbnail is"),
     ],
 )
-def test_what_is_not_known_is_named(config: dict[str, Any], said: str) -> None:
+def test_unsupported_preprocessor_config_is_refused(config: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Preprocessor.from_config(config)
 
 
-def test_files_that_are_no_config(tmp_path: Path) -> None:
+def test_missing_or_malformed_preprocessor_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"preprocessor_config.json is missing"):
         Preprocessor.from_config(tmp_path)
     path = tmp_path / "preprocessor_config.json"

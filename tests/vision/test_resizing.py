@@ -1,4 +1,4 @@
-"""Images resized on a device, beside Pillow's."""
+"""Image decoding and resizing on a device, against Pillow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check(image: Any, size: tuple[int, int], name: str, device: DeviceInfo, pil
 
 @DEVICES
 @pytest.mark.parametrize("name", NAMES)
-def test_every_filter_gives_what_pillow_gives(name: str, device: DeviceInfo) -> None:
+def test_resize_filters_match_pillow(name: str, device: DeviceInfo) -> None:
     for size, output in product(SIZES, OUTPUTS):
         if TURNS or not downwards_first(size, output, name):
             pixels = _pixels(*size, 3)
@@ -66,8 +66,8 @@ def test_every_filter_gives_what_pillow_gives(name: str, device: DeviceInfo) -> 
 
 
 @DEVICES
-def test_rows_come_first_where_that_is_less_work(device: DeviceInfo) -> None:
-    """The oracle is Pillow, one axis at a time, whatever its version does of both."""
+def test_resize_axis_order_minimizes_work(device: DeviceInfo) -> None:
+    """Pillow resizes one axis per call: its own order for both axes varies by version."""
     pixels = _pixels(300, 50, 3)
     image = Image.fromarray(pixels)
     for size in ((64, 48), (60, 60), (299, 20)):
@@ -80,14 +80,14 @@ def test_rows_come_first_where_that_is_less_work(device: DeviceInfo) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "1", "YCbCr", "HSV", "PA"])
-def test_modes_become_rgb_as_pillow_converts_them(mode: str, tmp_path: Path) -> None:
+def test_image_modes_convert_to_rgb_like_pillow(mode: str, tmp_path: Path) -> None:
     image = Image.fromarray(_pixels(33, 21, 3)).convert("RGBA" if mode in ("LA", "PA") else "RGB")
     image = image.convert("P").convert("PA") if mode == "PA" else image.convert(mode)
     _check(image, (20, 30), "bicubic", quick_device(), image)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "PPM", "WEBP", "JPEG"])
-def test_files_and_bytes(kind: str, tmp_path: Path) -> None:
+def test_image_file_formats_are_read_from_path_or_bytes(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"image.{kind.lower()}"
     Image.fromarray(_pixels(33, 21, 3)).save(path, kind)
     with Image.open(path) as image:
@@ -95,7 +95,7 @@ def test_files_and_bytes(kind: str, tmp_path: Path) -> None:
             _check(given, (11, 17), "bilinear", quick_device(), image)
 
 
-def test_grey_palette_and_cmyk_files(tmp_path: Path) -> None:
+def test_grey_palette_rgba_and_cmyk_files_become_rgb(tmp_path: Path) -> None:
     base = Image.fromarray(_pixels(40, 30, 3))
     for mode, kind in (("L", "png"), ("P", "png"), ("RGBA", "png"), ("CMYK", "jpeg")):
         path = tmp_path / f"{mode}.{kind}"
@@ -105,7 +105,7 @@ def test_grey_palette_and_cmyk_files(tmp_path: Path) -> None:
             _check(path, (16, 20), "lanczos", quick_device(), image)
 
 
-def test_arrays_of_other_channels() -> None:
+def test_grey_and_rgba_arrays_become_rgb() -> None:
     device = quick_device()
     grey, clear = _pixels(12, 9), _pixels(12, 9, 4)
     for given, image in (
@@ -118,7 +118,7 @@ def test_arrays_of_other_channels() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(orientation: int) -> None:
+def test_exif_orientation_is_applied(orientation: int) -> None:
     image = Image.fromarray(_pixels(30, 50, 3))
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -130,8 +130,8 @@ def test_exif_orientation(orientation: int) -> None:
 
 
 @DEVICES
-def test_a_batch_of_sizes_cropped_and_normalised(device: DeviceInfo) -> None:
-    """In one batch, in both layouts: the channels' statistics are NumPy's in float64."""
+def test_mixed_size_batch_is_cropped_and_normalized(device: DeviceInfo) -> None:
+    """In both layouts; expected values are NumPy's in float64."""
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
     images = [_pixels(*s, 3) for s in ((40, 60), (60, 40), (17, 90), (33, 33))]
     expected = []
@@ -152,7 +152,7 @@ def test_a_batch_of_sizes_cropped_and_normalised(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(last, np.transpose(found, (0, 2, 3, 1)))
 
 
-def test_a_crop_larger_than_the_image_has_a_border() -> None:
+def test_crop_beyond_image_has_border() -> None:
     pixels = _pixels(10, 7, 3)
     made = Preprocessor(size=None, crop=(13, 12), mean=(0.5,) * 3, std=(0.25,) * 3)
     found = np.asarray(made(pixels, device=quick_device()))[0].transpose(1, 2, 0)
@@ -161,7 +161,7 @@ def test_a_crop_larger_than_the_image_has_a_border() -> None:
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def test_letterbox_and_blue_first() -> None:
+def test_letterbox_and_bgr_match_pillow() -> None:
     pixels = _pixels(50, 100, 3)
     made = Preprocessor(size=(64, 64), fit="letterbox", fill=114, scale=1.0, bgr=True)
     batch = made.prepare([pixels], device=quick_device())
@@ -176,7 +176,7 @@ def test_letterbox_and_blue_first() -> None:
     np.testing.assert_allclose(boxes, [[0, 0, 100, 50], [50, 0, 100, 25]])
 
 
-def test_tensors_stay_on_the_device_and_new_sizes_compile_nothing() -> None:
+def test_new_image_sizes_compile_no_program() -> None:
     device = quick_device()
     made = Preprocessor(size=(24, 24), fit="shortest", crop=(24, 24))
     for size in ((200, 300), (300, 200), (400, 30), (30, 31)):  # each order of passes
@@ -223,7 +223,7 @@ def _jpeg() -> bytes:
         (7, "The image is a int; pass a path"),
     ],
 )
-def test_what_is_no_image_is_told_in_one_sentence(given: Any, said: str) -> None:
+def test_invalid_image_is_refused_in_one_line(given: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         Preprocessor()(given, device=quick_device())
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
@@ -231,7 +231,7 @@ def test_what_is_no_image_is_told_in_one_sentence(given: Any, said: str) -> None
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyError, ZeroDivisionError, MemoryError])
 @pytest.mark.parametrize("when", ["open", "load", "getexif"])
-def test_whatever_a_decoder_raises_is_told_in_one_sentence(
+def test_decoder_exception_becomes_input_error(
     when: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = io.BytesIO()
@@ -247,7 +247,7 @@ def test_whatever_a_decoder_raises_is_told_in_one_sentence(
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
-def test_a_damaged_avif_is_told_in_one_sentence() -> None:
+def test_damaged_avif_becomes_input_error() -> None:
     content = io.BytesIO()
     Image.effect_noise((64, 64), 60).convert("RGB").save(content, "AVIF")
     whole = content.getvalue()
@@ -261,7 +261,7 @@ def test_a_damaged_avif_is_told_in_one_sentence() -> None:
     assert refused
 
 
-def test_an_image_without_pixels() -> None:
+def test_image_without_pixels_is_refused() -> None:
     with pytest.raises(InputError, match="0 x 5 pixels; it has none"):
         Preprocessor()(Image.new("RGB", (0, 5)), device=quick_device())
 
@@ -279,12 +279,12 @@ def test_an_image_without_pixels() -> None:
         ({"multiple": 0}, "multiple is 0"),
     ],
 )
-def test_arguments_that_do_not_fit(args: dict[str, Any], said: str) -> None:
+def test_invalid_preprocessor_arguments_are_refused(args: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Preprocessor(**args)
 
 
-def test_images_that_become_no_batch() -> None:
+def test_images_of_different_output_sizes_are_refused() -> None:
     made = Preprocessor(size=(24, 24), fit="shortest")
     with pytest.raises(InputError, match="24 x 48 and 48 x 24, which are no batch"):
         made([_pixels(10, 20, 3), _pixels(20, 10, 3)], device=quick_device())
@@ -292,8 +292,8 @@ def test_images_that_become_no_batch() -> None:
         Preprocessor(size=(24, 24), fit="within")(_pixels(1, 100, 3), device=quick_device())
 
 
-def test_a_pipe_is_no_image(tmp_path: Path) -> None:
-    """Reading one would wait for who writes to it."""
+def test_named_pipe_is_refused_as_image(tmp_path: Path) -> None:
+    """Reading a pipe would block until a writer opens it."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipes with names")
     os.mkfifo(tmp_path / "pipe")
@@ -301,7 +301,7 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
         Preprocessor()(tmp_path / "pipe", device=quick_device())
 
 
-def test_arrays_need_no_pillow() -> None:
+def test_arrays_are_preprocessed_without_pillow() -> None:
     code = (
         "import sys, numpy as np\nsys.modules['PIL'] = None\n"
         "from clrt.vision import Preprocessor\n"
