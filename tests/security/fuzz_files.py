@@ -1,4 +1,4 @@
-"""Loads and runs mutants of models in processes of their own, and says how each ends.
+"""Loads and runs mutants of models in separate processes, and reports how each ends.
 
     python -m tests.security.fuzz_files onnx 20000
     CLRT_FUZZ_SEED=4711 python -m tests.security.fuzz_files clrt

@@ -1,4 +1,4 @@
-"""Mutants of compiled models, and a compiled model taken apart."""
+"""Makes mutants of compiled models, and splits a compiled model into its parts."""
 
 from __future__ import annotations
 

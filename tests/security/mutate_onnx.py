@@ -1,4 +1,4 @@
-"""Mutants of ONNX files: what somebody might write who wants harm, or a damaged disk."""
+"""Makes mutants of ONNX files, as an attacker or a damaged disk might."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mutants hold in the place of what models hold."""
+"""Extreme and random values that mutants contain instead of the original ones."""
 
 from __future__ import annotations
 

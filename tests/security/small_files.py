@@ -1,4 +1,4 @@
-"""Small files that ask for much: models of a few bytes, and how their errors start."""
+"""Small models that demand many resources, and the expected start of each error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No text of a model reaches a kernel: every attribute of every op, set to what may hurt."""
+"""Model text never reaches kernel source: every attribute of every op, set to hostile values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
-def test_no_attribute_reaches_a_source(cls: type[Op], kind: str) -> None:
+def test_attribute_text_never_reaches_kernel_source(cls: type[Op], kind: str) -> None:
     caps = replace(all_devices()[0].caps, kind=kind)
     sample = next(s for s in samples(cls) if all(a is None or a.size for a in s.inputs))
     for op in hostile_ops(sample.op):
@@ -67,8 +67,8 @@ def test_no_attribute_reaches_a_source(cls: type[Op], kind: str) -> None:
         assert not any(MARK in text for text in found), op
 
 
-def test_every_field_is_typed() -> None:
-    """A field without a type that is checked would let anything through."""
+def test_op_fields_refuse_untyped_values() -> None:
+    """A field without a checked type would accept any value."""
     for cls in REGISTRY.classes.values():
         for field in fields(cls):
             good = next((s.op for s in samples(cls)), None) or (

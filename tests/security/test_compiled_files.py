@@ -1,4 +1,4 @@
-"""Compiled models whose checksum is right and whose contents lie: refused before they run."""
+"""Compiled models with a valid checksum and false contents: refused before they run."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ _LIES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("lie", _LIES)
-def test_lies_are_found(tmp_path: Path, lie: str) -> None:
+def test_compiled_file_with_false_contents_is_refused(tmp_path: Path, lie: str) -> None:
     path = tmp_path / "m.clrt"
     file = _write(path)
     path.write_bytes(file.encode())
@@ -224,7 +224,9 @@ def test_lies_are_found(tmp_path: Path, lie: str) -> None:
     _refuse(path, file, match)
 
 
-def test_strings_as_wide_as_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_string_constant_is_limited_by_padded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLRT_HOST_LIMIT", "64MiB")
     path = tmp_path / "m.clrt"
     file = _write(path)
@@ -235,7 +237,7 @@ def test_strings_as_wide_as_the_longest(tmp_path: Path, monkeypatch: pytest.Monk
         read_compiled(path)
 
 
-def test_panels_that_are_right_stay(tmp_path: Path) -> None:
+def test_intact_packed_weights_match_reference(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write(path)
     x = np.ones((3, 8), np.float32)
@@ -248,7 +250,7 @@ def test_panels_that_are_right_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
-def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+def test_named_pipe_is_refused_as_compiled_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.clrt")
     with pytest.raises(ModelError, match="is a pipe or a device"):
         read_header(tmp_path / "m.clrt")
@@ -267,7 +269,9 @@ def test_a_pipe_is_no_model(tmp_path: Path) -> None:
         ((5, (0,)), 99),  # a target past the last
     ],
 )
-def test_trees_that_lead_astray(tmp_path: Path, place: tuple[int, Any], value: int) -> None:
+def test_decision_trees_with_out_of_range_indices_are_refused(
+    tmp_path: Path, place: tuple[int, Any], value: int
+) -> None:
     sample = next(s for s in samples(DecisionTrees) if s.inputs[0] is not None)
     index, at = place
     path = tmp_path / "m.clrt"
@@ -291,8 +295,8 @@ def test_trees_that_lead_astray(tmp_path: Path, place: tuple[int, Any], value: i
             read_compiled(path)
 
 
-def test_trees_are_constants(tmp_path: Path) -> None:
-    """Nobody checks tables that come in at each run."""
+def test_decision_trees_with_run_time_tables_are_refused(tmp_path: Path) -> None:
+    """Tables passed at run time are not checked."""
     graph = sample_graph(next(samples(DecisionTrees)))
     write_compiled(CompiledModel(graph), tmp_path / "m.clrt", "a test")
     with pytest.raises(ModelError, match="its tables are not constants"):
@@ -300,8 +304,8 @@ def test_trees_are_constants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=str)
-def test_declared_dims_do_not_steer_kernels(device: Any) -> None:
-    """%s has one element, whatever it says; a kernel that believes it reads past its end."""
+def test_kernels_ignore_false_declared_dims(device: Any) -> None:
+    """%s has one element, despite its type; a kernel that trusts the type reads past its end."""
     text = """
     graph "main" (%x: float32[m]) {
       const %axes: int64[1] = [0]
@@ -318,8 +322,8 @@ def test_declared_dims_do_not_steer_kernels(device: Any) -> None:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=str)
-def test_a_body_gets_what_it_declares(device: Any) -> None:
-    """The values of 8 bytes each would be copied to where those of 4 have room."""
+def test_loop_body_input_of_other_dtype_is_refused(device: Any) -> None:
+    """8-byte values would be copied into a buffer for 4-byte values."""
     text = """
     graph "main" (%x: int64[n], %trips: int64[], %go: bool[]) {
       %a: int64[n] = Neg(%x)
@@ -359,7 +363,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", _SETTINGS)
-def test_settings_of_an_encoder(tmp_path: Path, name: str) -> None:
+def test_compiled_encoder_with_invalid_settings_is_refused(tmp_path: Path, name: str) -> None:
     folder = make_folder(tmp_path / "model")
     graph = parse_graph(_TEXT, REGISTRY)
     settings = read_config(folder).for_compiled((folder / "tokenizer.json").read_text("utf-8"))
@@ -373,8 +377,8 @@ def test_settings_of_an_encoder(tmp_path: Path, name: str) -> None:
             clrt.SentenceEncoder(path)
 
 
-def test_bytes_of_small_elements_are_those_of_their_dtype() -> None:
-    """What the file's check goes by."""
+def test_sub_byte_elements_stay_within_their_bits() -> None:
+    """The check of compiled files relies on this."""
     from clrt.ir.dtypes import DType
 
     for dtype in DType:
@@ -386,8 +390,8 @@ def test_bytes_of_small_elements_are_those_of_their_dtype() -> None:
     assert np.array([-1], ml_dtypes.int4).view(np.uint8)[0] == 15
 
 
-def test_a_value_may_have_any_name(tmp_path: Path) -> None:
-    """Those that are marks of the grammar, too."""
+def test_value_names_like_grammar_tokens_round_trip(tmp_path: Path) -> None:
+    """Also names that are tokens of the grammar."""
     names = ["_", "const", "return", "as", "graph", "a:", "a::", "", "%", "\n", "}"]
     for name in names:
         graph = parse_graph(_TEXT, REGISTRY)

@@ -1,4 +1,4 @@
-"""Mutants that once ended in something else than an error that says why."""
+"""Regressions found by fuzzing: mutants that once crashed or raised unrelated errors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
 
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 @pytest.mark.parametrize("name", _FOUND)
-def test_mutants_that_were_found(name: str) -> None:
+def test_mutant_regression_runs_or_raises_expected_error(name: str) -> None:
     text, error, match = _FOUND[name]
     model = parser.parse_model(
         f'<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> main {text}'
@@ -116,7 +116,7 @@ def test_mutants_that_were_found(name: str) -> None:
             assert not match, "it ran"
 
 
-def test_external_data_of_a_long_name(tmp_path: Path) -> None:
+def test_external_data_with_long_name_is_refused(tmp_path: Path) -> None:
     model = parser.parse_model(
         """<ir_version: 9, opset_import: ["": 18]>
         main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"""
@@ -130,7 +130,7 @@ def test_external_data_of_a_long_name(tmp_path: Path) -> None:
         clrt.load(tmp_path / "m.onnx")
 
 
-def test_a_search_from_lengths_far_below_1() -> None:
+def test_bifurcation_detector_clamps_negative_ngram_length() -> None:
     sample = next(samples(BifurcationDetector))
     assert isinstance(sample.op, Op)
     op = BifurcationDetector(3, -(1 << 63))

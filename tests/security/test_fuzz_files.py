@@ -1,4 +1,4 @@
-"""Mutants of model files: each is refused by an error that says why, or runs."""
+"""Mutants of model files: each is refused with an error that names the cause, or runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _COUNTS = {"onnx": 500, "clrt": 500, "sizes": 100}
 @pytest.mark.lengthy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_mutants(kind: str) -> None:
-    """CLRT_FUZZ_SEED=4711 runs that one alone."""
+def test_model_mutants_run_or_raise_allowed_errors(kind: str) -> None:
+    """CLRT_FUZZ_SEED=4711 runs only that mutant."""
     seeds = chosen(int(os.environ.get("CLRT_FUZZ_FILES", _COUNTS[kind])))
     failures = [e for e in endings(kind, seeds) if not e.allowed]
     listing = [f"{e.group} (seed {e.seed}, {keep(kind, e)})" for e in failures]
@@ -29,7 +29,7 @@ def test_mutants(kind: str) -> None:
 @pytest.mark.skipif(
     not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"
 )
-def test_extreme_sizes_stay_inside_tensors() -> None:
+def test_extreme_size_mutants_access_only_their_tensors() -> None:
     """One mutant of each 45th op under Oclgrind; make fuzz-files has 500."""
     found = endings("sizes", range(0, 1800, 45), simulated=True)
     failures = [f"{e.group} (seed {e.seed}, {keep('sizes', e)})" for e in found if not e.allowed]
@@ -38,8 +38,10 @@ def test_extreme_sizes_stay_inside_tensors() -> None:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["onnx", "clrt"])
-def test_seeds_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every mutant might be refused for what its seed is."""
+def test_unmutated_fuzz_seeds_run(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise every mutant might be refused for a fault of its seed."""
     from tests.security import seeds
 
     for name, model in seeds.onnx_seeds().items():
@@ -49,8 +51,8 @@ def test_seeds_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert end_of(kind, 0, tmp_path).how == "ran", name
 
 
-def test_failures_are_found(tmp_path: Path) -> None:
-    """What is no error of clrt, and what a bug of clrt raises, is not allowed."""
+def test_fuzzer_reports_errors_other_than_clrt_errors(tmp_path: Path) -> None:
+    """Other exceptions, and errors of clrt that indicate a bug, are not allowed."""
     from clrt.errors import ModelError, PassError
 
     for error, allowed in ((ValueError, False), (PassError, False), (ModelError, True)):
@@ -64,7 +66,7 @@ def test_failures_are_found(tmp_path: Path) -> None:
         assert (found.how, found.allowed) == (error.__name__, allowed)
 
 
-def test_a_crash_and_a_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzer_reports_crash_and_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = fuzz_files._Worker("clrt")
     worker.process.kill()
     assert worker.end(0) == Ending(0, "crash", "exit status -9", False)

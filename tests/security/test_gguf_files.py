@@ -1,4 +1,4 @@
-"""GGUF files that mean harm: each is refused by an error that says why, at no great cost."""
+"""Malicious GGUF files: refused with an error that names the cause, within bounded memory."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _use(file: GgufFile) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refused(name: str, tmp_path: Path) -> None:
+def test_malicious_gguf_is_refused_within_memory_bound(name: str, tmp_path: Path) -> None:
     content, expected = CASES[name]
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
@@ -174,7 +174,7 @@ def test_refused(name: str, tmp_path: Path) -> None:
     assert peak < _MOST_BYTES
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_gguf_path_without_regular_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ClrtError, match="cannot be read: Is a directory"):
         read_gguf(tmp_path)
     with pytest.raises(ClrtError, match="cannot be read: No such file"):
@@ -199,8 +199,8 @@ def _mutant(seed: int, whole: bytes) -> bytes:
     return whole[:at] + number + whole[at + size :]
 
 
-def test_mutants(tmp_path: Path) -> None:
-    """Only errors of clrt come out, at no great cost; CLRT_FUZZ_FILES says how many are tried."""
+def test_gguf_mutants_are_read_or_raise_clrt_error(tmp_path: Path) -> None:
+    """Only clrt errors, within bounded memory; CLRT_FUZZ_FILES sets the number of mutants."""
     path = tmp_path / "m.gguf"
     write_small(path)
     whole = path.read_bytes()
@@ -224,8 +224,8 @@ def test_mutants(tmp_path: Path) -> None:
     assert endings["ModelError"] > _COUNT / 20, endings
 
 
-def test_the_seed_is_read(tmp_path: Path) -> None:
-    """Else every mutant might be refused for what its seed is."""
+def test_unmutated_gguf_seed_is_read(tmp_path: Path) -> None:
+    """Otherwise every mutant might be refused for a fault of its seed."""
     written = write_small(tmp_path / "m.gguf")
     with np.errstate(all="ignore"):
         _use(file := read_gguf(tmp_path / "m.gguf"))

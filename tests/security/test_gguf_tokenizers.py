@@ -1,4 +1,4 @@
-"""Vocabularies of GGUF files that mean harm: an error says why, and nothing panics."""
+"""Malicious GGUF vocabularies: refused with the cause; the tokenizers library never panics."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ CASES_OF_HARM: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES_OF_HARM)
-def test_refused(name: str, tmp_path: Path) -> None:
+def test_malicious_gguf_vocabulary_is_refused(name: str, tmp_path: Path) -> None:
     model, keys, expected = CASES_OF_HARM[name]
     given = {k: v for k, v in keys.items() if v is not None}
     metadata = write(tmp_path / "m.gguf", model, given.pop("tokens"), **given)
@@ -124,22 +124,26 @@ def test_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("model", "keys"), [("gpt2", BPE), ("t5", UNIGRAM), ("bert", WORDS)])
-def test_these_are_read_unchanged(model: str, keys: dict[str, Any], tmp_path: Path) -> None:
-    """Else each might be refused for what it is."""
+def test_unmodified_gguf_vocabulary_is_read(
+    model: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    """Otherwise each case might be refused for another fault."""
     given = dict(keys)
     made = read_tokenizer(write(tmp_path / "m.gguf", model, given.pop("tokens"), **given))
     assert made.library.encode("a").ids
 
 
-def test_a_vocabulary_that_is_a_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_vocabulary_of_too_many_characters_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gguf_vocabulary, "_MAX_TEXT_CHARS", 100)
     metadata = write(tmp_path / "m.gguf", "llama", ["x" * 60, "y" * 60])
     with pytest.raises(ClrtError, match="its vocabulary has more than 100 characters"):
         read_tokenizer(metadata)
 
 
-def test_a_token_as_long_as_a_chapter(tmp_path: Path) -> None:
-    """Halving it everywhere would take the square of its length."""
+def test_very_long_gguf_token_is_read_in_linear_time(tmp_path: Path) -> None:
+    """Trying every split of the token would take quadratic time."""
     tokens = ["<unk>", "<s>", "</s>", "a", *("a" * 2**i for i in range(1, 20))]
     scores = [float(-i) for i in range(len(tokens))]
     made = read_tokenizer(write(tmp_path / "m.gguf", "llama", tokens, scores=scores))
@@ -164,8 +168,8 @@ def _seed(name: str, path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "t5"])
-def test_mutants(name: str, tmp_path: Path) -> None:
-    """Only errors of clrt come out, from reading and from tokenizing."""
+def test_gguf_vocabulary_mutants_tokenize_or_raise_clrt_error(name: str, tmp_path: Path) -> None:
+    """Reading and tokenizing raise only clrt errors."""
     path = tmp_path / "m.gguf"
     whole = _seed(name, path)
     endings: Counter[str] = Counter()

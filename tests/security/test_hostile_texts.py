@@ -17,7 +17,7 @@ ODD = "a\n\x1b[31mb\u202e\x00"
 
 
 @pytest.mark.parametrize("name", [LONG, ODD], ids=["long", "odd"])
-def test_names_in_messages(name: str) -> None:
+def test_hostile_names_are_shortened_and_escaped_in_errors(name: str) -> None:
     files = [
         model([node("Relu", [name], ["y"])]),
         model([node(name, ["x"], ["y"])]),
@@ -33,7 +33,7 @@ def test_names_in_messages(name: str) -> None:
         assert ("nnnn…nnnn" if name == LONG else r"a\n\x1b[31mb\u202e\x00") in message
 
 
-def test_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     assert shown("as it is, with 'names' of é") == "as it is, with 'names' of é"
     assert len(shown("name, " * 10**6)) <= 20_000
     assert shown("two\nlines", lines=True) == "two\nlines"
@@ -48,12 +48,12 @@ def test_messages_are_cut() -> None:
     ],
     ids=lambda t: t[:20],
 )
-def test_dims_of_hostile_text(text: str) -> None:
+def test_hostile_dim_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a dim"):
         parse_dim(text)
 
 
-def test_dims_have_bounds() -> None:
+def test_dim_complexity_is_limited() -> None:
     def squared(dim: Dim, times: int) -> Dim:
         for _ in range(times):
             dim = dim * dim
@@ -78,7 +78,7 @@ def test_dims_have_bounds() -> None:
 
 
 @pytest.mark.timeout(60)  # it takes 0.2 s; numbers sought from the first on take minutes
-def test_one_name_for_every_node() -> None:
+def test_unique_names_are_made_in_linear_time() -> None:
     names = Names()
     assert [names.unique("n") for _ in range(3)] == ["n", "n.1", "n.2"]
     assert [names.fresh("n", "p") for _ in range(2)] == ["n/p.0", "n/p.1"]
@@ -89,8 +89,8 @@ def test_one_name_for_every_node() -> None:
         names.fresh("n", "p")
 
 
-def test_dims_named_by_no_identifier_may_differ() -> None:
-    """As Paddle's exporter names all that it does not know."""
+def test_dims_named_by_question_mark_may_differ() -> None:
+    """Paddle's exporter gives this name to every unknown dim."""
     nodes = [node("Add", ["x", "b"], ["s"]), node("Concat", ["s", "x"], ["y"], axis=2)]
     inputs = [info("x", FLOAT, ["?", 3, "?", "?"]), info("b", FLOAT, ["?", 3, "?", "?"])]
     x = np.random.default_rng(0).standard_normal((1, 3, 48, 192)).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Small files that ask for much are refused at once, or run; none takes long or much memory.
+"""Small files that demand many resources: refused or run, in bounded time and memory.
 
-The files that would take the machine's memory are loaded in a process with a limit of its own.
+Files that could exhaust memory are loaded in a separate process with a memory limit.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.timeout(1800)  # that many cases once over, in the first of them
 @pytest.mark.parametrize("name", CASES)
-def test_small_files(outcomes: dict[str, dict[str, Any]], name: str) -> None:
+def test_resource_demanding_file_stays_within_bounds(
+    outcomes: dict[str, dict[str, Any]], name: str
+) -> None:
     if name.startswith("image"):
         pytest.importorskip("PIL")
     if "pattern" in name or "tokens" in name or name == "back-reference":
@@ -111,7 +113,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return change
 
 
-def test_folding_has_a_budget(limits: Callable[..., None]) -> None:
+def test_constant_folding_stays_within_fold_limit(limits: Callable[..., None]) -> None:
     source, _ = summed(*growing_apart(17), k=X)
     limits(FOLD_LIMIT="64KiB")
     graph = read_graph(source)
@@ -124,7 +126,7 @@ def test_folding_has_a_budget(limits: Callable[..., None]) -> None:
     assert all(n.op.name != "Concat" for n in graph.nodes)
 
 
-def test_planning_folds_within_a_budget(limits: Callable[..., None]) -> None:
+def test_planning_folds_within_fold_limit(limits: Callable[..., None]) -> None:
     limits(FOLD_LIMIT="1MiB")
     count = 20
     nodes = [node("Shape", ["x"], ["n"]), node("ConstantOfShape", ["n"], ["v0"])]
@@ -136,7 +138,7 @@ def test_planning_folds_within_a_budget(limits: Callable[..., None]) -> None:
         assert len(loaded.plan({"x": x.shape}).steps) >= count - 4
 
 
-def test_rows_of_a_loop_are_counted(limits: Callable[..., None]) -> None:
+def test_loop_outputs_count_towards_host_limit(limits: Callable[..., None]) -> None:
     body = loop_body([node("Mul", ["x", "x"], ["t"])], ["t"], [])
     source = model(
         [node("Loop", ["n", ""], ["y"], body=body)],
@@ -151,7 +153,7 @@ def test_rows_of_a_loop_are_counted(limits: Callable[..., None]) -> None:
         assert loaded.run({"x": x[:9], "n": np.array(5)})["y"].shape == (5, 9)
 
 
-def test_results_of_the_host_are_counted(limits: Callable[..., None]) -> None:
+def test_host_op_results_count_towards_host_limit(limits: Callable[..., None]) -> None:
     limits(HOST_LIMIT="1MiB")
     split = of_text("StringSplit", ["a," * 1000] + [""] * 99, delimiter=",")
     tokens = of_text(
@@ -176,7 +178,7 @@ def test_results_of_the_host_are_counted(limits: Callable[..., None]) -> None:
             loaded.run(feeds)
 
 
-def test_long_loops_of_references_are_not_folded() -> None:
+def test_long_lstm_is_not_folded() -> None:
     step = node("LSTM", ["k", "w", "r"], ["c"], hidden_size=1)
     weights = dict(w=np.ones((1, 4, 1), np.float32), r=np.ones((1, 4, 1), np.float32))
     for count, stays in ((100, False), (100_000, True)):
@@ -186,7 +188,7 @@ def test_long_loops_of_references_are_not_folded() -> None:
         assert any(n.op.name == "LSTM" for n in graph.nodes) is stays
 
 
-def test_turns_are_counted_over_nested_loops(limits: Callable[..., None]) -> None:
+def test_iteration_limit_counts_nested_loops(limits: Callable[..., None]) -> None:
     source, feeds = nested_loops(3)
     limits(ITERATION_LIMIT="20")
     with clrt.load(source, device="cpu") as loaded:
@@ -196,7 +198,7 @@ def test_turns_are_counted_over_nested_loops(limits: Callable[..., None]) -> Non
         loaded.run(feeds)
 
 
-def test_a_node_limit(limits: Callable[..., None]) -> None:
+def test_inlined_functions_count_towards_node_limit(limits: Callable[..., None]) -> None:
     source, _ = nested_functions(4, 2)
     clrt.load(source, device="cpu").close()
     limits(NODE_LIMIT="20")
@@ -204,14 +206,14 @@ def test_a_node_limit(limits: Callable[..., None]) -> None:
         clrt.load(source, device="cpu")
 
 
-def test_patterns_are_those_of_re2() -> None:
+def test_regex_full_match_uses_re2_syntax() -> None:
     pytest.importorskip("re2")
     texts = np.array(["été", "a1", ""])
     (found,) = RegexFullMatch(r"\p{L}+").reference(texts)
     assert found.tolist() == [True, False, False]
 
 
-def test_patterns_without_re2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regex_without_re2_names_package(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = lambda name, *rest: None  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", absent)
     source, _ = of_text("RegexFullMatch", ["a"], BOOL, pattern="no pattern but this")

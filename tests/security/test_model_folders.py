@@ -1,4 +1,4 @@
-"""Model folders whose files are pipes, devices, huge or links, and paths that are none."""
+"""Model folders with pipes, devices, huge files or links, and invalid paths."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_oversized_files_are_refused(tmp_path: Path, name: str) -> None:
+def test_oversized_model_files_are_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / READERS[name][0]
     file.parent.mkdir(exist_ok=True)
     with file.open("wb") as stream:
@@ -72,7 +72,7 @@ def test_oversized_files_are_refused(tmp_path: Path, name: str) -> None:
 
 @POSIX
 @pytest.mark.parametrize("name", READERS)
-def test_pipes_are_refused(tmp_path: Path, name: str) -> None:
+def test_pipes_in_model_folder_are_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / READERS[name][0]
     file.parent.mkdir(exist_ok=True)
     os.mkfifo(file)
@@ -83,7 +83,7 @@ def test_pipes_are_refused(tmp_path: Path, name: str) -> None:
 @POSIX
 @pytest.mark.parametrize("target", ["/dev/zero", "secret"])
 @pytest.mark.parametrize("name", READERS)
-def test_links_out_of_the_folder_are_refused(tmp_path: Path, name: str, target: str) -> None:
+def test_links_out_of_model_folder_are_refused(tmp_path: Path, name: str, target: str) -> None:
     folder = tmp_path / "model"
     file = folder / READERS[name][0]
     file.parent.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path, name: str, target: 
 
 
 @POSIX
-def test_onnx_files_and_folders_are_not_linked_from_outside(tmp_path: Path) -> None:
+def test_onnx_folder_linked_from_outside_is_refused(tmp_path: Path) -> None:
     folder, other = tmp_path / "model", tmp_path / "other"
     folder.mkdir()
     other.mkdir()
@@ -109,7 +109,7 @@ def test_onnx_files_and_folders_are_not_linked_from_outside(tmp_path: Path) -> N
 
 
 @POSIX
-def test_links_of_a_hugging_face_cache_are_read(tmp_path: Path) -> None:
+def test_hugging_face_cache_links_are_read(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / "1_Pooling"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_links_of_a_hugging_face_cache_are_read(tmp_path: Path) -> None:
 
 
 @POSIX
-def test_blobs_that_are_a_link_are_no_cache(tmp_path: Path) -> None:
+def test_linked_blobs_folder_is_not_trusted_as_cache(tmp_path: Path) -> None:
     secret, snapshot = tmp_path / "secret", tmp_path / "archive" / "snapshots" / "abc"
     secret.mkdir()
     snapshot.mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_blobs_that_are_a_link_are_no_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/x", "\\x", "C:x", "C:\\x", "//h/x", "a\0"])
-def test_named_paths_stay_in_the_folder(tmp_path: Path, path: str) -> None:
+def test_module_paths_out_of_folder_are_refused(tmp_path: Path, path: str) -> None:
     assert not stays_below(path)
     with pytest.raises(ModelError, match="outside"):
         path_in(tmp_path, path)
@@ -146,7 +146,7 @@ def test_named_paths_stay_in_the_folder(tmp_path: Path, path: str) -> None:
         read_config(tmp_path)
 
 
-def test_json_of_many_lists_is_refused(tmp_path: Path) -> None:
+def test_json_of_too_many_lists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(f"[{'[],' * (1 << 21)}[]]")
     with pytest.raises(ModelError, match="lists and objects"):
         read_json(tmp_path / "config.json")
@@ -167,6 +167,6 @@ SOURCES: dict[str, Callable[[Any], object]] = {
     "path", ["x" * 300, "a/" * 3000, "x" * 300 + "/y", "a\0b", "~\0", "\ud800"]
 )
 @pytest.mark.parametrize("name", SOURCES)
-def test_paths_that_no_system_takes(name: str, path: str, suffix: str) -> None:
+def test_unusable_paths_raise_clrt_error(name: str, path: str, suffix: str) -> None:
     with pytest.raises(clrt.ClrtError):
         SOURCES[name](path + suffix)

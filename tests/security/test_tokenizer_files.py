@@ -1,4 +1,4 @@
-"""tokenizer.json that means harm: refused, or run within bounds, and never a raw error."""
+"""Malicious tokenizer.json: refused, or run within time bounds; only clrt errors are raised."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ AT_USE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_harmful_tokenizers_are_refused(name: str) -> None:
+def test_malicious_tokenizer_json_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         load_tokenizer(json.dumps({**base(), **ATTACKS[name]}), FILE)
 
 
 @pytest.mark.parametrize("name", AT_USE)
-def test_errors_of_use_are_translated(name: str) -> None:
+def test_tokenizer_errors_become_clrt_errors_in_bounded_time(name: str) -> None:
     start = time.monotonic()
     try:
         made = load_tokenizer(json.dumps({**base(), **AT_USE[name]}), FILE)
@@ -148,12 +148,12 @@ def test_errors_of_use_are_translated(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": {"b": 1.5, "b": 2}}'])
-def test_texts_that_are_no_tokenizer(text: str) -> None:
+def test_invalid_tokenizer_json_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="not a tokenizer"):
         load_tokenizer(text, FILE)
 
 
-def test_call_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_call_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked_tokenizer, "_PATIENCE_S", 0.05)
     ended = threading.Event()
     with pytest.raises(InputError, match="takes more than"):
@@ -161,7 +161,7 @@ def test_call_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     ended.set()
 
 
-def test_slow_pattern_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tokenizer_pattern_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked_tokenizer, "_PATIENCE_S", 0.02)
     given = {**base(), "pre_tokenizer": split("(?:a+){2}$|a*a*a*[bc]")}
     made = load_tokenizer(json.dumps(given), FILE)
@@ -207,20 +207,20 @@ def _xlnet() -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [_llama, _clip, _bert, _xlnet])
-def test_tokenizers_of_models_run_in_this_thread(make: Callable[[], Tokenizer]) -> None:
+def test_known_tokenizers_run_without_worker_thread(make: Callable[[], Tokenizer]) -> None:
     own = make()
     made = load_tokenizer(own.to_str(), FILE)
     assert not made.is_slow and made.library.to_str() == own.to_str()
     assert made.encode_batch(["a  b"])[0].ids == own.encode("a  b").ids
 
 
-def test_patterns_of_gguf_files_are_known() -> None:
+def test_gguf_split_patterns_pass_tokenizer_check() -> None:
     for rule in SPLIT_RULES.values():
         parts = steps(*map(split, rule.patterns), key="pretokenizers")
         assert not check_tokenizer(json.dumps({**base(), "pre_tokenizer": parts}), FILE)
 
 
-def test_tokenizer_in_a_thread_gives_the_same_tokens() -> None:
+def test_tokenizer_in_worker_thread_gives_same_tokens() -> None:
     own = _llama()
     slow, plain = CheckedTokenizer(own, is_slow=True), CheckedTokenizer(own, is_slow=False)
     assert slow.encode("a b ab").ids == plain.encode("a b ab").ids == own.encode("a b ab").ids

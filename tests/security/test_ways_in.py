@@ -1,4 +1,4 @@
-"""Model files that once ran code: each is refused, on every device, and nothing of it runs."""
+"""Model files that once injected code into kernels: refused on every device, without running it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def marker(tmp_path: Path) -> Path:
 
 
 @DEVICES
-def test_the_payload_runs_where_it_is_compiled(device: DeviceInfo, marker: Path) -> None:
-    """Else the other tests could not fail."""
+def test_injected_payload_runs_if_compiled(device: DeviceInfo, marker: Path) -> None:
+    """Otherwise the other tests could not fail."""
     context = cl.Context([device.handle])
     kernel = "__kernel void f(__global int *x) { x[get_global_id(0)] = 0; }"
     source = f"#define X {payload(device, marker)}\n{kernel}"
