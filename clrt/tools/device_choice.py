@@ -91,7 +91,7 @@ def pick_device(
         ModelError, UnsupportedError, InputError: As `load`, or a shape does not match the model.
     """
     if not isinstance(shapes, Mapping):
-        raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
+        raise InputError(f"Shapes must be a dict by input name, not {shapes!r}.")
     candidates = [d for d in devices() if d.usable and not d.caps.simulator]
     if not candidates:
         raise DeviceError(no_device_text(devices()))

@@ -246,7 +246,7 @@ def test_what_is_no_shape(model: clrt.Model, shape: Any) -> None:
             method(shapes)
     with pytest.raises(clrt.InputError, match="dict by input name"):
         model.memory([(1, 3)])  # type: ignore[arg-type]
-    with pytest.raises(clrt.InputError, match="dict by input name; 3 is none"):
+    with pytest.raises(clrt.InputError, match="dict by input name, not 3"):
         model.warmup(3)  # type: ignore[arg-type]
 
 

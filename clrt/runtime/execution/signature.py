@@ -168,12 +168,14 @@ class Signature:
             tensor = feeds.get(name)
             if not isinstance(tensor, DeviceTensor):
                 raise InputError(
-                    f"'{name}' cannot be donated: it is no input that is a DeviceTensor, as the "
-                    "results of run(..., device_outputs=True) are."
+                    f"'{name}' cannot be donated: it is not an input fed by a DeviceTensor, such "
+                    "as a result of run(..., device_outputs=True)."
                 )
             twice = [n for n, feed in feeds.items() if feed is tensor]
             if len(twice) > 1:
-                raise InputError(f"'{name}' cannot be donated: it is '{twice[1]}', too; copy it.")
+                raise InputError(
+                    f"'{name}' cannot be donated: it is also fed to '{twice[1]}'; copy it."
+                )
             tensor.held()
         return frozenset(names)
 
@@ -239,14 +241,14 @@ class Signature:
         if isinstance(given, DeviceTensor):
             if given.session.context != self._session.context:
                 raise DeviceError(
-                    f"Input '{spec.name}' lies on {given.session.device} but the model on "
+                    f"Input '{spec.name}' is on {given.session.device} but the model on "
                     f"{self._session.device}; pass its .numpy()."
                 )
             if given.dtype is not spec.dtype:
                 raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
             return given
         if given is None:
-            raise InputError(f"Input {spec} is None, which only an optional may be.")
+            raise InputError(f"Input {spec} is None, but it is not optional.")
         try:
             # Without `object`, NumPy would convert numbers in a list of text to text.
             as_objects = isinstance(given, (list, tuple)) and spec.dtype is DType.STRING
@@ -267,7 +269,7 @@ class Signature:
             raise
         except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError
             reason = str(error).rstrip(".")
-            raise InputError(f"Input '{spec.name}' is no array: {reason}.") from error
+            raise InputError(f"Input '{spec.name}' is not an array: {reason}.") from error
 
 
 def _holds(array: Array, dtype: DType) -> bool:

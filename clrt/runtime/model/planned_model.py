@@ -139,6 +139,6 @@ class PlannedModel:
             InputError: An input is missing or unknown, or a shape is invalid.
         """
         if not isinstance(shapes, Mapping):
-            raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
+            raise InputError(f"Shapes must be a dict by input name, not {shapes!r}.")
         self._signature.check_names(shapes)
         return {name: shape_of(name, shape) for name, shape in shapes.items()}

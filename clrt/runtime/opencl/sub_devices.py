@@ -23,10 +23,12 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
         DeviceError: The device is not a CPU, or its driver cannot partition it.
     """
     if isinstance(cores, bool) or not isinstance(cores, int | np.integer) or cores == 0:
-        raise InputError(f"cores is {cores!r}; it is a number, or below 0 how many to leave free.")
+        raise InputError(
+            f"cores is {cores!r}; pass a number of cores, or a negative number to leave cores free."
+        )
     units = device.caps.compute_units
     if not device.caps.is_cpu:
-        raise DeviceError(f"{device} is no CPU, whose cores could be counted; leave `cores` out.")
+        raise DeviceError(f"{device} is not a CPU, so `cores` does not apply; leave it out.")
     wanted = int(cores) if cores > 0 else max(1, units + int(cores))
     if wanted >= units:
         return device
@@ -34,8 +36,8 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
         sub_device = _create_sub_device(device.handle, wanted)
     except cl.Error as error:
         raise DeviceError(
-            f"{device} cannot be divided ({status_name(error.code)}), so that it takes no number "
-            "of cores; leave `cores` out."
+            f"{device} cannot be partitioned into sub-devices ({status_name(error.code)}); leave "
+            "`cores` out."
         ) from error
     caps = dataclasses.replace(device.caps, compute_units=wanted)
     return dataclasses.replace(device, caps=caps, handle=sub_device, cores=wanted)

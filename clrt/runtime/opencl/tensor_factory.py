@@ -38,7 +38,8 @@ def tensor(
         wanted = None if dtype is None else np.dtype(dtype)
         elements = np.asarray(array, wanted)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"It is no array, {str(error).rstrip('.')}; pass one of NumPy.") from error
+        reason = str(error).rstrip(".")
+        raise InputError(f"No tensor can be made of this: {reason}; pass a NumPy array.") from error
     if wanted is None and elements.dtype == np.float64 and isinstance(array, float | Sequence):
         elements = elements.astype(np.float32)
     return _upload(elements, device)
@@ -74,5 +75,5 @@ def _upload(elements: Array, device: str | int | None) -> DeviceTensor:
     except ValueError:
         dtype = DType.STRING
     if dtype is DType.STRING:
-        raise InputError(f"Devices have no tensors of {elements.dtype}; pass numbers.")
+        raise InputError(f"Devices do not support dtype {elements.dtype}; pass numbers.")
     return session_for(choose_device(device)).tensor_of(elements, dtype)

@@ -88,10 +88,9 @@ class DeviceTensor:
         if self.lease is None:
             what = f"A tensor {self.dtype}{list(self.shape)} was"
             if self._released:
-                raise InputError(f"{what} released, and has no memory; use it before that.")
+                raise InputError(f"{what} released, so its memory is gone; use it before that.")
             raise InputError(
-                f"{what} donated to a run, which has used its memory; take the output that the run "
-                "made of it."
+                f"{what} donated to a run, which reused its memory; use the run's output instead."
             )
         return self.lease
 
@@ -148,8 +147,8 @@ class DeviceTensor:
             return self.numpy().astype(wanted, copy=False)
         shared = self._shared()
         if shared is None or wanted != self.dtype.numpy:
-            why = "does not lie in the host's memory" if shared is None else f"is {self.dtype}"
-            raise ValueError(f"A tensor that {why} is no {wanted} array without a copy.")
+            why = "is not in host memory" if shared is None else f"is {self.dtype}"
+            raise ValueError(f"A tensor that {why} cannot be a {wanted} array without a copy.")
         return shared
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -164,17 +163,19 @@ class DeviceTensor:
         copy: bool | None = None,
     ) -> Any:
         if stream is not None:
-            raise BufferError(f"The host's memory has no streams; stream is {stream!r}.")
+            raise BufferError(f"Host memory has no streams; stream is {stream!r}, pass None.")
         if dl_device not in (None, _HOST):
-            raise BufferError(f"A tensor leaves to the host, {_HOST}, not to {dl_device!r}.")
+            raise BufferError(
+                f"DLPack exports tensors to the host, {_HOST}; dl_device is {dl_device!r}."
+            )
         array = None if copy else self._shared()
         if array is None:
             if copy is False:
-                raise BufferError(f"{self!r} does not lie in the host's memory; it must be copied.")
+                raise BufferError(f"{self!r} is not in host memory; it must be copied.")
             array = self.numpy()
         if array.dtype.isbuiltin != 1:
             raise BufferError(
-                f"NumPy exports no {self.dtype} by DLPack; pass the bits: "
+                f"NumPy cannot export {self.dtype} by DLPack; pass the bits: "
                 f"tensor.numpy().view('u{array.itemsize}')."
             )
         return array.__dlpack__(max_version=max_version) if _VERSIONED else array.__dlpack__()

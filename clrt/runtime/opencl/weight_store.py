@@ -62,7 +62,7 @@ class WeightStore:
             return pack(source, self.session, self.kernel, self.account)
         array = value.numbers
         if array is None:
-            raise InputError(f"'{value.name}' is no constant")
+            raise InputError(f"'{value.name}' is not a constant")
         if not isinstance(source, PackedWeight):
             return self.session.constant(array, self.account)
         packed = source.pack(array)
