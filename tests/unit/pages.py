@@ -1,4 +1,4 @@
-"""The code that pages of the documentation show, as programs."""
+"""Code blocks of documentation pages as runnable programs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ for name, text in PAGES:
 
 
 def blocks(path: Path, *languages: str) -> list[tuple[str, str, str]]:
-    """Language, file and text of the blocks of a page, in order."""
+    """Returns language, file and text of a page's code blocks, in order."""
     return [b for b in BLOCK.findall(path.read_text("utf-8")) if b[0] in languages]
 
 
 def program(pages: Iterable[Path]) -> str:
-    """What runs the code of pages."""
+    """Returns a program that runs the code of pages."""
     texts = []
     for page in pages:
         parts = [
@@ -48,7 +48,7 @@ def program(pages: Iterable[Path]) -> str:
 
 
 def run(folder: Path, *args: str, root: Path = ROOT) -> str:
-    """What Python prints in a folder, with clrt of a checkout; a failure fails the test."""
+    """Runs Python in a folder with clrt from `root`; returns its output, asserts success."""
     done = subprocess.run(
         [sys.executable, *args],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""Memory that goes back to the system."""
+"""Release of library code pages to the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """A library of more than a megabyte, all of it in memory."""
+    """Loads a library of more than 1 MiB and touches all of its pages."""
     spec = find_spec("numpy._core._multiarray_umath") or find_spec("numpy.core._multiarray_umath")
     assert spec is not None and spec.origin is not None
     shutil.copy(spec.origin, path)
@@ -29,7 +29,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 def _resident_kib(path: Path, *, writable: bool) -> int:
-    """Of the mappings of a file."""
+    """Returns resident KiB of a file's mappings."""
     lines = iter(Path("/proc/self/smaps").read_text("utf-8").splitlines())
     return sum(
         int(next(x for x in lines if x.startswith("Rss:")).split()[1])

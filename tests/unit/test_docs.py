@@ -1,4 +1,4 @@
-"""The site: its code runs, its tables are whole, and every public name is in it."""
+"""Documentation site: code runs, tables are complete, every public name is listed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOUCHED = {"op": 2, "pass": 2, "kernel-variant": 3, "device": 1}
 
 @pytest.mark.lengthy
 def test_documentation_code_runs(tmp_path: Path) -> None:
-    """With the files that they name: the model of Getting started, a small BERT, images, …"""
+    """Provides the files that pages name: models, images."""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
     small.clip(tmp_path / "clip", one=True)
     for name, make in (("vit", small.classifier), ("detr", small.detr)):
@@ -57,7 +57,7 @@ def test_documentation_code_runs(tmp_path: Path) -> None:
 
 
 def _write(root: Path, name: str, language: str, text: str) -> None:
-    """Makes a file of a block, or changes one by a diff, whose lines stand there once."""
+    """Writes a file from a code block, or applies a diff whose context occurs once."""
     path = root / name
     if language != "diff":
         assert not path.exists(), name
@@ -74,7 +74,7 @@ def _write(root: Path, name: str, language: str, text: str) -> None:
 
 @pytest.mark.lengthy
 def test_recipe_code_and_tests_pass(tmp_path: Path) -> None:
-    """All of them, in a copy of the sources. That of a variant goes on with that of an op."""
+    """Applies all recipes to a copy of the sources; the kernel-variant recipe extends the op's."""
     ignored = shutil.ignore_patterns("__pycache__", "data")
     for name in ("clrt", "kernels_cl", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
@@ -100,7 +100,7 @@ def test_each_recipe_is_tested() -> None:
 
 
 def _public() -> Iterator[tuple[str, object]]:
-    """Every name of the package, and the public members of its classes."""
+    """Yields every public name of the package and of its classes."""
     for name in clrt.__all__:
         made = getattr(clrt, name)
         yield name, made
@@ -134,7 +134,7 @@ def test_public_names_have_docstrings() -> None:
 
 
 def _first_cells(page: str, heading: str) -> set[str]:
-    """What stands in backticks in the first column of the table behind a heading."""
+    """Returns backticked words in the first column of the table after a heading."""
     part = (DOCS / page).read_text("utf-8").split(heading, 1)[1].split("\n#", 1)[0]
     cells = re.findall(r"^\|([^|]*)\|", part, re.MULTILINE)
     return {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
@@ -161,6 +161,6 @@ def test_reference_tables_are_complete() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
 def test_documentation_links_resolve(page: Path) -> None:
-    """`make docs` checks anchors and names, too; it needs MkDocs."""
+    """`make docs` also checks anchors and names, with MkDocs."""
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
         assert link.startswith("https://") or (page.parent / link).is_file(), link

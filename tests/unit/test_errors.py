@@ -1,4 +1,4 @@
-"""Errors keep their attributes when they are put in other words."""
+"""Reworded errors keep their attributes."""
 
 from __future__ import annotations
 

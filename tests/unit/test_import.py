@@ -1,4 +1,4 @@
-"""`import clrt` loads next to nothing; what is public is found, and nothing else."""
+"""`import clrt` loads few modules and exposes exactly the public names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MODULES = 80
 
 
 def _modules(code: str) -> list[str]:
-    """The modules that some code imports in a process of its own."""
+    """Returns the modules that code imports in a new process."""
     script = f"import sys\nbefore = set(sys.modules)\n{code}\nimport json\n"
     script += "print('\\n' + json.dumps(sorted(set(sys.modules) - before)))"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""No module imports itself, through whatever others."""
+"""Imports between modules have no cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each entry of clrt imports what its row in ARCHITECTURE.md lists, no more and no less."""
+"""Imports of each package of clrt equal its row in ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _entry(file: Path, depth: int = 1) -> str:
 
 
 def _target(name: str, depth: int = 1) -> str:
-    """The entry, or with depth 2 its part, that an import of clrt names; "clrt" for the root."""
+    """Returns the package (depth 1) or subpackage (depth 2) of an import; "clrt" for the root."""
     parts = name.split(".")[1 : depth + 1]
     while parts:
         place = ROOT.joinpath(*parts)
@@ -88,13 +88,13 @@ def _target(name: str, depth: int = 1) -> str:
 
 
 def _found(entry: str, depth: int = 1) -> set[str]:
-    """What an entry or part imports of clrt."""
+    """Returns the packages or subpackages of clrt that an entry imports."""
     names = [n for f, ns in _imports_by_file().items() if _entry(f, depth) == entry for n in ns]
     return {_target(n, depth) for n in names if n.split(".")[0] == "clrt"} - {entry, "errors"}
 
 
 def _rows() -> dict[str, set[str]]:
-    """The rows of the table in ARCHITECTURE.md."""
+    """Returns the import table of ARCHITECTURE.md."""
     text = (ROOT.parent / "ARCHITECTURE.md").read_text("utf-8")
     pattern = r"^\| `clrt/(\w+)[^`]*` \|.*\| (nothing|`[a-z_`, ]+`) \|$"
     rows = re.findall(pattern, text, re.MULTILINE)
@@ -129,7 +129,7 @@ def test_opencl_runtime_imports_no_plan_or_ops() -> None:
 
 
 def test_ops_import_only_decomposition_registry() -> None:
-    """Files of ops import the registry alone: who asks for rules loads them."""
+    """Op files import only the registry; users of decompositions load them."""
     for file, names in _imports_by_file().items():
         if file.parts[:2] == ("ops", "decompositions") or file.parts[0] != "ops":
             continue

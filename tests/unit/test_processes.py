@@ -1,4 +1,4 @@
-"""How many processes the tests run in, and what these may hold."""
+"""Number of test worker processes, and their memory limits."""
 
 from __future__ import annotations
 

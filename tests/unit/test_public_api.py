@@ -1,4 +1,4 @@
-"""The public API is the committed list of names and signatures."""
+"""Public names and signatures equal the committed list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README: its snippets run as they are written, its links work wherever it is shown."""
+"""README: snippets run as written, links are absolute, commands work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_readme_names_requirements_before_snippets() -> None:
 
 
 def test_readme_links_are_absolute() -> None:
-    """It is the description on the package index, too, where no other file is."""
+    """README is also the package index description, where relative links break."""
     links = re.findall(r"\]\(([^)]*)\)", TEXT)
     assert all(link.startswith("https://") for link in links)
     for name in ("CONFORMANCE.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"):
@@ -44,7 +44,7 @@ def test_readme_and_architecture_stay_short(name: str, most: int) -> None:
 
 
 def test_install_commands_need_no_index_or_single_quotes() -> None:
-    """No index has clrt, and cmd.exe knows no single quotes."""
+    """No package index has clrt, and cmd.exe does not support single quotes."""
     folders = (ROOT / "clrt", ROOT / "docs", ROOT / "examples", ROOT / "tools")
     paths = [p for f in folders for p in f.rglob("*.*") if p.suffix in (".py", ".md")]
     paths += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

@@ -1,4 +1,4 @@
-"""The language model that the tests of commands share."""
+"""Language model fixtures shared by the command tests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.unit.cli.language_models import write_model
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its folder."""
+    """Folder of a small language model."""
     return write_model(tmp_path_factory.mktemp("models") / "llm")
 
 
 @pytest.fixture(scope="module")
 def generator(model: Path) -> Iterator[TextGenerator]:
-    """What the library makes of it."""
+    """Text generator over the `model` folder."""
     with make_generator(model) as made:
         yield made

@@ -1,4 +1,4 @@
-"""What the tests of commands of text generation share."""
+"""Helpers shared by the tests of text generation commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.harness import quick_device
 
 
 def run(*args: str | Path, text: str | bytes | None = None) -> Result:
-    """A command on the device with the quickest compiler."""
+    """Runs a command on the device with the fastest compiler."""
     given = [*map(str, args), "--device", str(quick_device().index)]
     return CliRunner().invoke(app, given, input=text)
 
 
 def write_model(folder: Path, template: str | None = "chatml") -> Path:
-    """A language model whose texts end."""
+    """Writes a language model that generates an end token."""
     return write_texts(folder, [END], template)

@@ -107,7 +107,7 @@ def test_missing_chat_template_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such terminals")
 def test_ctrl_c_at_prompt_keeps_chat_open(model: Path) -> None:
-    """With a prompt; Ctrl-C there does not end it."""
+    """Ctrl-C at the prompt does not end the chat."""
     here, there = os.openpty()
     # What runs tests in the background may have them ignore Ctrl-C.
     heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -136,7 +136,7 @@ def test_ctrl_c_at_prompt_keeps_chat_open(model: Path) -> None:
 
 
 def _wait_for(terminal: int, end: str, act: Callable[[], object] = lambda: None) -> str:
-    """What is shown until a text comes; each second without any, something is done."""
+    """Returns the output up to `end`; calls `act` after each second without output."""
     shown, stop = "", time.monotonic() + 120
     while end not in shown.replace("\r", ""):
         assert time.monotonic() < stop, shown

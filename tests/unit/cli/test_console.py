@@ -1,4 +1,4 @@
-"""What an output refuses is one line and exit code 1, as what clrt raises is; warnings, too."""
+"""Errors of clrt and of the output stream print one line and exit 1; warnings print one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt devices` over made-up devices."""
+"""`clrt devices` with fake devices."""
 
 from __future__ import annotations
 

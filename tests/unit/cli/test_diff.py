@@ -1,4 +1,4 @@
-"""`clrt diff` on a small model: nothing departs, and what is made to depart is found."""
+"""`clrt diff` on a small model: no deviation, and detection of an injected one."""
 
 from __future__ import annotations
 

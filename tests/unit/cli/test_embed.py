@@ -1,4 +1,4 @@
-"""`clrt embed` with an encoder that needs no model."""
+"""`clrt embed` with a fake encoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ made: list[FakeEncoder] = []
 
 
 class FakeEncoder:
-    """Two numbers per sentence: its length and one."""
+    """Encodes a sentence as two numbers: its length and 0.1."""
 
     def __init__(self, path: str, **options: Any) -> None:
         if str(path) == "missing":

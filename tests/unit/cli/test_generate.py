@@ -22,7 +22,7 @@ FEW = ("--max-new-tokens", "12")
 
 
 def printed(text: object) -> str:
-    """What a command prints of a text: random weights make control characters, too."""
+    """Returns a text as commands print it, control characters of random weights escaped."""
     return visible(f"{text}\n", lines=True)
 
 
@@ -82,7 +82,7 @@ def test_json_has_text_tokens_logprobs_and_timings(model: Path, generator: TextG
 def test_draft_model_keeps_text_and_reports_acceptance(
     model: Path, generator: TextGenerator
 ) -> None:
-    """Its own draft model is always right."""
+    """The model as its own draft model: drafts match."""
     options = ("--draft", str(model), "--draft-tokens", "7", "--lookup-tokens", "3")
     result = run("generate", model, "The quick", *FEW, *options, "--timings")
     wanted = generator.generate("The quick", max_new_tokens=12)

@@ -1,4 +1,4 @@
-"""What `clrt` itself says, and what its output looks like in a pipe."""
+"""Help, version and errors of `clrt`, and its output in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt report-device`: the file is whole, and has nothing private in it."""
+"""`clrt report-device`: the file is complete and holds no private data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.harness import quick_device
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is measured, and one case is tested."""
+    """Replaces measurements by constants and limits the self-test to softmax."""
     few = [c for c in cases() if c.family == "softmax"]
     monkeypatch.setattr(device_report, "check_device", lambda session: check_device(session, few))
     monkeypatch.setattr(device_report, "peaks_of", lambda session: Peaks(5.0, 6.0, ((64, 7.0),)))

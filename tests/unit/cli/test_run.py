@@ -1,4 +1,4 @@
-"""`clrt run`, `clrt cache`, `python -m clrt`, and what all commands have in common."""
+"""`clrt run`, `clrt cache`, `python -m clrt`, and behaviour common to all commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(*args: str | Path, **options: Any) -> Any:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = -x."""
+    """ONNX file that computes y = -x."""
     info = helper.make_tensor_value_info
     node = helper.make_node("Neg", ["x"], ["y"])
     graph = helper.make_graph([node], "g", [info("x", 1, ["n", 2])], [info("y", 1, None)])
@@ -153,7 +153,7 @@ def test_load_error_names_class_for_model_folder(tmp_path: Path) -> None:
 def test_output_with_wrong_suffix_is_refused(
     model: Path, tmp_path: Path, args: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
-    """So that no program reads a file as what it is not."""
+    """Other programs choose a format by suffix."""
     before = set(tmp_path.iterdir())
     for name in names:
         target = str(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Control characters of a model's names, labels and texts never reach a terminal raw."""
+"""Control characters in names, labels and texts of a model are escaped for terminals."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_json_text_is_clean_and_round_trips() -> None:
 
 
 def test_safe_console_escapes_all_renderables() -> None:
-    """Also what is no `PlainText`; rich's own colours stay."""
+    """Escapes strings, `Text` and tables, not only `PlainText`; rich's own colours stay."""
     target = io.StringIO()
     console = SafeConsole(file=target, force_terminal=True, width=200, highlight=False)
     table = Table(title=EVIL, caption=EVIL)
@@ -168,7 +168,7 @@ def test_table_cells_with_escapes_stay_aligned() -> None:
 
 
 def test_commands_print_only_through_safe_console() -> None:
-    """So that a new command cannot forget it."""
+    """Covers commands without a test of their own."""
     for path in Path(clrt.cli.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""What planning knows of a device."""
+"""Device capabilities that planning reads, and driver quirks."""
 
 from __future__ import annotations
 

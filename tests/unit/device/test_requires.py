@@ -1,4 +1,4 @@
-"""What kernels ask of a device, beside what devices have."""
+"""Kernel requirements compared with device capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small GGUF files, written by llama.cpp's own Python package or byte by byte."""
+"""Small GGUF files, written by llama.cpp's Python package or byte by byte."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TEXTS = ["", "a", "Ġthe", "日本", "▁x", "🙂", "x" * 300]
 
 
 def quantised(kind: Kind, *shape: int) -> np.ndarray:
-    """Random bytes of blocks: [*shape[:-1], bytes per row]."""
+    """Returns random block bytes of shape [*shape[:-1], bytes per row]."""
     elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(int(kind))
     return rng.integers(0, 256, (*shape[:-1], shape[-1] // elements * nbytes), np.uint8)
 
 
 def write_small(path: Path, **options: Any) -> dict[str, np.ndarray]:
-    """A file with metadata of every type and some tensors. Returns these, as written."""
+    """Writes a file with metadata of every type and some tensors; returns the tensors."""
     writer = gguf.GGUFWriter(path, "llama", **options)
     writer.add_uint8("n.u8", 200)
     writer.add_int8("n.i8", -3)
@@ -79,10 +79,10 @@ def file_of(
     version: int = 3,
     counts: tuple[int, int] | None = None,
 ) -> bytes:
-    """A whole file. The tensors start at a multiple of 32.
+    """Returns a complete file; tensor data starts at a multiple of 32 bytes.
 
     Args:
-        counts: What the header says of the numbers of tensors and keys.
+        counts: Numbers of tensors and of keys in the header; None for the actual numbers.
     """
     tensors, keys = counts or (len(records), len(pairs))
     head = b"GGUF" + struct.pack("<IQQ", version, tensors, keys)

@@ -1,4 +1,4 @@
-"""GGUF files: everything is read as llama.cpp's own package writes it."""
+"""GGUF metadata, tensors and shards compared with llama.cpp's Python package."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_missing_or_inconsistent_shards_are_refused(tmp_path: Path) -> None:
 
 
 def _numbered(old: int, new: int) -> tuple[bytes, bytes]:
-    """The bytes of split.no, and those with another number."""
+    """Returns the bytes of the key split.no with an old and a new value."""
     made = [pair("split.no", 2, struct.pack("<H", n)) for n in (old, new)]
     return made[0], made[1]
 
@@ -157,7 +157,7 @@ def test_wrong_shard_tensor_count_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_gguf_opens_quickly(tmp_path: Path) -> None:
-    """A vocabulary of 256,000 strings and 2 GB of tensors, most of them a hole in the file."""
+    """Vocabulary of 256,000 strings and a sparse file with 2 GB of tensors."""
     count = 256_000
     vocabulary = b"".join(text(f"token {i}") for i in range(count))
     pairs = [pair("tokens", 9, struct.pack("<IQ", 8, count) + vocabulary)]

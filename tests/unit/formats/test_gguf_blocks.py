@@ -1,4 +1,4 @@
-"""Block types against llama.cpp's own Python package, over random bytes."""
+"""GGUF block types compared with llama.cpp's Python package, on random bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LACKING = ["Q8_1", "Q8_K", "Q1_0"]
 
 
 def _raw(kind: BlockType, rows: int = 37, blocks: int = 5) -> np.ndarray:
-    """Random bytes of rows."""
+    """Returns random bytes: [rows, bytes per row]."""
     rng = np.random.default_rng(kind.code)
     return rng.integers(0, 256, (rows, blocks * kind.nbytes), np.uint8)
 
 
 def _evaluated(parts: DecodedRows) -> np.ndarray:
-    """The values that levels stand for."""
+    """Returns the values that decoded levels, scales and minima represent."""
     centred = parts.levels.astype(np.float32) - np.float32(parts.zero)
     with np.errstate(all="ignore"):
         values = centred * parts.scales.repeat(parts.block, axis=1)
@@ -32,7 +32,7 @@ def _evaluated(parts: DecodedRows) -> np.ndarray:
 
 
 def _assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Also of zeros; not of what is no number, whose bits mean nothing."""
+    """Compares bit patterns, signs of zeros included; NaN matches any NaN."""
     assert ours.dtype == theirs.dtype == np.float32
     assert ours.shape == theirs.shape
     number = ~np.isnan(theirs)
@@ -113,7 +113,7 @@ def test_float32_is_not_copied() -> None:
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "IQ2_XXS"])
 def test_dequantisation_accepts_any_byte_layout(name: str) -> None:
-    """Unaligned, read-only, more axes than two, more than one chunk, none."""
+    """Unaligned, read-only, three axes, several chunks, no rows."""
     kind = next(t for t in QUANTISED if t.name == name)
     whole = np.random.default_rng(0).integers(0, 256, 1 + 6 * 300 * kind.nbytes, np.uint8)
     whole.flags.writeable = False

@@ -1,4 +1,4 @@
-"""What freezing tools are told to include is there and is all of it."""
+"""Files and modules that freezing tools are told to include exist and are complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(clrt.freezing.__file__).resolve().parents[2]
 
 
 class _HookApi:
-    """Keeps what a hook adds, by the path in the bundle."""
+    """PyInstaller hook API that records added files by their path in the bundle."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.analysis = self

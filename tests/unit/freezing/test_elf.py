@@ -1,4 +1,4 @@
-"""Libraries without symbols: what is loaded stays, byte for byte, and they load."""
+"""Stripped libraries keep their loaded segments byte for byte, and load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel sources are made of clrt's own text: `Code` stands in clrt's files as literals."""
+"""Kernel sources contain only clrt's own text: `Code` is built from literals in clrt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symbolic dims: canonical, exact, and honest about what they cannot decide."""
+"""Symbolic dims: canonical form, exact arithmetic, UndecidableDim for undecidable comparisons."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _evaluate(tree: Any, operations: Mapping[str, Any], leaves: Mapping[str, Any
 
 
 def _both(tree: object, bindings: Mapping[str, int]) -> tuple[Dim, int]:
-    """The dim, and its number; raises ZeroDivisionError where it has none."""
+    """Returns the dim and its number; raises ZeroDivisionError if the number is undefined."""
     number = _evaluate(tree, _OF_NUMBERS, bindings)
     return _evaluate(tree, _OF_DIMS, {"batch": B, "sequence": S}), number
 

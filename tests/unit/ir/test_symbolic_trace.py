@@ -1,4 +1,4 @@
-"""Traced numbers: what code computes with them holds for every size that its guards admit."""
+"""Traced numbers: formulas hold for every size that satisfies the trace's guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Code = Callable[[int, int], int]
 
 
 def _share(a: int, b: int) -> int:
-    """Of the kind of code that plans have: rounding, minima, branches."""
+    """Imitates planning code: rounding, minima, branches."""
     groups = -(-a // 64)
     if a * b > 1000:
         return min(groups, b) * 8 + a % 3
@@ -25,7 +25,7 @@ def _share(a: int, b: int) -> int:
 
 @pure
 def _nearest(a: int, b: int) -> int:
-    """Of the kind that searches: by floats, and in a range."""
+    """Imitates search code: floats, and a range."""
     return min(range(1, abs(a) + 2), key=lambda n: abs(n * 1.5 - b))
 
 

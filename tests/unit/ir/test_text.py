@@ -1,4 +1,4 @@
-"""Text round trips, and what parsing refuses."""
+"""Round trips of the graph text format, and errors of its parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verifier catches each rule that a pass could break."""
+"""Graph verifier: each violation that a pass could cause is detected."""
 
 from __future__ import annotations
 

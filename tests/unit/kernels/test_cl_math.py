@@ -1,4 +1,4 @@
-"""common/math.clh: the stated bounds over each function's whole domain, scalar and in vectors."""
+"""common/math.clh: error bounds over each function's whole domain, scalar and vector."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ class Log1p(Pointwise):
 
 
 def _every(count: int) -> Array:
-    """Floats spread evenly over all bit patterns, both signs."""
+    """Returns floats spread evenly over all bit patterns, both signs."""
     bits = np.linspace(0, 0x7F7FFFFF, count // 2).astype(np.uint32)
     positive = bits.view(np.float32)
     return np.concatenate([positive, -positive])
 
 
 def _dense(low: float, high: float) -> Array:
-    """Numbers between two bounds: evenly spread, and small ones by bit patterns."""
+    """Returns floats between two bounds: evenly spread, and small ones by bit patterns."""
     small = _every(100_000)
     small = small[(np.abs(small) < 1) & (small > low) & (small < high)]
     return np.concatenate([np.linspace(low, high, 200_000).astype(np.float32), small])
 
 
 def _angles() -> Array:
-    """Numbers of every size, and those next to multiples of pi / 2."""
+    """Returns floats of every magnitude, and neighbours of multiples of pi / 2."""
     near = (np.arange(1, 100_000) * (math.pi / 2)).astype(np.float32)
     return np.concatenate([_every(200_000), _dense(-9, 9), near, np.nextafter(near, np.float32(0))])
 
@@ -90,10 +90,10 @@ def _gelu_tanh(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Case:
-    """A function, and its largest error.
+    """Math function, domain and error bound.
 
     Attributes:
-        ulp: The bound in units of the last place of the result, or of x where `of_x`: GELU adds
+        ulp: Error bound in units of the last place of the result, or of x if `of_x`: GELU adds
             numbers of the size of x.
     """
 
@@ -137,7 +137,7 @@ def _run(op: Op, device: DeviceInfo, width: int, *arrays: Array) -> Array:
 
 
 def _error(actual: Array, exact: Array, unit: Array) -> Array:
-    """In units of the last place of `unit`; devices may flush results below the normal numbers."""
+    """Returns the error in units of the last place of `unit`; subnormal results may be flushed."""
     error = np.abs(actual - exact)
     error[np.abs(exact) < SMALLEST] -= SMALLEST
     spacing = np.spacing(np.maximum(np.abs(unit.astype(np.float32)), np.float32(SMALLEST)))

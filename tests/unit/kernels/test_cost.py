@@ -1,4 +1,4 @@
-"""Which variant is taken, by what it is predicted to cost."""
+"""Choice of kernel variants by predicted cost."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _taken(x: tuple[int, ...], w: tuple[int, ...]) -> str:
 
 @pytest.mark.parametrize("positions", [1, 16, 1000])
 def test_depthwise_conv_variant_is_independent_of_size(positions: int) -> None:
-    """The choice is the same for every size: a new one compiles nothing."""
+    """Equal choices for all sizes: a new size compiles no kernel."""
     assert _taken((1, 1, 255 + positions), (258, 1, 256)) == "im2col_gemm_cpu"
     assert _taken((1, 144, 8 + positions), (144, 1, 9)) == "depthwise_cpu"
     assert _taken((1, 64, 8 + positions), (128, 1, 9)) == "depthwise_cpu"

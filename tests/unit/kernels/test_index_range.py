@@ -1,4 +1,4 @@
-"""Offsets near 2^31: which kernels reach the largest tensors, and that the others refuse them."""
+"""Offsets near 2^31: kernels either index the largest tensors or refuse them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _plan(op: IrOp, elems: int, gpu: bool) -> None:
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_tensors_past_kernel_index_limit_are_refused(gpu: bool) -> None:
-    """Kernels that need the margin get it; others take the largest tensor."""
+    """Kernels that need a margin refuse tensors inside it; others accept the largest tensor."""
     _plan(Neg(), MAX_ELEMS, gpu)
     _plan(Softmax(), MAX_ELEMS - MARGIN_ELEMS, gpu)
     with pytest.raises(ShapeError, match=r"^Softmax 'n': a tensor of 2147352576 elements"):

@@ -1,4 +1,4 @@
-"""Kernels' parameters as their sources declare them, and launches that are checked against them."""
+"""Kernel parameters read from sources, and launches checked against them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _with_source(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_launch_objects_are_created_only_in_spec() -> None:
-    """What is made by position is checked against nothing."""
+    """Constructing `Launch` directly bypasses the argument checks."""
     folder = Path(clrt.__file__).parent
     made = [p.relative_to(folder).as_posix() for p in folder.rglob("*.py") if _makes_launches(p)]
     assert made == ["kernels/spec.py"]

@@ -1,4 +1,4 @@
-"""Every code of the small dtypes, and numbers around every boundary, against ml_dtypes."""
+"""Narrow dtypes compared with ml_dtypes: every code, and numbers around rounding boundaries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_casts_to_narrow_floats_match_reference(
 
 
 def _is_half(array: Array | None) -> bool:
-    """Whether an input is float16, or numbers that kernels follow."""
+    """Whether an input is absent, float16 or an integer array."""
     return array is None or array.dtype == np.float16 or array.dtype.kind == "i"
 
 
@@ -75,7 +75,7 @@ def _is_half(array: Array | None) -> bool:
 def test_bfloat16_is_computed_as_float32(
     cls: type[Op], device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers in bfloat16 and in float32 give the same but for the rounding at the end."""
+    """Results in bfloat16 and float32 of equal inputs differ only by the final rounding."""
     monkeypatch.setattr(cls, "variants", cls.variants[-1:])
     halves = [s for s in samples(cls) if all(map(_is_half, s.inputs))]
     assert halves

@@ -1,4 +1,4 @@
-"""Thresholds: the shipped ones are whole, and tuning records set others."""
+"""Kernel thresholds: shipped values are complete, and tuning records override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning records: the nearest wins, a typo is an error, the user's own file goes first."""
+"""Tuning records: nearest device, unknown tunables, precedence of the user's file."""
 
 from __future__ import annotations
 

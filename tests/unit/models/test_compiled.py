@@ -1,4 +1,4 @@
-"""Compiled models: everything survives, and nothing damaged is taken for whole."""
+"""Compiled models round-trip; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_compiled_model_round_trips(tmp_path: Path) -> None:
 
 
 def test_compiled_model_is_aligned_safetensors_file(tmp_path: Path) -> None:
-    """The format's own library reads it, and finds each tensor on a boundary for devices."""
+    """The safetensors library reads the file; tensors start at multiples of 128 bytes."""
     graph = _write(tmp_path / "m.clrt")
     with safe_open(tmp_path / "m.clrt", framework="np") as file:
         assert file.metadata()["format"] == "clrt"
@@ -125,7 +125,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_flipped_bytes_are_detected(tmp_path: Path) -> None:
-    """Each is found, but where it changes nothing (a blank behind the header)."""
+    """Every flip is detected, except in whitespace after the header."""
     path = tmp_path / "m.clrt"
     graph = _write(path)
     data = path.read_bytes()

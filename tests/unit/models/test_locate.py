@@ -1,4 +1,4 @@
-"""Paths and names of models, without the network."""
+"""Model lookup by path and name, without network access."""
 
 from __future__ import annotations
 

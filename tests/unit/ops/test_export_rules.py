@@ -1,4 +1,4 @@
-"""Ops of clrt's own, taken apart: the parts give what the op gives."""
+"""Export decompositions of clrt's own ops compared with the ops' references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers alive together never overlap, and the arena is near its floor."""
+"""Arena layout: buffers alive together never overlap, and the size is near the minimum."""
 
 from __future__ import annotations
 

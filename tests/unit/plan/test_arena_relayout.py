@@ -1,4 +1,4 @@
-"""An arena's places at other sizes: never an overlap, and never higher at its own sizes."""
+"""Arena relayout: no overlap at new sizes, no higher offsets at the original sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a plan lies in the caller's memory, and copies that are left out."""
+"""Values in the caller's device memory, and copies that donation avoids."""
 
 from __future__ import annotations
 

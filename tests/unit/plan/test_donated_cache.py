@@ -1,4 +1,4 @@
-"""A cache that grows is planned anew for each length; one whose memory is donated is not."""
+"""KV caches: donated memory is updated in place; others need a plan for each length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions: which are found, in which order they run, and what of their memory is shared."""
+"""Fused launch regions: choice of nodes, order, and shared memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def apply(op: IrOp, name: str, *inputs: Value) -> Node:
 
 
 def residual(name: str, a: Value, r: Value) -> Node:
-    """a W + r."""
+    """Returns a node that computes a W + r."""
     return apply(RESIDUAL, name, a, constant(f"{name}_w", N, N), r)
 
 
@@ -66,7 +66,7 @@ def test_output_order_decides_which_region_gets_shared_node() -> None:
 
 
 def test_mutually_dependent_regions_shrink() -> None:
-    """The second product of each of two chains reads what the first of the other gives."""
+    """In each of two chains the second product reads the first product of the other chain."""
     x = given_value("x", 3, N)
     firsts = [residual(f"first{k}", x, x) for k in range(2)]
     seconds = [residual(f"second{k}", firsts[k].output, firsts[1 - k].output) for k in range(2)]
@@ -83,7 +83,7 @@ def test_mutually_dependent_regions_shrink() -> None:
 
 
 def test_region_frees_memory_after_each_launch() -> None:
-    """x dies in the first of three launches, and r in the second, which y takes the place of."""
+    """x is last read by the first of three launches, r by the second, whose output reuses r."""
     x, r = given_value("x", 3, N), given_value("r", 3, N)
     first = apply(FusedMatMul(), "first", x, constant("v", N, N))
     second = residual("second", first.output, r)
@@ -100,7 +100,7 @@ def test_region_frees_memory_after_each_launch() -> None:
 
 
 def test_residual_used_as_scale_is_not_overwritten() -> None:
-    """One launch adds r to the product and scales its rows by r: y must not lie where r does."""
+    """One launch adds r to the product and scales rows by r, so y must not overwrite r."""
     x, r = given_value("x", 1, N), given_value("r", 1, N)
     product = residual("y", x, r)
     norm = apply(LayerNormalization(), "norm", product.output, r)

@@ -1,4 +1,4 @@
-"""A template that does not give what planning gives is found out."""
+"""Plan comparison, and detection of templates that differ from planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where arguments may lie in rows that are apart."""
+"""Row pitch and alignment that kernels accept for strided arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room that a slab finds is the lowest one, by a scan over all that was taken."""
+"""Slab occupancy: the lowest free offset, compared with a full scan."""
 
 from __future__ import annotations
 

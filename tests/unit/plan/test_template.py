@@ -1,4 +1,4 @@
-"""Templates give the plans that planning gives; and where they cannot, there is none."""
+"""Plan templates give the plans of planning, or no template exists."""
 
 from __future__ import annotations
 

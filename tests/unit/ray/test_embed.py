@@ -1,4 +1,4 @@
-"""`clrt.ray.Embed` on batches as Ray Data gives them. Ray itself is not needed."""
+"""`clrt.ray.Embed` on batches in Ray Data's format, without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt.ray.Predict` on batches as Ray Data gives them. Ray itself is not needed."""
+"""`clrt.ray.Predict` on batches in Ray Data's format, without Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIXED = "g (float[4, 3] x) => (float[4, 3] y) { y = Softmax(x) }"
 
 
 def columns(rows: int) -> dict[str, np.ndarray]:
-    """As Ray makes them of Python's numbers: 64 bits each."""
+    """Returns columns with 64-bit elements, as Ray makes of Python numbers."""
     noise = np.random.default_rng(0)
     return {"x": noise.standard_normal((rows, 3)), "k": np.arange(rows), "id": np.arange(rows)}
 

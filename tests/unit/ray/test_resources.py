@@ -1,4 +1,4 @@
-"""The device of an actor from Ray's resources; drivers follow Ray, or do not."""
+"""Device choice of a Ray actor, for drivers that follow Ray's visible GPUs or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU, IGPU = make(0, "Portable", "cpu"), make(1, "Intel", "igpu")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[DeviceInfo]:
-    """The devices that OpenCL shows; tests fill it."""
+    """List of OpenCL devices, filled by tests."""
     there: list[DeviceInfo] = []
     for module in (resources, devices_module):
         monkeypatch.setattr(module, "devices", lambda: there)
@@ -33,7 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[DeviceInfo]:
 
 
 def place(monkeypatch: pytest.MonkeyPatch, gpus: list[str] | None) -> None:
-    """Makes this process an actor that has these GPUs; None makes it Ray's driver."""
+    """Fakes a Ray actor with the given GPUs, or Ray's driver process if None."""
     context = SimpleNamespace(
         get_actor_id=lambda: None if gpus is None else "actor",
         get_task_id=lambda: None,

@@ -1,4 +1,4 @@
-"""Texts that tokenizers differ over."""
+"""Texts on which tokenizers differ."""
 
 from __future__ import annotations
 

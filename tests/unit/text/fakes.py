@@ -1,4 +1,4 @@
-"""Models that need no device: graphs by their NumPy references, and a transformer of one table."""
+"""Models without a device: graphs run by NumPy references, and a one-table transformer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a graph, node by node by the ops' references."""
+    """Computes a graph's outputs node by node with the ops' references."""
     arrays: dict[Value, Array] = {v: feeds[v.name] for v in graph.inputs}
 
     def find(value: Value) -> Array:
@@ -40,7 +40,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class FakeModel:
-    """What `SentenceEncoder` uses of a Model."""
+    """Implements the part of Model that `SentenceEncoder` uses."""
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -91,7 +91,7 @@ class FakeTransformer(FakeModel):
 
 
 class GraphModel(FakeModel):
-    """A graph by its references."""
+    """Model that runs a graph by NumPy references."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(
@@ -105,7 +105,7 @@ class GraphModel(FakeModel):
 
 
 class Loader:
-    """Stands in for `clrt.load`: keeps what it made."""
+    """Replaces `clrt.load`; records created poolers."""
 
     def __init__(self, transformer: FakeModel) -> None:
         self.transformer = transformer

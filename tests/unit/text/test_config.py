@@ -1,4 +1,4 @@
-"""What a model folder says of pooling, lengths and prompts."""
+"""Pooling, lengths and prompts read from a model folder."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_transformer_subfolder_is_source(tmp_path: Path) -> None:
      "MultiVectorMask", "TokenPooling"],
 )  # fmt: skip
 def test_unsupported_module_is_named(kind: str, first: bool, tmp_path: Path) -> None:
-    """Those of sentence-transformers 6, in front of the pooling or in place of the transformer."""
+    """Modules of sentence-transformers 6, before pooling or instead of the transformer."""
     odd = {"path": "1", "type": f"sentence_transformers.sentence_transformer.modules.{kind}"}
     write(tmp_path, {"modules.json": [odd, POOLING] if first else [TRANSFORMER, odd, POOLING]})
     chain = f"{kind} -> Pooling" if first else f"Transformer -> {kind} -> Pooling"

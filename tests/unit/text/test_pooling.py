@@ -1,4 +1,4 @@
-"""The pooling graph by its references against NumPy, and its masks."""
+"""Pooling graph and its masks compared with NumPy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pool(
 
 
 def expected(mode: str, row: Array, first: int = 0) -> Array:
-    """Of the tokens of a text from one on."""
+    """Returns the pooled vector of `row`, whose first token has position `first`."""
     pooled: Array = {
         "cls": lambda: row[0],
         "max": lambda: row.max(axis=0),

@@ -1,4 +1,4 @@
-"""Order, batches, prompts, options and errors of `encode`, with a model of one table."""
+"""Order, batches, prompts, options and errors of `encode`, with a fake transformer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> Loader:
-    return use(monkeypatch, FakeTransformer())
+    return patch_load(monkeypatch, FakeTransformer())
 
 
-def use(monkeypatch: pytest.MonkeyPatch, transformer: FakeModel) -> Loader:
+def patch_load(monkeypatch: pytest.MonkeyPatch, transformer: FakeModel) -> Loader:
     loader = Loader(transformer)
     for module in (text_model, pooling):
         monkeypatch.setattr(module, "load", loader)
@@ -58,7 +58,7 @@ def test_vectors_keep_input_order(folder: Path, loader: Loader) -> None:
 def test_fixed_model_dims_are_padded(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dims: tuple[int | str, int | str]
 ) -> None:
-    loader = use(monkeypatch, FakeTransformer(dims=dims))
+    loader = patch_load(monkeypatch, FakeTransformer(dims=dims))
     encoder, plain = SentenceEncoder(folder), 8 if dims[1] == "sequence" else 6
     assert encoder.max_length == plain
     expected = [TABLE[ids(t, plain)].mean(axis=0) for t in TEXTS]
@@ -76,7 +76,7 @@ def test_fixed_model_dims_are_padded(
 def test_max_length_beyond_fixed_sequence_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, FakeTransformer(dims=("batch", 6)))
+    patch_load(monkeypatch, FakeTransformer(dims=("batch", 6)))
     assert SentenceEncoder(folder, max_length=5).max_length == 5
     with pytest.raises(InputError, match="max_length=7 is more than the 6 tokens"):
         SentenceEncoder(folder, max_length=7)
@@ -222,7 +222,7 @@ def test_token_embeddings_are_returned_per_text(folder: Path, loader: Loader) ->
 
 
 def test_unknown_hidden_size_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, FakeTransformer(hidden="hidden"))
+    patch_load(monkeypatch, FakeTransformer(hidden="hidden"))
     assert SentenceEncoder(folder).dimension == HIDDEN
 
 
@@ -237,7 +237,7 @@ def test_pooler_is_cached_per_option_set(folder: Path, loader: Loader) -> None:
 
 def test_feeds_match_model_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for names in (INPUTS, (*INPUTS, "token_type_ids")):
-        loader = use(monkeypatch, FakeTransformer(names, dtype=DType.INT32))
+        loader = patch_load(monkeypatch, FakeTransformer(names, dtype=DType.INT32))
         SentenceEncoder(folder).encode("a")
         assert loader.transformer.feeds[0].keys() == set(names)
 
@@ -246,7 +246,7 @@ def test_feeds_match_model_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_unsupported_model_inputs_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
-    use(monkeypatch, FakeTransformer(names))
+    patch_load(monkeypatch, FakeTransformer(names))
     with pytest.raises(ModelError, match=f"has the inputs {', '.join(sorted(names))};"):
         SentenceEncoder(folder)
 
@@ -257,13 +257,13 @@ def test_model_without_token_embeddings_is_refused(
     transformer = FakeTransformer(output="logits")
     (spec,) = transformer.outputs
     transformer.outputs = (type(spec)("logits", spec.dtype, ("batch", 2)),)
-    use(monkeypatch, transformer)
+    patch_load(monkeypatch, transformer)
     with pytest.raises(ModelError, match=r"no output of shape \[batch, sequence, hidden\]"):
         SentenceEncoder(folder)
 
 
 def test_token_output_of_other_name_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, FakeTransformer(output="hidden"))
+    patch_load(monkeypatch, FakeTransformer(output="hidden"))
     assert SentenceEncoder(folder).encode("a").shape == (HIDDEN,)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of programs made for sentence-transformers: taken, ignored aloud, or refused."""
+"""sentence-transformers arguments: accepted, ignored with a log message, or refused."""
 
 from __future__ import annotations
 

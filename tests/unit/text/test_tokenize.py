@@ -93,7 +93,7 @@ def test_pad_fills_rows_to_given_length() -> None:
 
 
 def _bert(folder: Path, **options: object) -> TextTokenizer:
-    """A tokenizer whose file lowercases and strips, and what tokenizer_config.json says of it."""
+    """Returns a tokenizer with a lowercasing file and the given tokenizer_config.json."""
     file = tiny.make_folder(folder) / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

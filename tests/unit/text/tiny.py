@@ -1,4 +1,4 @@
-"""A word-level tokenizer folder, small enough to read."""
+"""Folder with a small word-level tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAD, CLS, SEP, UNK, QUERY, COLON, A, B, C, D, E = range(len(WORDS))
 
 
 def make_folder(folder: Path, max_length: int | None = 8, **pooling: object) -> Path:
-    """A folder with a tokenizer of `WORDS`, `[CLS] … [SEP]`, mean pooling and no weights."""
+    """Writes a tokenizer of `WORDS` with `[CLS] … [SEP]`, and mean pooling; no weights."""
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -1,4 +1,4 @@
-"""The fastest device is measured once, and remembered."""
+"""Choice of the fastest device, and its cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def source() -> bytes:
 
 
 class Measured:
-    """Which devices were measured; what each takes may be set."""
+    """Records measured devices; `milliseconds` overrides their times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.devices: list[str] = []

@@ -1,4 +1,4 @@
-"""The tuner finds what is fastest, keeps to its budget, and its records take effect."""
+"""Tuner: fastest tunables, interrupts, and saved records."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_shape_option_is_parsed() -> None:
 
 
 def test_work_moved_to_other_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention with other vectors than the products leaves these to launches of their own."""
+    """Attention with another vector width than its products leaves them to separate launches."""
     asked: set[str] = set()
 
     def seconds(plan: BoundPlan, entry: str) -> float:
@@ -162,7 +162,7 @@ def test_work_moved_to_other_kernel_is_measured(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bound_plan_launches_do_not_overwrite_inputs() -> None:
-    """They can be repeated."""
+    """Launches can be repeated for timing."""
     with _layer(quick_device()) as model:
         plan = model.bind(_shapes(model)[0], {}).plan
     assert {s.name for s in model.inputs} <= {v.name for v in plan.external}

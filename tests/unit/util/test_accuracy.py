@@ -1,4 +1,4 @@
-"""How far arrays are apart, where they are not finite, too."""
+"""Maximum difference of arrays, non-finite elements included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables: what is valid, and what is said of the rest."""
+"""Environment variables: parsing and errors."""
 
 from __future__ import annotations
 

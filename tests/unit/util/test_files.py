@@ -1,4 +1,4 @@
-"""Files are the old one or complete; links, pipes and devices stay what they are."""
+"""Atomic writes, checks of output paths, and private cache folders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with atomic_write(Path(sys.argv[1])) as stream:
 
 
 def _writer(path: Path) -> subprocess.Popen[str]:
-    """A process in the middle of writing a file; a line lets it end."""
+    """Starts a process that is writing a file and ends when given a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(path)],
         stdin=subprocess.PIPE,
@@ -118,7 +118,7 @@ def test_unwritable_path_is_refused(tmp_path: Path) -> None:
 def test_read_only_output_folder_is_refused_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is noticed before the work that the file is for."""
+    """Refused before the work whose result goes there."""
 
     def refuse(dir: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -135,7 +135,7 @@ def test_check_targets_leaves_no_files(tmp_path: Path) -> None:
 
 
 def test_output_aliasing_input_is_refused(tmp_path: Path) -> None:
-    """Another spelling is one where upper case does not count, as another link is here."""
+    """A hard link stands for a path that differs in case on a case-insensitive system."""
     (tmp_path / "m").touch()
     os.link(tmp_path / "m", tmp_path / "M")
     with pytest.raises(InputError, match="/M' belongs to what is read"):

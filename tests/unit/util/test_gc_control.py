@@ -1,4 +1,4 @@
-"""The collector rests while decorated functions run, and goes on as it was."""
+"""Decorators that limit or disable garbage collection, and restore its state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def thresholds() -> Iterator[None]:
 
 
 def full_collections(grow: Any) -> int:
-    """How many there are while objects are made that stay."""
+    """Counts full collections while `grow` allocates lasting objects."""
     seen: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:

@@ -26,7 +26,7 @@ def test_old_import_paths_give_moved_modules(old: str) -> None:
 
 
 def test_pickles_of_earlier_releases_load() -> None:
-    """The file was written before modules moved: results of inspection, options, capabilities."""
+    """Pickle file written before modules moved: inspection results, options, capabilities."""
     written = pickle.loads((Path(__file__).parent / "data" / "before_move.pickle").read_bytes())
     loaded = {name: pickle.loads(content) for name, content in written.items()}
     assert loaded["spec"] == TensorSpec("x", DType.FLOAT32, ("n", 4))

@@ -1,4 +1,4 @@
-"""A NumPy forward pass of Hugging Face's encoders, and onnxruntime beside it."""
+"""NumPy forward pass of Hugging Face encoders, and helpers that run onnxruntime."""
 
 from __future__ import annotations
 

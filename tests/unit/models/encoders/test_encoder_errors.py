@@ -1,4 +1,4 @@
-"""What checkpoints no graph is built from, and what is said of them."""
+"""Errors of encoder checkpoints that are unsupported, incomplete or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs built from safetensors checkpoints, run by onnxruntime against a NumPy forward."""
+"""Encoder graphs from safetensors checkpoints, run by onnxruntime, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_classifier_graph_declares_inputs_and_outputs(tmp_path: Path) -> None:
 
 
 def weights_of(folder: Path, tensors: Tensors) -> dict[str, Array]:
-    """The weights of the graph, which are all of the checkpoint's."""
+    """Returns the graph's weights; asserts that all of the checkpoint's are there."""
     constants = {v.name: v.type.numbers for v in import_checkpoint(folder).constants()}
     weights = {name: array for name in tensors if (array := constants.get(name)) is not None}
     assert weights.keys() == tensors.keys()

@@ -13,12 +13,12 @@ OPSET = 18
 
 
 def info(name: str, dims: Sequence[Any] | None = (2, 3), dtype: int = TensorProto.FLOAT) -> Any:
-    """A declared tensor; None for a dim is one without a name."""
+    """Returns a declared tensor; None is an unnamed dim."""
     return helper.make_tensor_value_info(name, dtype, dims)
 
 
 def weight(name: str, array: Any) -> onnx.TensorProto:
-    """An initializer."""
+    """Returns an initializer."""
     return numpy_helper.from_array(np.asarray(array), name)
 
 
@@ -32,7 +32,7 @@ def model(
     functions: Sequence[onnx.FunctionProto] = (),
     **graph: Any,
 ) -> onnx.ModelProto:
-    """A model; the default input and output are x and y, float32[2,3]."""
+    """Returns a model; the default input and output are x and y, float32[2,3]."""
     proto = helper.make_graph(
         list(nodes), "g", list(inputs) or [info("x")], list(outputs) or [info("y")], **graph
     )
@@ -49,7 +49,7 @@ def function(
     defaults: Sequence[onnx.AttributeProto] = (),
     overload: str = "",
 ) -> onnx.FunctionProto:
-    """A function of domain "local"."""
+    """Returns a function of domain "local"."""
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
     proto = helper.make_function(
         "local", name, inputs, outputs, nodes, imports, attributes, defaults
@@ -59,6 +59,6 @@ def function(
 
 
 def with_reference(node: onnx.NodeProto, name: str, of: str, kind: int) -> onnx.NodeProto:
-    """The node with an attribute that refers to one of the enclosing call."""
+    """Adds to a node an attribute that refers to an attribute of the enclosing call."""
     node.attribute.append(onnx.AttributeProto(name=name, ref_attr_name=of, type=kind))
     return node

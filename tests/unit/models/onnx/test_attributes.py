@@ -1,4 +1,4 @@
-"""Attributes at the border: names and kinds against schemas, and what an op raises on the rest."""
+"""ONNX attributes: names and kinds checked against schemas, values checked by ops."""
 
 from __future__ import annotations
 

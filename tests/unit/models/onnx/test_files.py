@@ -1,4 +1,4 @@
-"""What is no model, and tensors in external files."""
+"""Files that are no ONNX model, and tensors in external files."""
 
 from __future__ import annotations
 

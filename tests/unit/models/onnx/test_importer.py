@@ -1,4 +1,4 @@
-"""Nodes, types, functions, and what is unsupported."""
+"""ONNX importer: nodes, types, functions, unsupported nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def imported(proto: onnx.ModelProto, **weights: Any) -> Graph:
 
 
 def run(graph: Graph, **feeds: Any) -> list[Any]:
-    """The outputs, by the references."""
+    """Returns the outputs computed by the ops' reference implementations."""
     values = {v: feeds[v.name] for v in graph.inputs}
     values |= {v: v.numbers for v in graph.constants()}
     for item in graph.nodes:
@@ -51,7 +51,7 @@ def run(graph: Graph, **feeds: Any) -> list[Any]:
 
 
 def test_nodes_are_named_uniquely_and_sorted() -> None:
-    """Nodes keep their names; others are named after op and place; unsorted files are sorted."""
+    """Named nodes keep their names; others get op and index; nodes are sorted."""
     nodes = [
         node("Neg", ["b"], ["y"]),
         node("Abs", ["x"], ["a"], "same"),
@@ -136,7 +136,7 @@ def test_invalid_dim_names_stay_distinct() -> None:
 
 
 def test_repeated_invalid_dim_names_are_independent() -> None:
-    """Paddle's exporter writes `?` for all that it does not know."""
+    """Paddle's exporter writes `?` for every unknown dim."""
     assert dims_of(["?", 3, "?"], ["?"]) == ["[x0_0,3,x0_2]", "[x1_0]"]
     assert dims_of(["a-b", "a-b"]) == ["[a_b,a_b_1]"]
     assert dims_of(["class"], ["class"]) == ["[dim_class]"] * 2

@@ -1,4 +1,4 @@
-"""Large tensors are views of the file, and only protobuf decides what a valid model is."""
+"""Large tensors are views of the mapped file; validity is that of a plain protobuf parse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.byteorder == "big", reason="nothing is cut t
 
 
 def large_model(**graph: Any) -> onnx.ModelProto:
-    """A large initializer and a large Constant, with small things around them."""
+    """Returns a model with a large initializer, a large Constant and small tensors."""
     nodes = [
         helper.make_node("Constant", [], ["flags"], "constant", value=weight("", FLAGS)),
         helper.make_node("Add", ["x", "small"], ["s"], "before"),
@@ -51,7 +51,7 @@ MODEL = large_model().SerializeToString()
 
 
 def parse(data: bytes) -> onnx.ModelProto | None:
-    """What protobuf says; None where it refuses."""
+    """Parses a model with protobuf; None if it fails."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -61,7 +61,7 @@ def parse(data: bytes) -> onnx.ModelProto | None:
 
 
 def parse_cut(data: bytes, min_bytes: int) -> onnx.ModelProto | None:
-    """What protobuf says of the model without its tensors, which are then put back."""
+    """Parses a model with its large tensors cut out, then restores them."""
     rest, views = cut_tensors(data, min_bytes)
     proto = parse(rest)
     if proto is not None:
@@ -72,7 +72,7 @@ def parse_cut(data: bytes, min_bytes: int) -> onnx.ModelProto | None:
     return proto
 
 
-def same(data: bytes, min_bytes: int = 40) -> bool:
+def parses_same(data: bytes, min_bytes: int = 40) -> bool:
     plain, cut = parse(data), parse_cut(data, min_bytes)
     if plain is None or cut is None:
         return plain is cut
@@ -85,7 +85,7 @@ def constants(graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def outcome(source: bytes | onnx.ModelProto | None) -> object:
-    """The graph, or the class of the error."""
+    """Returns the imported graph and constants, or the error class."""
     if source is None:
         return ModelError
     try:
@@ -96,8 +96,8 @@ def outcome(source: bytes | onnx.ModelProto | None) -> object:
     return str(graph), found
 
 
-def root(array: np.ndarray[Any, Any]) -> object:
-    """What holds the elements."""
+def memory_owner(array: np.ndarray[Any, Any]) -> object:
+    """Returns the object that owns an array's memory."""
     owner: Any = array
     while isinstance(owner, (np.ndarray, memoryview)):
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
@@ -113,13 +113,13 @@ def varint(value: int, pad_to: int = 0) -> bytes:
 
 
 def message(number: int, body: bytes, pad_to: int = 0) -> bytes:
-    """A field with a body."""
+    """Returns a length-delimited protobuf field."""
     return varint(number << 3 | 2) + varint(len(body), pad_to) + body
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
 def test_exported_files_match_plain_parse(path: Path) -> None:
-    assert same(path.read_bytes())
+    assert parses_same(path.read_bytes())
 
 
 @pytest.mark.parametrize("name", family_names())
@@ -127,7 +127,7 @@ def test_mapped_weights_match_plain_parse(name: str, monkeypatch: pytest.MonkeyP
     proto = load_family(name)
     data = proto.SerializeToString()
     assert cut_tensors(data, 256)[1]
-    assert same(data)
+    assert parses_same(data)
     monkeypatch.setattr(onnx_read, "cut_tensors", partial(cut_tensors, min_bytes=256))
     mapped, plain = constants(import_model(data)), constants(import_model(proto))
     assert mapped.keys() == plain.keys()
@@ -142,10 +142,10 @@ def test_large_file_tensors_are_views_of_mapping(tmp_path: Path) -> None:
     if sys.platform != "win32":
         path.unlink()
     for name, array in {"large": LARGE, "flags": FLAGS}.items():
-        assert isinstance(root(found[name]), mmap.mmap)
+        assert isinstance(memory_owner(found[name]), mmap.mmap)
         assert not found[name].flags.writeable
         np.testing.assert_array_equal(found[name], array, strict=True)
-    assert not isinstance(root(found["small"]), mmap.mmap)
+    assert not isinstance(memory_owner(found["small"]), mmap.mmap)
 
 
 def test_large_tensors_from_bytes_are_views() -> None:
@@ -165,7 +165,7 @@ def test_protobuf_gets_only_small_tensors() -> None:
 def test_large_external_tensor_is_a_view(tmp_path: Path, offset: int) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(offset) + LARGE.tobytes())
     array = constants(import_model(external(tmp_path, LARGE.shape, offset)))["w"]
-    assert isinstance(root(array), mmap.mmap)
+    assert isinstance(memory_owner(array), mmap.mmap)
     np.testing.assert_array_equal(array, LARGE, strict=True)
 
 
@@ -253,7 +253,7 @@ TENSOR = b"\x08\x64\x10\x02" + message(9, RAW)
     ],
 )
 def test_unusual_protobuf_encodings_match_plain_parse(data: bytes, cut: int) -> None:
-    assert same(data)
+    assert parses_same(data)
     assert len(cut_tensors(data, 40)[1]) == cut
 
 
@@ -262,7 +262,7 @@ def test_deep_nesting_is_left_to_protobuf() -> None:
     for _ in range(5000):
         data = message(5, message(6, message(1, data)))
     data = message(7, message(1, data))
-    assert same(data)
+    assert parses_same(data)
     with pytest.raises(ModelError):
         import_model(data)
 
@@ -272,7 +272,7 @@ def test_field_limit_stops_tensor_cutting(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(cut_tensors(data, 40)[1]) == 2
     monkeypatch.setattr(onnx_mapped, "_MAX_FIELDS", 40)
     assert len(cut_tensors(data, 40)[1]) == 1
-    assert same(data)
+    assert parses_same(data)
 
 
 # Most bytes are elements; the first and last ones hold the structure.
@@ -295,7 +295,7 @@ def test_damaged_model_matches_plain_parse(
     for position, value in changes:
         damaged[position] = value
     data = bytes(damaged[:length])
-    assert same(data)
+    assert parses_same(data)
     assert outcome(data) == outcome(parse(data))
 
 
@@ -306,7 +306,7 @@ def test_damaged_small_model_matches_plain_parse(draw: st.DataObject) -> None:
     places = st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255))
     for position, value in draw.draw(st.lists(places, min_size=1, max_size=20)):
         data[position] = value
-    assert same(bytes(data))
+    assert parses_same(bytes(data))
 
 
 @settings(max_examples=300, deadline=None)
@@ -314,4 +314,4 @@ def test_damaged_small_model_matches_plain_parse(draw: st.DataObject) -> None:
 def test_random_bytes_match_plain_parse(data: bytes, raw: bytes) -> None:
     tensor = message(9, raw)
     for wrapped in (data, message(7, data), message(7, message(5, tensor + data) + data)):
-        assert same(wrapped)
+        assert parses_same(wrapped)

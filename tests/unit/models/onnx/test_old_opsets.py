@@ -1,4 +1,4 @@
-"""Forms of ops that newer opsets lack, or that ONNX's own bodies do not hold, beside NumPy."""
+"""Op forms of old opsets, and forms absent from ONNX's function bodies, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEAN, _VARIANCE = _X.mean((0, 2, 3)), _X.var((0, 2, 3))
 
 @dataclass
 class Case:
-    """A node, its inputs and what comes."""
+    """ONNX node, its inputs and expected outputs."""
 
     op: str
     opset: int

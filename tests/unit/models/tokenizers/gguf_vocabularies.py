@@ -1,4 +1,4 @@
-"""GGUF files with only a tokenizer, written by llama.cpp's own Python package."""
+"""GGUF files with only a tokenizer, written by llama.cpp's Python package."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 def write(
     path: Path, model: str, tokens: Sequence[str], *, architecture: str = "llama", **more: Any
 ) -> Metadata:
-    """Writes a file and opens it.
+    """Writes a file and returns its metadata.
 
     Args:
-        more: What other keys of "tokenizer.ggml." are.
+        more: Values of other keys under "tokenizer.ggml.".
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model(model)
@@ -52,10 +52,10 @@ def write(
 def of_library(
     path: Path, model: str, original: Tokenizer, types: Mapping[str, int] = {}, **more: Any
 ) -> GgufTokenizer:
-    """What comes back of a tokenizer that is written to a file.
+    """Writes a tokenizer of the tokenizers library to a GGUF file and reads it back.
 
     Args:
-        types: Of tokens that are not NORMAL.
+        types: Token types other than NORMAL, by token.
     """
     ids = original.get_vocab(with_added_tokens=True)
     tokens = sorted(ids, key=ids.__getitem__)
@@ -68,7 +68,7 @@ def of_library(
 
 
 def scored(path: Path, case: Mapping[str, Any], model: str, **more: Any) -> GgufTokenizer:
-    """A tokenizer of SentencePiece, from the case of a data file."""
+    """Reads a SentencePiece tokenizer written from a case of the data file."""
     settings = {k: case[k] for k in ("add_space_prefix", "remove_extra_whitespaces")}
     settings |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0} | more
     scores = [float(s) for s in np.float32(case["scores"])]

@@ -1,4 +1,4 @@
-"""Tokenizers of GGUF files: the ids and texts of those they were made from."""
+"""Tokenizers of GGUF files give the ids and texts of the original tokenizers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ ORIGINALS: dict[str, tuple[bool, list[dict[str, Any]]]] = {
 
 @cache
 def _byte_level() -> Tokenizer:
-    """BPE of a few hundred tokens, one special."""
+    """Trains a byte-level BPE of a few hundred tokens, one of them special."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -140,7 +140,7 @@ def test_byte_level_ids_match_original_tokenizer(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", SPLIT_RULES)
 def test_split_rules_preserve_text(name: str, tmp_path: Path) -> None:
-    """But for what NFC changes: each pattern is one, and no piece is lost."""
+    """Decoded text equals the input after NFC; split patterns lose no piece."""
     if not SPLIT_RULES[name].byte_level:
         return
     types = {"<|endoftext|>": CONTROL}
@@ -207,7 +207,7 @@ def test_sentencepiece_ids_match_recorded_cases(name: str, tmp_path: Path) -> No
 
 
 def test_sentencepiece_special_tokens_follow_llama_cpp(tmp_path: Path) -> None:
-    """As in llama.cpp, a text after a special token starts with a space, too."""
+    """As in llama.cpp, text after a special token is prefixed by a space."""
     made = scored(tmp_path / "m.gguf", CASES["llama"], "llama")
     plain, tool = made.library, CASES["llama"]["tokens"].index("<tool>")
     a, b = (plain.encode(t, add_special_tokens=False).ids for t in ("Hello", "world"))
@@ -221,7 +221,7 @@ def test_sentencepiece_special_tokens_follow_llama_cpp(tmp_path: Path) -> None:
 
 
 def test_phi_3_special_tokens_absorb_spaces(tmp_path: Path) -> None:
-    """Its special tokens take the spaces after them, which no file says."""
+    """Phi-3 special tokens absorb following spaces; GGUF files do not state this."""
     tokens = ["<unk>", "<s>", "</s>", "▁", "a", "<|user|>"]
     more: dict[str, Any] = {"scores": [0.0] * 6, "token_type": [2, 3, 3, 1, 1, 3]}
     phi3 = write(tmp_path / "m.gguf", "llama", tokens, architecture="phi3", **more)
@@ -234,14 +234,14 @@ def test_phi_3_special_tokens_absorb_spaces(tmp_path: Path) -> None:
 def test_call_token_replaces_end_token_as_end_of_turn(
     call: str, ends: set[int], tmp_path: Path
 ) -> None:
-    """Where a model calls tools by a token, "<|end|>" ends a message, and not the turn."""
+    """If the vocabulary has "<|call|>", "<|end|>" ends a message but not the turn."""
     tokens = ["<|return|>", call, "<|end|>", "a", "aa"]
     more: dict[str, Any] = {"merges": ["a a"], "pre": "gpt-4o", "eos_token_id": 0}
     assert read_tokenizer(write(tmp_path / "m.gguf", "gpt2", tokens, **more)).end_ids == ends
 
 
 def test_equal_scores_merge_in_token_order(tmp_path: Path) -> None:
-    """Some converters write such; then the first tokens are merged first."""
+    """Some converters write equal scores; lower ids then merge first."""
     tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "c", "ab", "bc"]
     more: dict[str, Any] = {"scores": [-1000.0] * 9, "token_type": [2, 3, 3, 1, 1, 1, 1, 1, 1]}
     made = read_tokenizer(write(tmp_path / "m.gguf", "llama", tokens, **more)).library
@@ -262,7 +262,7 @@ def test_unigram_ids_match_recorded_cases(tmp_path: Path) -> None:
 
 
 def test_unigram_falls_back_to_byte_tokens(tmp_path: Path) -> None:
-    """With tokens that span spaces, and bytes for what the vocabulary lacks."""
+    """Tokens that span spaces, and byte tokens for characters outside the vocabulary."""
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "▁a▁b", "b", "c", *"d"]
     tokens = [*pieces, *(f"<0x{i:02X}>" for i in range(256))]
     more: dict[str, Any] = {
@@ -302,7 +302,7 @@ def test_word_piece_ids_match_original_tokenizer(lowercase: bool, tmp_path: Path
 
 
 def test_gemma_4_merges_use_marked_spaces(tmp_path: Path) -> None:
-    """Gemma 4: stored merges over text with marks for spaces, and no pieces but lines."""
+    """Gemma 4: stored merges over text with marked spaces, split only at line breaks."""
     tokens = ["<pad>", "<bos>", "<eos>", "▁", "a", "b", "▁a", "\n", "\n\n"]
     tokens += [f"<0x{i:02X}>" for i in range(256)]
     types = [CONTROL] * 3 + [1, 1, 1, 1, USER_DEFINED, USER_DEFINED] + [6] * 256

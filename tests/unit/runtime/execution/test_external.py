@@ -1,4 +1,4 @@
-"""Buffers of the caller as arguments of kernels."""
+"""Caller-owned buffers bound as kernel arguments."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Launches that would take too long are made in pieces, each at an offset."""
+"""Long launches split into pieces at global offsets, and throttling of the queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.models.onnx_text import DEVICES, normal
 
 
 def product() -> Graph:
-    """x [2, 70, 50] times w [50, 90], and that added to itself."""
+    """Returns y = p + p with p = x [2, 70, 50] times w [50, 90]."""
     x, w, p = (
         Value(n, TensorType(DType.FLOAT32, s))
         for n, s in (("x", (2, 70, 50)), ("w", (50, 90)), ("p", (2, 70, 90)))
@@ -92,7 +92,7 @@ def test_piece_count_follows_predicted_time() -> None:
 
 @pytest.mark.parametrize("background", [False, True])
 def test_queued_time_stays_within_limit(background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 ms at most, and in the background 10; or one launch that takes longer."""
+    """At most 20 ms, 10 ms in the background, or a single longer launch."""
     waiting: list[int] = []
     now = [0.0]
 

@@ -1,4 +1,4 @@
-"""`model.explain`: each node with where it runs and why, and what the passes did."""
+"""`model.explain`: location and reason for each node, and hits of graph passes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_tuning_record_is_named(
 def test_explain_lines_fit_100_columns_with_uncut_names(
     model: clrt.Model, monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
-    """At most 100 columns wherever it is printed; names are never cut."""
+    """At most 100 columns at any terminal width; names stay whole."""
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)
     else:

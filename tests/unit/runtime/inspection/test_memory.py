@@ -1,4 +1,4 @@
-"""The arithmetic of memory, without a device."""
+"""Memory limits, batch search and out-of-memory errors, without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""clrt runs, with one warning, where no folder of the user can be written."""
+"""clrt runs with one warning if no user folder is writable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
 def _run(device: str, folder: Path, **variables: str) -> tuple[str, str]:
-    """Runs the program above with a home that is named, as nobody if this is root."""
+    """Runs the program above with the given variables, as user nobody if root."""
     kept = {k: v for k, v in os.environ.items() if k not in ("HOME", "CLRT_CACHE_DIR")}
     unprivileged = _NOBODY if os.geteuid() == 0 else ()
     done = subprocess.run(
@@ -112,7 +112,7 @@ def test_pocl_cache_falls_back_to_writable_folder(
 
 
 def test_pyopencl_invoker_database_is_disabled_for_clrt() -> None:
-    """Its database lies below the user's home; other users of pyopencl keep their caches."""
+    """The database is under the user's home; other programs keep pyopencl's caches."""
     program = (
         "import pyopencl; was = pyopencl._PYOPENCL_NO_CACHE; import clrt.runtime.opencl.programs\n"
     )

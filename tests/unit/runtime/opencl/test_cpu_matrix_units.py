@@ -1,4 +1,4 @@
-"""What kernels may use of a CPU to multiply bytes, and whether they may use its matrix unit."""
+"""Detection of CPU int8 dot instructions and of the AMX matrix unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clrt.runtime.opencl.cpu_matrix_units import matrix_shapes
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """A Linux on x86-64 whose CPU has these flags, and what it answers to the request."""
+    """Fakes x86-64 Linux: CPU flags, and the result of the AMX permission request."""
     asked = SimpleNamespace(flags="fpu amx_bf16 amx_tile amx_int8", code=0)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")

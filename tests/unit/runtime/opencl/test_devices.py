@@ -1,4 +1,4 @@
-"""Which device is used, and what is said where there is none."""
+"""Device choice, and errors if no device matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call of a driver may fail: an error of clrt comes out, and the model goes on."""
+"""Failures injected into every driver call: clrt raises its own error and the model recovers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ CALLS: list[tuple[Any, str]] = [
 
 
 class Fault:
-    """Lets the n-th of the calls fail; the codes take turns, for one place knows what each means.
+    """Makes the n-th driver call fail, with error codes in rotation.
 
     Args:
-        at: Number of the call that fails, from 1; 0 for none.
-        after: The call does what it is to, and fails then: the device is gone.
+        at: Number of the failing call, from 1; 0 for none.
+        after: The call takes effect, then fails as if the device were gone.
 
     Attributes:
-        first: Number of the first call from each stack of lines, in order.
+        first: Number of the first call from each call stack, in order.
     """
 
     def __init__(self, at: int, *, after: bool = False) -> None:
@@ -94,7 +94,7 @@ class Fault:
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Within it the calls are counted."""
+        """Counts driver calls and injects the failure within the context."""
         with pytest.MonkeyPatch.context() as patch:
             for owner, name in CALLS:
                 if hasattr(owner, name):
@@ -104,7 +104,7 @@ class Fault:
 
 
 def _stack() -> Iterator[tuple[object, int]]:
-    """Code objects and line numbers of the callers."""
+    """Yields code objects and line numbers of the callers."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
@@ -112,7 +112,7 @@ def _stack() -> Iterator[tuple[object, int]]:
 
 
 def small() -> bytes:
-    """A lookup, which checks indices, a product, a normalisation: [n, m] -> [n, m, 8]."""
+    """Returns a model of Gather, MatMul, Softmax and Add: [n, m] -> [n, m, 8]."""
     return parsed(
         """
         g (int64[n, m] ids, float[60, 8] table, float[8, 8] w, float[8] b) => (float[n, m, 8] y)
@@ -135,7 +135,7 @@ FEEDS = (feeds(2, 3), feeds(2, 3), feeds(3, 5))
 
 
 def use(model: clrt.Model) -> list[Any]:
-    """First run, second run, a new shape, and one whose result stays on the device."""
+    """Runs a model twice, with a new shape, and with a device output; returns the results."""
     first = model.run(FEEDS[0])["y"]
     second = model.run(FEEDS[1])["y"]
     other = model.run(FEEDS[2])["y"]
@@ -144,7 +144,7 @@ def use(model: clrt.Model) -> list[Any]:
 
 
 def check(model: clrt.Model, wanted: list[Any]) -> None:
-    """The model goes on, at a shape that it knew and at another."""
+    """Asserts that the model still runs, at a known and at another shape."""
     for feed, expected in ((FEEDS[0], wanted[0]), (FEEDS[2], wanted[2])):
         np.testing.assert_array_equal(model.run(feed)["y"], expected)
 
@@ -155,7 +155,7 @@ def forget_programs(device: DeviceInfo) -> None:
 
 
 def _places(source: bytes, device: DeviceInfo) -> list[int]:
-    """Number of the first call from each place of the code, and of the last call of all."""
+    """Returns numbers of the first call from each call stack, and of the last call."""
     forget_programs(device)
     fault = Fault(0)
     with fault.armed(), clrt.load(source, device=device.index) as model:
@@ -166,7 +166,7 @@ def _places(source: bytes, device: DeviceInfo) -> list[int]:
 @DEVICES
 @pytest.mark.parametrize("after", [False, True], ids=["refused", "failed_late"])
 def test_every_driver_call_failure_is_recoverable(device: DeviceInfo, after: bool) -> None:
-    """Over load, first run, second run and new shape; refused, or failed after it was made."""
+    """During load, first run, second run and new shape; before or after the call takes effect."""
     source = small()
     let_go()  # else what other tests compiled is written, too
     with clrt.load(source, device=device.index) as model:
@@ -210,7 +210,7 @@ def test_every_driver_call_failure_is_recoverable(device: DeviceInfo, after: boo
 def test_first_use_driver_failure_is_recoverable(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A context, a queue, a compiler: none is there yet."""
+    """First creation of context, queue and compiled programs."""
     source = parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }")
     feed = {"x": np.ones(3, np.float32)}
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Nothing of clrt hangs in a fork: it computes there, returns at once, or says why not."""
+"""Calls of clrt in a forked process compute, return at once or raise; none hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intel's runtime is found without a registration, and nothing else is loaded in its place."""
+"""Intel's CPU runtime is found without an .icd file, and no other library is loaded instead."""
 
 from __future__ import annotations
 

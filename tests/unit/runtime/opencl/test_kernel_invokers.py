@@ -1,4 +1,4 @@
-"""What pyopencl makes to call kernels is made once for each kind of kernel."""
+"""Cache of pyopencl's generated kernel invokers, one per kernel signature."""
 
 from __future__ import annotations
 

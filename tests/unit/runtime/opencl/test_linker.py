@@ -1,4 +1,4 @@
-"""PoCL's linker: the system's or the application's, and libraries that gcc would bring."""
+"""PoCL's linker, of the system or the application, and libraries without gcc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LD = shutil.which("ld") or ""
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Neither a linker nor libraries; the folder is the application's."""
+    """Removes linkers and libraries from the environment; returns the application's folder."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("LIBRARY_PATH", "")
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
@@ -49,7 +49,7 @@ def test_system_linker_precedes_shipped_linker(bare: Path, monkeypatch: pytest.M
 def test_linker_works_without_gcc_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As PoCL calls it, with a library path that only clrt has set."""
+    """Links as PoCL does, with the library path that clrt sets."""
     (tmp_path / "data").write_text("x")
     run = [LD, "-r", "-b", "binary", "-o", "x.o", "data"]
     subprocess.run(run, cwd=tmp_path, check=True)

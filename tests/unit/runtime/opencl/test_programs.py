@@ -1,4 +1,4 @@
-"""The program cache: hits in memory and on disk, damaged entries rebuilt, private folder."""
+"""Program cache: hits in memory and on disk, damaged entries, private folder."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _pipe(entry: Path) -> None:
 def test_link_pipe_or_shared_cache_entry_is_rebuilt(
     device: DeviceInfo, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    """A pipe would be waited for; a link leads to a folder that is open to others."""
+    """Reading a pipe would block; a link may lead to a folder writable by others."""
     _doubles(_cache(device, tmp_path))
     (entry,) = tmp_path.glob("*.clbin")
     spoil(entry)
@@ -201,7 +201,7 @@ def test_unused_programs_are_evicted(device: DeviceInfo, tmp_path: Path) -> None
 
 
 def test_slow_program_writes_wait_for_process_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run waits for that: the driver would hold it up."""
+    """Runs do not wait for the driver to produce binaries."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr("clrt.runtime.opencl.program_writer._END_S", 2.0)
@@ -263,7 +263,7 @@ def test_cache_folder_writable_by_others_is_not_used(device: DeviceInfo, tmp_pat
 
 
 def test_uncreatable_cache_folder_fails_only_on_save(device: DeviceInfo, tmp_path: Path) -> None:
-    """Kernels are to be had all the same; only who asks for the files is told."""
+    """Kernels still compile; only saving raises."""
     (tmp_path / "file").touch()
     cache = _cache(device, tmp_path / "file" / "cache")
     assert cache.kernel(SPEC)
@@ -293,7 +293,7 @@ def test_sources_expand_includes_once() -> None:
 def test_gpu_programs_request_exact_division(
     kind: str, config: int, asks: bool, tmp_path: Path
 ) -> None:
-    """NVIDIA's compiler else gives quotients that are a bit off, and steps of quantised tensors."""
+    """Without the option NVIDIA's quotients are inexact, which shifts quantised values."""
     caps = replace(quick_device().caps, kind=kind)
     cache = ProgramCache(None, SimpleNamespace(single_fp_config=config), caps, tmp_path)
     assert (_EXACT in cache._options(SPEC)) is asks

@@ -1,4 +1,4 @@
-"""Buffers in the host's memory, and what a run leaves behind."""
+"""Buffers in host memory, and state after interrupted or failed runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 def doubling(session: DeviceSession) -> BoundPlan:
-    """x + x, for ten numbers."""
+    """Returns a bound plan of x + x for ten elements."""
     x, y = (Value(n, TensorType(DType.FLOAT32, (10,))) for n in "xy")
     plan = plan_graph(Graph("g", [x], [y], [Node("n", Add(), [x, x], [y])]), session.device.caps)
     return BoundPlan(
@@ -111,7 +111,7 @@ def test_results_match_with_and_without_shared_memory(
 
 @DEVICES
 def test_interrupted_run_drains_queue(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run writes where the kernels of this one may still read."""
+    """Kernels still queued could read memory that the next run overwrites."""
     session = session_for(device)
     bound, x = doubling(session), np.ones(10, np.float32)
     run(bound, {"x": x}, {"y": False})

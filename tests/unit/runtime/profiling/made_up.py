@@ -1,4 +1,4 @@
-"""A profile of a run that never was."""
+"""Synthetic profile for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NASTY = "</script><script>alert('x')</script><!--\u2028&amp;"
 
 
 def profile() -> Profile:
-    """Two kernels and a host step: 100 ns in steps of a run of 200 ns."""
+    """Returns a profile of two kernels and a host step: 100 ns in steps of a 200 ns run."""
     node = NodeInfo("a", "MatMul", ("a",), "", 0, "gemm", ("x: float32[2]",), ("y",), ())
     return Profile(
         model=NASTY,
@@ -33,7 +33,7 @@ def profile() -> Profile:
 def kernel(
     index: int, entry: str, ns: float, start: float, flops: int = 0, nbytes: int = 0
 ) -> KernelTime:
-    """A launch of made-up work on a device of 100 GFLOP/s and 10 GB/s."""
+    """Returns a launch on a device of 100 GFLOP/s and 10 GB/s."""
     floor = max(flops / 100, nbytes / 10)
     return KernelTime(
         *(index, 0, index, f"node {index}", "MatMul", ("one", NASTY), ns, start, start + ns),

@@ -1,4 +1,4 @@
-"""Ceilings: what is measured, and what a launch is held against."""
+"""Peak compute and bandwidth measurement, and traffic of launches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 def test_first_launch_is_excluded_from_peak_measurement() -> None:
-    """A driver compiles in it, for longer than the whole measurement is to take."""
+    """Drivers may compile during the first launch, longer than the measurement itself."""
     calls: list[float] = []
 
     def enqueue() -> None:
@@ -49,7 +49,7 @@ def test_bandwidth_peak_depends_on_cache_level() -> None:
 
 @DEVICES
 def test_cached_bandwidth_probe_reads_all_bytes(device: DeviceInfo) -> None:
-    """A core moves at most four vectors of 64 bytes in a cycle of at most 6 GHz."""
+    """Upper bound: four 64-byte vectors per core and cycle at 6 GHz."""
     session = session_for(device, None)
     most = 4 * 64 * 6 * device.caps.compute_units
     for nbytes in (1 << 15, 1 << 19):

@@ -1,4 +1,4 @@
-"""Arithmetic of profiles, and the forms in which they leave."""
+"""Profile sums, and output as tables, trace file and HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that miscomputes is refused, remembered and told; another costs nothing afterwards."""
+"""Device self-test: wrong results refuse a device; outcomes are cached."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FEW = ("softmax", "reductions", "copies")
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceInfo]:
-    """A CPU taken for a GPU, with few cases."""
+    """CPU device with kind "gpu", and a reduced set of self-test cases."""
     monkeypatch.setenv("CLRT_SELF_TEST", "auto")
     monkeypatch.setattr(runner, "cases", lambda: [c for c in cases() if c.family in FEW])
     monkeypatch.setattr(gate, "_seen", set())
@@ -44,7 +44,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceInfo]:
 
 
 def _miscompute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiles exponentials of Softmax to something else, as a driver may."""
+    """Patches the Softmax kernel to give wrong results, as a faulty driver may."""
     text = KernelSpec.text.fget  # type: ignore[attr-defined]
     wrong = property(lambda spec: text(spec).replace("* inverse", "* inverse * 1.25f"))
     monkeypatch.setattr(KernelSpec, "text", wrong)
@@ -54,7 +54,7 @@ def _load(device: DeviceInfo, folder: Path) -> None:
     clrt.load(parsed(SOFTMAX), device=device, cache_dir=folder).close()
 
 
-def _forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forbid_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(session: object) -> None:
         raise AssertionError("it is tested again")
 
@@ -71,7 +71,7 @@ def test_correct_device_is_self_tested_once(
     assert found is not None and {o.family for o in found} == set(FEW)
     assert all(o.kernels and not o.is_wrong and not o.note for o in found)
     assert any(o.error > 0 for o in found)
-    _forbid(monkeypatch)
+    _forbid_self_test(monkeypatch)
     _load(gpu, tmp_path)
     other = replace(gpu.caps, driver="another")
     assert (
@@ -90,7 +90,7 @@ def test_miscomputing_device_is_refused(
     )
     with pytest.raises(clrt.DeviceError, match=message):
         _load(gpu, tmp_path)
-    _forbid(monkeypatch)
+    _forbid_self_test(monkeypatch)
     with pytest.raises(clrt.DeviceError, match=message):
         _load(gpu, tmp_path)
     monkeypatch.setenv("CLRT_SELF_TEST", "never")

@@ -1,4 +1,4 @@
-"""A small model of sentences, texts for it, and what is read back of a job."""
+"""Small sentence model, texts for it, and readers of job results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LETTERS = "abcde"
 
 
 def make_model(folder: Path, seed: int = 0) -> Path:
-    """A model of word vectors that a product mixes; mean pooling."""
+    """Writes a model of word vectors times a matrix, with mean pooling."""
     tiny.make_folder(folder, max_length=16)
     noise = np.random.default_rng(seed)
     tables = {"table": (len(tiny.WORDS), HIDDEN), "mix": (HIDDEN, HIDDEN)}
@@ -52,7 +52,7 @@ def make_model(folder: Path, seed: int = 0) -> Path:
 
 
 def make_texts(count: int, seed: int = 0) -> list[str]:
-    """Texts of the model's words."""
+    """Returns random texts of the model's words."""
     noise = np.random.default_rng(seed)
     return [" ".join(noise.choice(list(LETTERS), 1 + i % 7)) for i in range(count)]
 
@@ -63,14 +63,14 @@ def write_parquet(path: Path, columns: Mapping[str, Any], group: int = 1000) -> 
 
 
 def write_lines(path: Path, rows: Iterable[object]) -> Path:
-    """A file of JSON lines; what is bytes is written as it is."""
+    """Writes JSON lines; bytes rows are written unchanged."""
     lines = (r if isinstance(r, bytes) else json.dumps(r).encode() for r in rows)
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     return path
 
 
 def read_vectors(folder: Path, key: str = "id") -> dict[Any, NDArray[np.float32]]:
-    """The vectors of a job by the ids of their rows, each of which is there once."""
+    """Returns a job's vectors by row id; asserts that ids are unique."""
     table = pq.read_table(folder)
     keys = table[key].to_pylist()
     assert len(set(keys)) == len(keys)

@@ -1,4 +1,4 @@
-"""Jobs: each row once whenever the process dies, and a second start that fits or is refused."""
+"""Embedding jobs: each row once after any crash; restarts resume or are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A folder with the rows 0 to 59, of Parquet and of JSON lines, with names of other letters."""
+    """Folder with rows 0 to 59 in Parquet and JSON lines files with non-ASCII names."""
     folder = tmp_path / "ein Ordner 日本"
     folder.mkdir()
     texts = make_texts(ROWS)
@@ -130,7 +130,7 @@ def test_job_vectors_match_encode(model: Path, corpus: Path, tmp_path: Path) -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, and signals that kill")
 def test_killed_job_resumes(model: Path, corpus: Path, tmp_path: Path) -> None:
-    """It is killed again and again, at the moments in which what is on the disk changes."""
+    """Kills the job repeatedly around each change on disk."""
     output = tmp_path / "out"
     args = command(model, corpus, output)
     deaths = {
@@ -286,7 +286,7 @@ def test_ray_option_requires_input_files(model: Path) -> None:
 def test_input_patterns_and_folders_find_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By patterns, as a shell makes of them, in folders; nothing hidden, nothing of the output."""
+    """Shell-style patterns and folders; skips hidden files and the output folder."""
     names = ["a.parquet", "b.PQ", "deep/er/c.ndjson", "d.jsonl.gz", "out/part-000000.parquet"]
     others = ["_job/e.parquet", ".f.parquet", "g.csv", "[h].jsonl"]
     for name in names + others:

@@ -1,4 +1,4 @@
-"""Rows of Parquet and JSON lines: each once, bad ones told apart, in files of any kind."""
+"""Reading rows of Parquet and JSON lines: each once, bad rows reported, size limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(path: Path, rows: int = 3, keep: tuple[str, ...] = ()) -> list[tuple[Wo
 
 
 def texts(path: Path, rows: int = 3) -> dict[int, str]:
-    """The texts of a file by the numbers of their rows."""
+    """Returns a file's texts by row number."""
     found = [p for _, r in read(path, rows) for p in zip(r.numbers, r.texts, strict=True)]
     assert len(dict(found)) == len(found)
     return dict(found)
@@ -125,7 +125,7 @@ def test_gzip_json_lines_are_read(tmp_path: Path) -> None:
 def test_work_unit_bytes_are_limited(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A huge row is alone in its part, or nearly so."""
+    """A huge row gets a work unit nearly of its own."""
     monkeypatch.setattr(splitting, "_MAX_UNIT_BYTES", 10_000)
     rows = ["x" * 4000] * 8 + ["y" * 50_000] + ["z"] * 3
     path = tmp_path / name
@@ -306,7 +306,7 @@ def test_parquet_cells_over_row_limit_are_skipped(tmp_path: Path) -> None:
 
 
 def test_repeated_parquet_texts_are_shared(tmp_path: Path) -> None:
-    """A dictionary of 100 KB repeats a text for each of 3,000 rows."""
+    """Dictionary encoding: one 100 KB text in 3,000 rows."""
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 3000), pa.array(["x" * 100_000]))
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", store_schema=False)
     (unit,) = split(str(tmp_path / "a.parquet"), "text", 3000)

@@ -1,4 +1,4 @@
-"""What the exporter writes, read by ONNX's checker, ONNX Runtime and the importer."""
+"""ONNX exporter, tested with ONNX's checker, ONNX Runtime and the importer."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(proto: onnx.ModelProto | Path, feeds: dict[str, Any]) -> list[Any]:
     return list(session.run(None, feeds))
 
 
-def agree(text: str, *feeds: dict[str, Any], opset: int = 21) -> onnx.ModelProto:
-    """The export of a model, which gives what the model gives and what its own export gives."""
+def check_export(text: str, *feeds: dict[str, Any], opset: int = 21) -> onnx.ModelProto:
+    """Exports a model; asserts that the export and its re-export give the model's outputs."""
     proto = parse(text, opset)
     result = export(proto)
     again = export(result)
@@ -66,7 +66,7 @@ def constant(name: str, array: Array) -> Value:
 
 
 def test_exported_symbolic_shapes_match_source() -> None:
-    result = agree(
+    result = check_export(
         """
         g (float[b, s, 6] x, float[b, 4] y, float[m, 1] z)
           => (float[n, 3] a, int64[k] c, float[b, s] d) {
@@ -103,7 +103,7 @@ def test_exported_symbolic_shapes_match_source() -> None:
 
 
 def test_exported_if_branches_read_outer_values() -> None:
-    result = agree(
+    result = check_export(
         """
         g (float[n, 3] x, bool c) => (float[m, k] y, float[n, 3] z) {
           z = Exp(x)
@@ -121,7 +121,7 @@ def test_exported_if_branches_read_outer_values() -> None:
 
 
 def test_exported_loop_carries_and_stacks_values() -> None:
-    agree(
+    check_export(
         """
         g (int64 trips, float[n] x) => (float[n] y, float[t, n] ys) {
           going = Constant<value = bool {1}>()
@@ -207,7 +207,7 @@ def test_quantised_weights_export_as_dequantize_linear(kind: str) -> None:
 @pytest.mark.parametrize("zeros", ["3, 3", "3, -7"])
 def test_exported_qlinear_conv_keeps_zero_points(zeros: str) -> None:
     x = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4)
-    agree(
+    check_export(
         f"""
         g (uint8[n, 1, 4, 4] x) => (uint8[n, 2, 3, 3] y) <
           int8[2, 1, 2, 2] w = {{1, -2, 3, 4, -5, 6, 7, 8}}, float[2] scales = {{0.5, 0.25}},
@@ -219,7 +219,7 @@ def test_exported_qlinear_conv_keeps_zero_points(zeros: str) -> None:
 
 
 def test_dynamic_quantize_linear_is_restored() -> None:
-    result = agree(
+    result = check_export(
         """
         g (float[n, 4] x) => (uint8[n, 4] y, float s, float[n, 4] z) {
           y, s, p = DynamicQuantizeLinear(x)
@@ -243,7 +243,7 @@ def test_dynamic_quantize_linear_is_restored() -> None:
 def test_expanded_dynamic_quantisation_is_fused_if_equivalent(
     given: str, x: str, point: str, put_together: bool
 ) -> None:
-    result = agree(
+    result = check_export(
         f"""
         g (float[{given}] a) => (uint8[m, 4] y, uint8[] p) {{
           every = Constant<value = int64[1] {{-1}}>()
@@ -272,7 +272,7 @@ def test_expanded_dynamic_quantisation_is_fused_if_equivalent(
 
 
 def test_other_quantisation_is_not_fused() -> None:
-    result = agree(
+    result = check_export(
         """
         g (float[n, 4] x) => (uint8[n, 4] y) {
           low = ReduceMin<keepdims = 0>(x)
@@ -323,12 +323,12 @@ def test_group_norm_opset_18_scales_expand_to_channels() -> None:
           y = GroupNormalization<num_groups = 2>(x, s, b)
         }
         """
-    agree(text, {"x": floats(2, 6, 3), "b": floats(2)}, opset=18)
+    check_export(text, {"x": floats(2, 6, 3), "b": floats(2)}, opset=18)
 
 
 def test_topk_attribute_exports_as_input() -> None:
     text = "g (float[n, 5] x) => (float[n, 2] y, int64[n, 2] i) { y, i = TopK<k = 2>(x) }"
-    agree(text, {"x": floats(3, 5)}, opset=9)
+    check_export(text, {"x": floats(3, 5)}, opset=9)
 
 
 def test_negative_zero_attribute_is_exported() -> None:
