@@ -1,8 +1,8 @@
-"""What applications do with clrt, in a process that looks like one on another system.
+"""Typical application code, run in a process disguised as another operating system.
 
     python -X warn_default_encoding -m tests.platforms.application SYSTEM FOLDER DEVICE
 
-FOLDER has what `test_disguised.py` writes there. The name of each check is printed once it has
+FOLDER holds the files written by `test_disguised.py`. Each check prints its name after it has
 passed.
 """
 
@@ -43,7 +43,7 @@ def main(system: str, folder: Path, device: str) -> None:
 
 
 def _find_intel_runtime() -> None:
-    """Drivers are those of Linux: Intel's runtime is where pip puts it there."""
+    """Locates Intel's runtime where pip installs it on Linux, since drivers are Linux's."""
     from clrt.runtime.opencl import icd_loader
 
     library = Path(sys.prefix, "lib", "libintelocl.so")
@@ -51,7 +51,7 @@ def _find_intel_runtime() -> None:
 
 
 def loads(folder: Path) -> None:
-    """A model with weights in a file of their own."""
+    """Loads a model with external weights."""
     import numpy as np
 
     import clrt
@@ -94,7 +94,7 @@ def converts(folder: Path) -> None:
 
 
 def keeps_open_files(folder: Path) -> None:
-    """Windows does not let go of a file that a model reads; other systems do."""
+    """Replacing a file that a model reads fails on Windows and succeeds elsewhere."""
     import clrt
 
     gc.collect()
@@ -115,7 +115,7 @@ def keeps_open_files(folder: Path) -> None:
 
 
 def _convert(folder: Path) -> tuple[int, str]:
-    """The exit code of `clrt-convert` and, where it is not 0, what it said."""
+    """Returns the exit code of `clrt-convert` and, if nonzero, its output."""
     from typer.testing import CliRunner
 
     from clrt.cli.convert import app
@@ -125,7 +125,7 @@ def _convert(folder: Path) -> tuple[int, str]:
 
 
 def caches(folder: Path) -> None:
-    """Compiled programs are written and found again; tuning records are, too."""
+    """Writes compiled programs and tuning records and reads them back."""
     from clrt.kernels import tuning_records as records
     from clrt.kernels.spec import KernelSpec
     from clrt.runtime.opencl.devices import choose_device
@@ -149,7 +149,7 @@ def caches(folder: Path) -> None:
 
 
 def explains(folder: Path) -> None:
-    """What is printed fits into what standard output takes."""
+    """Printed text is encodable in the encoding of standard output."""
     from typer.testing import CliRunner
 
     import clrt

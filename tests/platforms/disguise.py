@@ -1,4 +1,4 @@
-"""Makes this process look like one on another system, as far as Python code can tell.
+"""Disguises this process as one on another operating system, for Python code.
 
 `sys.platform` says so, what the other system has not is gone (modules, functions, flags, folders
 such as /proc), and what it forbids fails: Windows neither replaces, renames nor removes a file that
@@ -41,7 +41,7 @@ _open, _listdir, _readlink, _realpath = builtins.open, os.listdir, os.readlink, 
 
 
 def disguise(system: str) -> None:
-    """Call this once all of the standard library and of other packages is imported."""
+    """Applies the disguise; call it after all imports of the standard library and packages."""
     name, machine = _MACHINES[system]
     sys.platform = system
     platform.system = lambda: name
@@ -103,7 +103,7 @@ def _as_windows() -> None:
 
 
 def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `os` that fails where one of its paths is in use."""
+    """Wraps a function of `os` to fail if one of its paths is in use."""
 
     def changes(*paths: Any, **kwargs: Any) -> Any:
         for path in paths:

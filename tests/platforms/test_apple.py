@@ -1,4 +1,4 @@
-"""Kernels for Apple's OpenCL 1.2, planned where there is none.
+"""Plans for Apple's OpenCL 1.2 devices, without such a device.
 
 Its CPU devices say that work-groups may have 1,024 items, and refuse more than one where a kernel
 has a barrier (github.com/diku-dk/futhark/issues/1708, github.com/CNugteren/CLBlast/issues/139).
@@ -28,7 +28,7 @@ GPU = DeviceCaps(
 
 
 def _launches(caps: DeviceCaps) -> list[Launch]:
-    """Those of every sample whose shapes are known without its data."""
+    """Returns the launches of every op sample that can be planned."""
     found: list[Launch] = []
     for op in REGISTRY.classes.values():
         for sample in samples(op):
@@ -46,7 +46,7 @@ _PARTS = (
 )
 
 
-def _meets(kernel: KernelSpec) -> bool:
+def _may_reach_barrier(kernel: KernelSpec) -> bool:
     """Whether a kernel may come to a barrier, by the macros and functions that it names."""
     text, words = kernel.text, {"barrier"}
     parts = [(m[1], set(re.findall(r"\w+", m[2]))) for p in _PARTS for m in p.finditer(text)]
@@ -59,8 +59,8 @@ def _meets(kernel: KernelSpec) -> bool:
 
 def test_kernel_barriers_are_detected() -> None:
     source = "norm/softmax.cl"
-    assert _meets(KernelSpec.of(source, "softmax_group", T_ITEMS=64, VW=1))
-    assert not _meets(KernelSpec.of(source, "softmax_any", VW=1))
+    assert _may_reach_barrier(KernelSpec.of(source, "softmax_group", T_ITEMS=64, VW=1))
+    assert not _may_reach_barrier(KernelSpec.of(source, "softmax_any", VW=1))
 
 
 @pytest.mark.slow
@@ -72,5 +72,5 @@ def test_apple_work_groups_respect_barrier_limit(caps: DeviceCaps, most_items: i
         if launch.local_size is not None:
             assert prod(launch.local_size) <= most_items, launch.kernel
         elif most_items == 1:
-            assert not _meets(launch.kernel), launch.kernel
+            assert not _may_reach_barrier(launch.kernel), launch.kernel
         assert launch.kernel.opencl_c == (1, 2)

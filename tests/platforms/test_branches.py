@@ -1,4 +1,4 @@
-"""What clrt does on one system alone, each branch by itself."""
+"""Code branches for a single operating system."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_pocl_needs_linker_only_on_linux(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_translation_layer_is_chosen_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenCLOn12 shows the devices of vendors under their names."""
+    """OpenCLOn12 lists vendors' devices under their own names."""
     caps = [
         DeviceCaps(platform, "NVIDIA GeForce", "NVIDIA", "1", "gpu")
         for platform in ("OpenCLOn12", "NVIDIA CUDA")
@@ -199,7 +199,7 @@ def test_tables_use_characters_of_output_encoding(
 
 
 def test_tables_print_without_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of Windows that have a window have none."""
+    """Windows GUI programs have no standard output."""
     monkeypatch.setattr(sys, "stdout", None)
     assert "┃" in table_text(Table("a"))
     stdout().print("a")

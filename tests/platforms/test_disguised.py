@@ -1,4 +1,4 @@
-"""Applications on Windows and macOS, as far as Linux can tell: see `disguise.py`."""
+"""Application code on simulated Windows and macOS: see `disguise.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECKS = ["loads", "encodes", "converts", "keeps_open_files", "caches", "explain
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of an application, in a folder with spaces and letters of several alphabets."""
+    """Application files in a folder with spaces and non-ASCII letters."""
     folder = tmp_path / "Büro 模型 файлы"
     folder.mkdir()
     rng = np.random.default_rng(0)

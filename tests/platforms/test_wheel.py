@@ -1,4 +1,4 @@
-"""The wheel is for any system, holds what it needs, and asks of each system for what is there."""
+"""Wheel: platform tag, contents, and requirements per operating system."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_wheel_contains_all_package_files(wheel: Path) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_wheel_requirements_match_system(wheel: Path, system: str) -> None:
-    """What `make check-wheels` finds out of the packages themselves, from the network."""
+    """`make check-wheels` checks the same against the package index."""
     with ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(archive.read(name))
