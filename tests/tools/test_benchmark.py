@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic; nothing is timed."""
+"""Benchmark statistics and tables; nothing is timed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Plans for all profiles of GPUs, with nothing that a device would refuse; no GPU is needed.
+"""Plans for all GPU profiles contain no launch that a device would refuse; no GPU needed.
 
-Of decoders a layer is planned, since all have the same kernels; of those in float32 a narrow one.
+Decoders are cut to one layer, since all layers use the same kernels; float32 ones are narrowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST = next(p for p in profiles() if p.caps.vendor == "Nobody")
 
 
 def _net() -> Graph:
-    """What convolutional nets are made of."""
+    """Returns a small convolutional net."""
     build, rng = OpBuilder(), np.random.default_rng(0)
 
     def conv(
@@ -49,7 +49,7 @@ def _net() -> Graph:
 
 
 def _cut(known: KnownDecoder, folder: Path) -> DecoderConfig:
-    """A decoder with one layer, and its encoder likewise."""
+    """Reads a decoder (and its encoder) cut to one layer."""
     found = known.read(folder)
     encoder = None if found.encoder is None else _cut_part(found.encoder, known)
     return replace(_cut_part(found, known), encoder=encoder)
@@ -92,12 +92,12 @@ def test_gpu_profiles_plan_models_or_state_shortfall(plans: list[Planned]) -> No
 
 
 def test_planned_launches_fit_every_gpu_profile(plans: list[Planned]) -> None:
-    """But for local memory, which compilers tell: the report's checks have that."""
+    """Local memory is excluded: it is known only after compilation."""
     assert list(refusals(plans, {})) == []
 
 
 def test_gpu_plans_use_no_fallback_kernels(plans: list[Planned]) -> None:
-    """Those are for devices with less local memory than any GPU has."""
+    """Fallback kernels are for devices with less local memory than any GPU."""
     kernels = {k.entry for p in plans for k, _ in p.kernels}
     assert {"gemm_any", "fused_attention_any", "paged_attention_any"}.isdisjoint(kernels)
     assert {"gemm_gpu", "fused_attention_gpu", "paged_attention_gpu"} <= kernels

@@ -1,4 +1,4 @@
-"""The lab and the table of portability, as far as nothing is measured."""
+"""GPU lab and portability table, without measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REPORT = {
 }
 
 
-def _double(place: Place) -> Found:
+def _time_limit(place: Place) -> Found:
     return {"most_s": place.most_s}
 
 
@@ -60,7 +60,7 @@ def test_recorded_items_are_not_rerun(tmp_path: Path, monkeypatch: pytest.Monkey
         return {"ms": 1.0}
 
     monkeypatch.setattr(state, "call_apart", apart)
-    item = Item("models", "net", _double)
+    item = Item("models", "net", _time_limit)
     for _ in range(2):
         found = State.read(tmp_path / "found.json", 60.0)
         found.run(item, 0, tmp_path, until_s=0.0)
@@ -79,10 +79,10 @@ def test_failures_are_recorded_and_late_items_left_out(
     monkeypatch.setattr(state, "call_apart", fail)
     found = State.read(tmp_path / "found.json", 60.0)
     errors.append(WorkerError("Traceback\n  a line\nDeviceError: no room"))
-    found.run(Item("models", "a", _double), 0, tmp_path, 0.0)
+    found.run(Item("models", "a", _time_limit), 0, tmp_path, 0.0)
     errors.append(TooLongError("it hangs"))
-    found.run(Item("models", "b", _double, seconds=10.0), 0, tmp_path, 0.0)
-    late = [Item("models", "c", _double, seconds=100.0), Item("models", "d", _double)]
+    found.run(Item("models", "b", _time_limit, seconds=10.0), 0, tmp_path, 0.0)
+    late = [Item("models", "c", _time_limit, seconds=100.0), Item("models", "d", _time_limit)]
     found.run(late[0], 0, tmp_path, 0.0)  # of its 100 s there are 60
     found.run(late[1], 0, tmp_path, 58.0)
     assert found.left_out == late

@@ -1,4 +1,4 @@
-"""The report of GPUs, as far as it needs no compilers for them."""
+"""GPU report, without GPU compilers."""
 
 from __future__ import annotations
 
