@@ -1,4 +1,4 @@
-"""Frozen applications, where there is no Python, no network, no PATH, and a read-only home.
+"""Frozen applications run without Python, network, PATH or a writable home.
 
 `make test-frozen` runs these; they take minutes, and half an hour with Nuitka.
 """
@@ -34,7 +34,7 @@ UNUSED = ("onnx", "rich", "pygments")
 
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model.clrt` and `programs`, PoCL's for it."""
+    """Folder with `model.clrt` and its PoCL programs in `programs`."""
     work = tmp_path_factory.mktemp("frozen")
     command = ["clrt-convert", "all-MiniLM-L6-v2", "-o", str(work / "model.clrt")]
     command += ["--precompile", str(work / "programs"), "--device", "pocl"]
@@ -47,7 +47,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(work: Path) -> dict[str, object]:
-    """What the application prints where it is not frozen."""
+    """Output of the application when not frozen."""
     return _answer(_run([sys.executable, str(APP), str(work / "model.clrt"), *TEXTS], work))
 
 
@@ -73,7 +73,7 @@ def _in_bare_root(
     libraries: Sequence[str] = (),
     device: str = "pocl",
 ) -> dict[str, object]:
-    """What an application prints in a root of its own, which has the system's libc and no more."""
+    """Runs an application in a chroot with only the system's libc; returns its output."""
     for folder in ("lib64", "lib/x86_64-linux-gnu", "tmp", "home", "proc", "dev"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for library in (*SYSTEM, *libraries):
@@ -127,7 +127,7 @@ def _freeze(work: Path, *options: str, settings: dict[str, object] | None = None
 def test_pyinstaller_app_compiles_with_bundled_linker(
     kind: str, work: Path, expected: dict[str, object], tmp_path: Path
 ) -> None:
-    """PoCL compiles with the linker that comes along."""
+    """PoCL compiles with the bundled linker."""
     folder = _freeze(work, f"--{kind}")
     app = folder / APP.stem if kind == "onedir" else folder
     found = _in_bare_root(app, APP.stem, work / "model.clrt", tmp_path)
@@ -145,7 +145,7 @@ def test_bundled_programs_need_no_compiler(
 
 @pytest.fixture
 def old_icd() -> Iterator[str]:
-    """A file that earlier versions of clrt wrote on the machine that builds; gives its path."""
+    """Writes an .icd file as earlier versions of clrt did; yields the library path in it."""
     named = "/home/builder/libintelocl.so"
     path = Path(pyopencl.__file__).parent / ".libs" / "intel-cpu.icd"
     before = path.read_bytes() if path.exists() else None
@@ -156,8 +156,8 @@ def old_icd() -> Iterator[str]:
         path.write_bytes(before)
 
 
-def _plant(library: Path) -> None:
-    """Makes a library that says so when a process loads it."""
+def _build_planted_library(library: Path) -> None:
+    """Builds a library that prints a message and exits when loaded."""
     library.parent.mkdir(parents=True)
     source = library.with_suffix(".c")
     code = (
@@ -170,8 +170,8 @@ def _plant(library: Path) -> None:
 def test_pyinstaller_app_loads_only_its_own_libraries(
     work: Path, expected: dict[str, object], tmp_path: Path, old_icd: str
 ) -> None:
-    """A library lies where an .icd file of the machine that builds says; Intel's comes along."""
-    _plant(tmp_path / old_icd.lstrip("/"))
+    """A library planted at the path in the build machine's .icd file is not loaded."""
+    _build_planted_library(tmp_path / old_icd.lstrip("/"))
     app = _freeze(work, "--onedir", settings={"intel": True, "cpus": ["avx2", "avx512"]}) / APP.stem
     sizes = {p.name: p.stat().st_size for p in app.rglob("*") if not p.is_symlink() and p.is_file()}
     assert sum(sizes.values()) < 700e6, sorted(sizes.items(), key=lambda item: item[1])[-20:]

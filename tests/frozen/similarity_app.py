@@ -1,4 +1,4 @@
-"""An application: prints the vectors of sentences, as JSON."""
+"""Application that prints sentence vectors as JSON."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from clrt.runtime.opencl.session import session_for
 
 
 def main() -> None:
-    """The arguments are a compiled model and sentences."""
+    """Encodes sentences; arguments: compiled model, sentences."""
     device = os.environ.get("CLRT_DEVICE", "pocl")
     with clrt.SentenceEncoder(sys.argv[1], device=device) as encoder:
         vectors = encoder.encode(sys.argv[2:])
