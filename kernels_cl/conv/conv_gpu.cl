@@ -3,7 +3,7 @@
 // place. Weights are [groups, K, M].
 // Work-group (x, y, z): tile of columns, tile of rows, group * split of K of `slices` slices. Partial
 // results of the splits are stored one after the other.
-//   S_WINDOW  0: 1 x 1 windows
+//   S_WINDOW  0: a window is the one element at its position
 //             1: K is [tap][channel], and a slice has channels of one tap
 //             2: K is [channel][tap], for few channels
 //   S_WHOLE   no slice has rows of weights past the last one or of the next tap

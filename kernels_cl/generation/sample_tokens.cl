@@ -1,14 +1,14 @@
-// SampleTokens: a token for each row of logits, which lies in chunks.
-//   sample_scores   the logits after bias, mask and penalties, and the extremes of each chunk;
-//                   work-item (`per` chunks, row), in vectors
+// SampleTokens: samples a token per row of logits, which is divided into chunks.
+//   sample_scores   logits after bias, mask and penalties, and the extremes of each chunk; work-item
+//                   (`per` chunks, row), in vectors
 //   sample_best     the best token, and the log of the sum of exp(logit); work-item (1, row)
-//   sample_draw     which tokens are kept, and one of them; work-group (1, row): in one kernel with
-//                   sample_best PoCL's compiler takes a minute for both
-// On a CPU work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels are
+//   sample_draw     applies the cut-offs and samples; work-group (1, row). Separate from sample_best,
+//                   since PoCL's compiler needs a minute for both in one kernel
+// On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels are
 //   sample_scores_group   work-group (chunk, row)
-//   sample_best_group     that, and what a draw needs of all chunks: the histogram for its cut-offs,
-//                         or without any the weight of each; work-group (chunk, row)
-// T_CHUNK, the tokens of a chunk where that makes few enough chunks, comes as the argument `chunk`.
+//   sample_best_group     sample_best, and the chunks' contributions to a draw: the histogram for the
+//                         cut-offs, or without any the weight of each chunk; work-group (chunk, row)
+// T_CHUNK is the number of tokens per chunk unless this makes too many chunks; argument `chunk`.
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain
@@ -69,7 +69,7 @@ static inline float usable_one(const float v) {
   return v != v ? -INFINITY : (v > FLT_MAX ? FLT_MAX : v);
 }
 
-// The logits from token i on; those behind the last of n are -inf.
+// Loads the logits from token i on; those past the last of n are -inf.
 static inline F load_logits(__global const DATA_T *const row, const IDX_T i, const IDX_T n) {
   if (i + VW <= n) return usable(LOAD_WIDE(STORAGE, row + i));
   F v = (F)(-INFINITY);
@@ -77,7 +77,7 @@ static inline F load_logits(__global const DATA_T *const row, const IDX_T i, con
   return usable(v);
 }
 
-// Writes the extremes of a chunk of logits: the largest, and the sum of exp(logit - largest).
+// Writes the extremes of a chunk of logits: the maximum, and the sum of exp(logit - maximum).
 static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin, const IDX_T end,
                              const IDX_T n, __global float *const parts) {
   F top = (F)(-INFINITY), sum = (F)(0.0f);
@@ -94,7 +94,7 @@ static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin
   parts[2] = ((const float *)&sum)[0];
 }
 
-// The largest of a chunk of scores.
+// Maximum of a chunk of scores.
 static inline float top_of(__global const float *const scores, const IDX_T begin,
                            const IDX_T end) {
   F top = (F)(-INFINITY);
@@ -103,9 +103,9 @@ static inline float top_of(__global const float *const scores, const IDX_T begin
   return ((const float *)&top)[0];
 }
 
-// Penalises the tokens of a history from `begin` on, each once; presence and frequency for those behind
-// the prompt, of settings[7] tokens. A count is only valid for a token that is in the history, and is -1
-// once that is penalised.
+// Penalizes the tokens of a history from `begin` on, each once; presence and frequency apply to those
+// after the prompt of settings[7] tokens. A count is valid only for tokens of the history, and is -1
+// once the token is penalized.
 static inline void penalise(__global float *const scores, __global int *const counts,
                             __global const int *const history, const IDX_T length,
                             __global const float *const settings, const IDX_T begin,
@@ -168,8 +168,8 @@ void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(
   for (IDX_T c = first; c < last; ++c) own[c * PARTS] = top_of(to, c * chunk, (c + 1) * chunk);
 }
 #else
-// A token is one work-item's, which adds its biases in their order. How often it comes in the history
-// behind the prompt all count, and that it is PRESENT there at all.
+// Each token belongs to one work-item, which adds its biases in order. All work-items count its
+// occurrences after the prompt, and set PRESENT if it occurs at all.
 #define PRESENT (1 << 30)
 #define EACH_TOKEN(i) for (IDX_T i = begin + lane; i < begin + chunk; i += T_ITEMS)
 
@@ -237,7 +237,7 @@ void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits
 }
 #endif
 
-// The token of the largest score, the first of equals.
+// Token of the maximum score, the first of equals.
 JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
                                 const Shared *const my) {
   ulong best = 0;
@@ -263,7 +263,7 @@ JOINT float log_sum(const Row *const row, __global const float *const parts,
   return top + ((const float *)&total)[0];
 }
 
-// What there is to do to draw a token, in this order.
+// Steps of a draw, in order.
 enum { TOP_K, TOP_P, WEIGH, TYPICAL, DRAW, DONE };
 
 static inline int next_step(int step, const int wanted) {
@@ -271,7 +271,7 @@ static inline int next_step(int step, const int wanted) {
   return step;
 }
 
-// The steps that settings ask for.
+// Returns the steps that the settings need, as bits.
 static inline int steps_of(__global const float *const settings, const int top_k, const IDX_T n) {
   if (!(settings[0] > 0.0f)) return 0;
   const bool typical = settings[3] > 0.0f && settings[3] < 1.0f;
@@ -287,13 +287,13 @@ static inline uint fraction_of(const float part) {
   return part > 0.0f ? (uint)(part * 0x1p32f) : 0;
 }
 
-// What a row's chunks gave: a histogram, its low and high words in turn, and the weight of each.
+// Results of a row's chunks: a histogram, low and high words alternating, and the weight of each.
 typedef struct {
   __global const uint *histogram;
   __global const ulong *weights;
 } Made;
 
-// A token by the settings of its row; `other` where they draw none.
+// Samples a token by the settings of its row; returns `other` if they need no draw.
 JOINT IDX_T draw_token(Row *const row, const Made made,
                                __global const float *const settings,
                                const int top_k, const int wanted, const uint word,
@@ -325,8 +325,8 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
     all = i_min(all, total);
     const uint fraction = step == DRAW ? word & 0xffffff00u
                                        : fraction_of(settings[step == TYPICAL ? 3 : 1]);
-    // The largest is taken here: taken below, beside top_k, it ends the process with PoCL 6.0 on LLVM 18,
-    // whose InstCombine "did not reach a fixpoint" (pocl issue 1608).
+    // The maximum is computed here: computed below, beside top_k, it crashes PoCL 6.0 on LLVM 18, whose
+    // InstCombine "did not reach a fixpoint" (pocl issue 1608).
     const ulong part = i_max(part_of(all, fraction) + (step == DRAW), (ulong)1);
     const Goal goal = {step == TYPICAL, step != TOP_K, step == TOP_P, step == TOP_K ? top_k : part};
     const Spot spot = find(my->counts, my->masses, buckets, goal.target, goal.by_mass, my);
@@ -342,7 +342,7 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
   return token;
 }
 
-// The best score of a row.
+// Maximum score of a row.
 JOINT float top_score(__global const float *const parts, const IDX_T chunks,
                               const Shared *const my) {
   ulong best = 0;
@@ -371,7 +371,7 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
 #define MADE_INPUTS
 #define MADE(at) {0, 0}
 #else
-// Adds up what is in local memory, of a chunk, with what the others found.
+// Adds a chunk's results in local memory to those of the other chunks.
 JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   SYNC
   for (int b = ITEM; b < BUCKETS; b += T_ITEMS) {

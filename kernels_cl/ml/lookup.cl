@@ -1,5 +1,5 @@
-// values[k] where x is the k-th of the sorted keys, else the default. NaN is behind every number,
-// and finds NaN.
+// values[k] if x equals the k-th of the sorted keys, else the default. NaN sorts after every number, and
+// matches NaN.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float

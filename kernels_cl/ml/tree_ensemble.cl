@@ -1,5 +1,5 @@
-// Decision trees: which leaf each tree gives a row, and then what the leaves give its targets.
-// A child is the number of a node, or ~ the number of a leaf.
+// Decision trees: first the leaf of each tree for a row, then the sum of the leaves' weights per target.
+// A child is the index of a node, or ~ the index of a leaf.
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -10,7 +10,8 @@
 #define AGGREGATE 1
 #endif
 
-// A row of `nodes`: feature, mode (8 and more: NaN goes the true way), true child, false child.
+// Returns whether a node's condition is true. A row of `nodes` is feature, mode (8 and more: NaN takes
+// the true branch), true child, false child.
 static inline int goes(const int mode, const REAL_T v, const REAL_T split) {
   switch (mode & 7) {
     case 0: return v <= split;
@@ -36,7 +37,7 @@ __kernel void tree_leaves(IN(DATA_T, x), IN(int, nodes), IN(REAL_T, splits), IN(
   AT(found)[row * trees + tree] = ~at;
 }
 
-// `starts` of the weights of each leaf; `entries` are the targets of the weights.
+// `starts` is the first weight of each leaf; `entries` the target of each weight.
 __kernel void tree_targets(IN(int, found), IN(int, starts), IN(int, entries), IN(REAL_T, weights),
                            OUT(DATA_T, y), OUT(REAL_T, sums), const IDX_T rows, const IDX_T trees,
                            const IDX_T targets) {

@@ -1,8 +1,8 @@
-// Copies a strided view into a strided place: Transpose, Slice, Split, Concat, Expand, Tile, Pad.
+// Copies a strided view to a strided destination: Transpose, Slice, Split, Concat, Expand, Tile, Pad.
 //   copy_strided      an element per work-item, in the order of the result
-//   copy_tiled        (T_ITEMS) through local memory, where rows of the source lie along another axis
+//   copy_tiled        (T_ITEMS) through local memory, if rows of the source are along another axis
 //   copy_strided_cpu  rows or tiles
-//   copy_parts_cpu    copies side by side
+//   copy_parts_cpu    several adjacent copies
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
@@ -13,9 +13,9 @@
 #define EACH 4
 #define TILE (EACH * T_ITEMS)
 
-// Rows of the source lie along d4, rows of the result along d5. A work-group has a tile of 2^wide
-// elements along d4 and 2^high along d5, TILE in all: it reads along the one and writes along the other.
-// A row of the tile has a place more, so that neighbours are in different banks both ways.
+// Rows of the source are along d4, rows of the result along d5. A work-group has a tile of 2^wide
+// elements along d4 and 2^high along d5, TILE in all: it reads along d4 and writes along d5. Tile rows
+// are padded by one element, against bank conflicts in both directions.
 __kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
 void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), const IDX_T wide,
                 const IDX_T high) {
@@ -33,7 +33,7 @@ void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), co
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const IDX_T k = item + e * T_ITEMS, i = k & (width - 1), j = k >> wide;
-    // What lies outside is read at the edge: loads under no condition are on their way at once.
+    // Reads outside are clamped to the edge: unconditional loads are all in flight at once.
     tile[j * (width + 1) + i] = from[min(i, last4) + min(j, last5) * s5];
   }
   barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,6 +1,6 @@
 // Gather: y[o, i, :] = x[o, indices[i], :] for rows of `units` elements.
-//   gather      `units` are pieces of COPY_T; work-item (piece, i, o), or with ROWS_FIRST, where a
-//               row is one piece, (i, 0, o)
+//   gather      `units` counts COPY_T; work-item (unit, i, o), or with ROWS_FIRST, for rows of one
+//               unit, (i, 0, o)
 //   gather_cpu  a work-item copies T_BYTES: part of a row, or several rows
 #include "common/base.clh"
 #include "common/index.clh"
@@ -45,7 +45,7 @@ void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, s
   IDX_T row = at / units;
   __global const DATA_T *from = PICKED(row);
   for (; at < end; ++row) {
-    // No hardware foresees where the next row is.
+    // Prefetches the next row, which hardware cannot predict.
     __global const DATA_T *const next = (row + 1) * units < end ? PICKED(row + 1) : from;
     __global DATA_T *const to = AT(y) + row * units;
     const IDX_T stop = end - row * units < units ? end - row * units : units;

@@ -26,7 +26,7 @@ __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y
       outside |= is_outside;
       to[j] = line[j * s5 + (is_outside ? 0 : (IDX_T)picked) * step];
     }
-    // Rare, and so not in the loop above: what clrt_index makes of them.
+    // Out-of-range indices are rare, so they are fixed outside of the loop above, by clrt_index.
     for (IDX_T j = begin; outside && j < stop; ++j)
       to[j] = line[j * s5 + clrt_index((long)index[j], n, AT(status)) * step];
   }

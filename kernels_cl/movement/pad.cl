@@ -1,6 +1,6 @@
-// Pad with elements of x. Kept axes k0..k5 start b0..b5 elements into the output, and are walked
-// in x by strides s0..s5. MODE 1 reflects without repeating the edge, 2 repeats the edge, 3 wraps.
-// d are the dims of y.
+// Pad with elements of x. Kept axes k0..k5 start b0..b5 elements into the output, and have strides
+// s0..s5 in x. MODE 1 reflects without repeating the edge, 2 repeats the edge, 3 wraps. d are the dims
+// of y.
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
@@ -15,11 +15,11 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
   i %= n;
   return i < 0 ? i + n : i;
 #else
-  // Once is enough where the pad is narrower than x, and spares a division.
+  // A single reflection suffices if the pad is narrower than x; this avoids a division.
   i = i < 0 ? -i : i;
   i = i < n ? i : n - 1 - (i - (n - 1));
   if (i >= 0 && i < n) return i;
-  // Reflected more than once: y has more than 2 n elements along the axis.
+  // Repeated reflection: y has more than 2 n elements along the axis.
   const IDX_T period = n > 1 ? 2 * (n - 1) : 1;
   i %= period;
   if (i < 0) i += period;

@@ -1,4 +1,4 @@
-// ReverseSequence: time t of batch b comes from lens[b] - 1 - t while t < lens[b].
+// ReverseSequence: element t of batch b is read from lens[b] - 1 - t while t < lens[b], else from t.
 // Work-item (element of the rest, t, b); on CPUs (block of `height` times, b).
 #include "common/base.clh"
 #include "common/axes.clh"

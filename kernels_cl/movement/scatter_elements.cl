@@ -1,8 +1,8 @@
-// ScatterElements into y, which already holds x: one work-item walks one line of the indices along
-// the axis, so that no two work-items write one element and the order is that of the indices.
-// d, u: dims and strides of the indices, 1 and 0 on the axis (`length`, `walk`); s: strides of y,
-// 0 on the axis (`step`). On CPUs a work-item has several lines: side by side in memory they are
-// walked together, so that memory is read in order.
+// ScatterElements into y, which already holds x. One work-item processes one line of the indices along
+// the axis, so that no two work-items write one element, and updates apply in order.
+// d, u: dims and strides of the indices, 1 and 0 on the axis (`length`, `walk`); s: strides of y, 0 on
+// the axis (`step`). On CPUs a work-item has several lines; lines that are adjacent in memory are
+// processed together, so that memory is read in order.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

@@ -1,8 +1,8 @@
-// ScatterND into y, which already holds x. No two work-items write one element, and tuples that repeat are
-// taken in order.
+// ScatterND into y, which already holds x. No two work-items write one element, and repeated tuples apply
+// in order.
 //   scatter_nd      a work-item has one element of every slice
-//   scatter_nd_cpu  one has `span` elements of those slices that begin in a part of y, of `share` elements:
-//                   of `pieces` of slices, and the parts of y
+//   scatter_nd_cpu  a work-item has `span` elements of the slices that start in one part of y of `share`
+//                   elements; the range is the `pieces` of slices times the parts of y
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/scatter.clh"

@@ -24,7 +24,7 @@ void trilu_rows(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T rows, const IDX_T col
   const IDX_T begin = get_group_id(0) * height, end = min(begin + height, all);
   IDX_T row = begin - begin / rows * rows;
   for (IDX_T r = begin; r < end; ++r, row = row + 1 < rows ? row + 1 : 0) {
-    // Where what is kept begins, or ends.
+    // First kept column (UPPER), or one past the last.
     const IDX_T edge = clamp(row + k + (UPPER ? 0 : 1), 0, columns);
     __global const DATA_T *const from = AT(x) + r * columns;
     __global DATA_T *const to = AT(y) + r * columns;

@@ -1,8 +1,9 @@
-// Normalisations of [N, C, ...] with a scale and a bias by channel (or by group of channels).
-//   batch_normalization   with given means and variances
-//   group_normalization   each group of channels with its own; InstanceNormalization: groups of one
+// Normalization of [N, C, ...] with a scale and a bias per channel (or per group of channels).
+//   batch_normalization   by given means and variances
+//   group_normalization   by the statistics of each group of channels; InstanceNormalization: groups of
+//                         one channel
 //   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
-// Each group is read twice before the pass that writes it, so y may be x.
+// Each group is read twice before the pass that writes it, so y may alias x.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/large_mean.clh"
@@ -43,7 +44,7 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
   if (g >= groups || b >= batches) return;
   const IDX_T first = (b * groups + g) * group_channels * size;
   const float n = (float)(group_channels * size);
-  // A partial sum per channel: the error grows with the size of a channel, not of a group.
+  // One partial sum per channel: the rounding error grows with a channel's size, not a group's.
   float mean = 0.0f, variance = 0.0f;
   for (IDX_T c = 0; c < group_channels; ++c) {
     float part = 0.0f;

@@ -1,11 +1,11 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
-//   RMS    no mean is taken off (RMSNormalization); BIAS: that tensor is there
-//   STATS  how many of the statistics are outputs: the mean, and the inverse deviation
+//   RMS    the mean is not subtracted (RMSNormalization); BIAS: there is a bias
+//   STATS  number of statistics outputs: the mean, and the inverse standard deviation
 //   layer_normalization_cpu    float32, in vectors
-//   layer_normalization_group  a row shared by work-items (T_ITEMS), which read T_HELD elements each
+//   layer_normalization_group  a row shared by work-items (T_ITEMS), which load T_HELD elements each
 //                              before they use the first
-//   layer_normalization_any    a row to a work-item
-// Each row is read twice before the pass that writes it, so y may be x.
+//   layer_normalization_any    a row per work-item
+// Each row is read twice before the pass that writes it, so y may alias x.
 #include "common/base.clh"
 #ifndef RMS
 #define RMS 0
@@ -56,9 +56,9 @@
 #endif
 #define EACH_HELD(u) _Pragma("unroll") for (int u = 0; u < T_HELD; ++u)
 #define EACH_RUN(first) for (IDX_T first = lane; first < end; first += T_HELD * lanes)
-// Where element u of a run lies; behind the end, where the first one does.
+// Index of element u of a run; past the end, that of the first one.
 #define HELD_AT(first, u) ((first) + (u)*lanes < end ? (first) + (u)*lanes : (first))
-// Runs BODY for the elements x of a lane.
+// Runs BODY for each element x of a lane.
 #define EACH_ELEMENT(x, BODY)                                         \
   EACH_RUN(first_) {                                                  \
     float held_[T_HELD];                                              \
@@ -83,7 +83,7 @@ void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
   EACH_ELEMENT(x, mean += x;)
   GROUP_FOLD(mean, SUM_OF, parts, lanes)
   mean /= (float)n;
-  // Where a row of the group overflows, all of them sum up again: they meet at barriers.
+  // If a row of the group overflows, all rows are summed again, since all work-items take the barriers.
   if (NOT_FINITE(mean)) overflows = 1;
   barrier(CLK_LOCAL_MEM_FENCE);
   if (overflows) {

@@ -1,5 +1,5 @@
-// x / (sum |x|^p)^(1/p) along one axis of [outer, n, step], P = 1 or 2; 0 where the norm is 0.
-// The norm is taken before anything is written, so y may be x.
+// x / (sum |x|^p)^(1/p) along one axis of [outer, n, step], P = 1 or 2; 0 if the norm is 0.
+// The norm is computed before anything is written, so y may alias x.
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

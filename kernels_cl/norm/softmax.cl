@@ -1,9 +1,9 @@
 // exp(x - max) / sum along one axis, or its logarithm (LOG).
 //   softmax_cpu      contiguous rows of n float32 elements
 //   softmax_columns  float32 elements `step` apart: [outer, n, step], vectors of columns
-//   softmax_group    rows of elements side by side, each shared by work-items (T_ITEMS)
-//   softmax_any      as softmax_columns, a line to a work-item
-// An element is read before it is written, so y may be x.
+//   softmax_group    contiguous rows, each shared by work-items (T_ITEMS)
+//   softmax_any      as softmax_columns, a line per work-item
+// An element is read before it is written, so y may alias x.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -81,7 +81,7 @@ __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), LINES) {
 static inline void softmax_row(__global float *to, __global const float *from, IDX_T n) {
   const IDX_T whole = n / VW * VW;
   F rest = load_lanes(from + whole, n - whole, -INFINITY);
-  // A NaN may get lost here; the sum has it.
+  // This maximum may drop a NaN; the sum keeps it.
   F top = rest;
   for (IDX_T i = 0; i < whole; i += VW) top = JOIN_TOP(top, LOAD_F(from + i));
   FOLD(top, JOIN_TOP)
@@ -122,7 +122,7 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
 
 #include "common/columns.clh"
 
-// `vectors` of the `left` columns of n rows.
+// Softmax of `vectors` of the `left` columns of n rows.
 static inline void softmax_block(__global float *to, __global const float *from, const IDX_T n,
                                  const IDX_T step, const IDX_T left, const IDX_T vectors) {
   F top[T_NV], sum[T_NV];
@@ -132,7 +132,7 @@ static inline void softmax_block(__global float *to, __global const float *from,
     __global const float *const row = from + i * step;
     EACH {
       PREFETCH(row + ROWS_AHEAD * step + c);
-      // A NaN may get lost here; the sum has it.
+      // This maximum may drop a NaN; the sum keeps it.
       top[k] = JOIN_TOP(top[k], COLUMNS(row));
     }
   }

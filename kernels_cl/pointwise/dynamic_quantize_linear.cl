@@ -1,10 +1,10 @@
-// x as levels 0 to 255, where scale and zero point are those of the range of x and 0. A work-item has `chunk`
-// elements.
-//   range_parts              its least and its largest element, or 0, into parts
-//   dynamic_quantize_linear  y; the range is that of `count` parts, or where that is 0 of all of x, and then
-//                            there is one work-item
-//   F_LENS  x is [T, B, …] of sequences, `width` elements to a step of all B: the range is that of the
-//           steps that the longest one has, and levels of other steps say nothing
+// DynamicQuantizeLinear: x as levels 0 to 255, with scale and zero point from the range of x and 0. A
+// work-item has `chunk` elements.
+//   range_parts              minimum and maximum of the chunk and 0, into parts
+//   dynamic_quantize_linear  y, with the range of `count` parts; if count is 0, of all of x, by one
+//                            work-item
+//   F_LENS  x is [T, B, …] of sequences, `width` elements per step of all B: the range is that of the
+//           steps of the longest sequence; levels of later steps are unspecified
 #ifndef T_VW
 #define T_VW 8
 #endif

@@ -1,12 +1,12 @@
-// QuantizeLinear and DequantizeLinear over x seen as [outer, n, inner]. Scale and zero point have an
-// element per block of `block` places along n: at o * s_outer + i / block * s_n + r * s_inner for
-// the place (o, i, r), so that strides of 0 make one of them serve a whole axis.
-//   quantize_linear    y = x / scale rounded to QUOTIENT, then to the nearest even, plus zero point,
-//                      kept within LOW and HIGH;  TO_FLOAT: y is a small float, there is no zero
-//                      point, LOW and HIGH hold where SATURATE
+// QuantizeLinear and DequantizeLinear of x as [outer, n, inner]. Scale and zero point have an element per
+// block of `block` along n, at o * s_outer + i / block * s_n + r * s_inner for element (o, i, r); strides
+// of 0 broadcast along an axis.
+//   quantize_linear    y = x / scale rounded to QUOTIENT, then to nearest even, plus zero point, clamped
+//                      to LOW and HIGH;  TO_FLOAT: y is a low-bit float without zero point; LOW and HIGH
+//                      apply with SATURATE
 //   dequantize_linear  y = (x - zero point) * scale;  without SCALED the difference
-// Work-item (x, y, z): places r, i, o;  with LAST (inner is 1) i, o;  with UNIFORM (one scale, and
-// outer and inner are 1) i. So there is no division but that by a block's size (BLOCKED).
+// Work-item (x, y, z): (r, i, o);  with LAST (inner is 1) (i, o);  with UNIFORM (one scale, outer and inner
+// are 1) (i). So the only division is by the block size (BLOCKED).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -55,8 +55,8 @@
 #else
 #define PARAMETER (x2 * s_outer + BLOCK(x1) * s_n + x0 * s_inner)
 #endif
-// A work-item goes through ELEMS places of the first dimension, which compilers vectorise: ONE(i) for the
-// i-th, which is element row + i, after PARAMETERS, once where they are the same for all of them.
+// A work-item loops over ELEMS elements of the first dimension, which compilers vectorize: ONE(i) for the
+// i-th, element row + i, after PARAMETERS, once if they are equal for all.
 #define EACH_PLACE(PARAMETERS, ONE)                                                 \
   const IDX_T size = UNIFORM || LAST ? n : inner;                                   \
   const IDX_T x1 = get_global_id(1), x2 = get_global_id(2);                         \
@@ -80,7 +80,7 @@
 #define ITEM
 #endif
 
-// Four bits to an element, two to a byte, the first one low: constants that are kept packed.
+// 4-bit elements, two per byte, the first in the low bits: constants that stay packed.
 #define load_uint4_pairs(p, i) ((int)((p)[(i) >> 1] >> (((i) & 1) << 2)) & 15)
 #define load_int4_pairs(p, i) ((load_uint4_pairs(p, i) ^ 8) - 8)
 
@@ -104,8 +104,8 @@ static inline float rounded_bfloat16(const float v) {
 static inline WHOLE_T quantized(const float quotient, const float zero) {
   float v = CAT(rounded_, QUOTIENT)(quotient);
 #if !TO_FLOAT
-  // Far past all bounds, but where adding 1.5 * 2^23 rounds to the nearest integer, ties to even:
-  // on PoCL the builtins are calls.
+  // Clamped far beyond all levels, to where adding 1.5 * 2^23 rounds to nearest even: on PoCL the
+  // builtins are calls.
   v = v > -2097152.0f ? v : -2097152.0f;
   v = v < 2097152.0f ? v : 2097152.0f;
   v = ((v + 12582912.0f) - 12582912.0f) + zero;
@@ -128,7 +128,7 @@ static inline WHOLE_T quantized(const float quotient, const float zero) {
   results[i] = quantized((float)LOAD_AS(DATA, AT(x), row + i) / scale_value, zero_value)
 __kernel ITEM
 void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-  // Bytes might lie where x does, for all that compilers know, and then Intel's vectorises nothing.
+  // Results go to an array first: bytes may alias x, and then Intel's compiler vectorizes nothing.
   WHOLE_T results[ELEMS];
   EACH_PLACE(PARAMETERS, ONE)
   for (IDX_T i = 0; i < places; ++i) STORE_AS(STORED, AT(y), row + i, (OUT_VALUE_T)results[i]);

@@ -1,5 +1,4 @@
-// y = x / (1 - ratio) where a random number is at least the ratio, else 0; y = x where `training`
-// is false.
+// y = x / (1 - ratio) if a random number is at least the ratio, else 0; y = x if `training` is false.
 #include "common/base.clh"
 #include "common/philox.clh"
 #include "common/storage.clh"

@@ -1,4 +1,4 @@
-// Draws from the distributions softmax(x[row]), by running sums of exp(x - max).
+// Samples from softmax(x[row]) by a binary search in running sums of exp(x - max).
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

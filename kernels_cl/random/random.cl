@@ -1,5 +1,5 @@
-// Random numbers, uniform in [a, a + b) or normal with mean a and deviation b: LANES to a
-// work-item, made of the four words of one counter.
+// Random numbers, uniform in [a, a + b) or normal with mean a and deviation b; LANES per work-item, from
+// the four words of one counter.
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

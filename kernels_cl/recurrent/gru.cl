@@ -1,5 +1,5 @@
 // GRU: gates z r h.
-//   gru_reset   r H, where the candidate takes that in: gh has the gates z and r only
+//   gru_reset   r * H, if the candidate's product needs it: gh has the gates z and r only
 //   gru         the candidate's product is in gn, or (F_LINEAR) the third gate of gh
 #include "common/base.clh"
 #ifndef FUNCTIONS

@@ -1,22 +1,21 @@
-// Steps of LSTM, GRU (whose candidate resets its product) or RNN on CPU devices, many in one launch.
-// A work-item has a direction, a stripe of `height` sequences and a part of the states, `span` blocks
-// of T_VW; it goes through the steps from `step` to `end`: the states of a step are what y has of the
-// step before. For several steps it has all blocks, so that nothing waits for others, or S_TEAM is 1.
-//   S_TEAM    the parts of a stripe are a team, each of whose work-items takes a part of a step that
-//             nobody has taken: its own at once, so that its weights stay in the core's cache, that
-//             of another if this is late. It waits for parts that are taken, thus by a work-item that
-//             runs, so that one alone ends, too. The board of a team, zeros at first, has how many
-//             parts of steps are done, and of each part how often it was taken
-// Weights are packed as [direction][block][k][gate][T_VW], with zeros past state H (pack_gates): a
-// tile has all gates of T_MR sequences and T_VW states.
+// Many steps of LSTM, GRU (with linear_before_reset) or RNN on CPU devices in one launch. A work-item has
+// a direction, a stripe of `height` sequences and a part of the states, `span` blocks of T_VW; it computes
+// steps `step` to `end`; the previous states are read from y. For several steps it has all blocks, so
+// that no work-item waits for others, or S_TEAM is 1.
+//   S_TEAM    the parts of a stripe are a team, whose work-items claim unclaimed parts of a step: their
+//             own first, so that its weights stay in the core's cache, or that of a late one. They wait
+//             only for claimed parts, thus for running work-items, so that a single one finishes, too.
+//             The team's board, zero at first, counts the parts done and the claims of each part
+// Weights are packed as [direction][block][k][gate][T_VW], zero past state H (pack_gates): a tile has all
+// gates of T_MR sequences and T_VW states.
 //   GATES     of the op: LSTM 4 (i o f c), GRU 3 (z r h), RNN 1
-//   gx        the products of the inputs, [D, T * B, GATES * H]; or depth is not 0, and x of so many
-//             columns is multiplied by w here
-//   T_KS      elements of k at once where there is one sequence: sums that do not wait for each other
-//   BYTES     weights are 8-bit integers, and rows of x and of states are rounded to such, each by its
-//             range, or those of all sequences `together` (common/recurrent_bytes.clh). A work-item
-//             rounds what it multiplies into its part of `records`. gx has sums of integers then, by
-//             row and as the panels lie, for an x of the scale x_scale
+//   gx        products of the inputs, [D, T * B, GATES * H]; or, if depth is not 0, x of `depth` columns
+//             is multiplied by w here
+//   T_KS      k at once for a single sequence: independent sums
+//   BYTES     weights are 8-bit integers, and rows of x and of states are quantized to 8 bits, each by
+//             its range, or by that of all sequences `together` (common/recurrent_bytes.clh). A work-item
+//             quantizes its operands into its part of `records`. gx then has integer sums, by row and in
+//             panel order, for an x of scale x_scale
 //   FUNCTIONS, F_COUPLED  as in lstm.cl
 //   S_WHOLE   H is a multiple of T_VW
 #ifndef GATES
@@ -100,7 +99,7 @@ static inline void multiply_one(F *tile, __global const float *a, const IDX_T de
   SETS(ADD_SET)
 }
 
-// Add rows of A times a panel to the tile.
+// Defines a function that adds rows of A times a panel to the tile.
 #define MULTIPLY_ROWS(name, EACH)                                                                   \
   __attribute__((always_inline)) static inline void name(                                           \
       F *tile, __global const float *const *rows, const IDX_T depth, __global const float *panel) { \
@@ -182,8 +181,8 @@ static inline bool takes_part(volatile __global int *board, const IDX_T s, const
   return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
 }
 
-// Takes a part of a step; `parts` where all of them are done. `late` is the last step of which it took
-// a part of another, which then may not even have started: it is not waited for as long in the next one.
+// Claims a part of a step; returns `parts` if all are done. `late` is the last step in which it claimed
+// another's part, which may not have started; it is waited for less in the next step.
 static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
                               const IDX_T parts, IDX_T *late) {
   if (takes_part(board, s, own)) return own;
@@ -211,7 +210,7 @@ static inline void finish_part(volatile __global int *board) {
 #define FOR_PARTS(s) for (IDX_T part = own; part == own; ++part)
 #endif
 
-// Of the sum s of products, by gate: of x and of the states.
+// Sum s of products, by gate: from x and from the states.
 #define X_SUM(k) (from_x[i * GATES + (k)] + BIAS(k))
 #define H_SUM(k) (from_h[i * GATES + (k)] + BIAS(GATES + (k)))
 #define GATE(k) (X_SUM(k) + H_SUM(k))
@@ -373,7 +372,7 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(SUM_T, g
 }
 
 #if !BYTES
-// Packs weights [D, GATES, H, K] as recurrent_steps reads them: a work-item a block.
+// Packs weights [D, GATES, H, K] for recurrent_steps, a block per work-item.
 __kernel SINGLE_ITEM
 void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
   const IDX_T blocks = (H + VW - 1) / VW;

@@ -1,8 +1,8 @@
-// Inputs or states of a recurrent op as the levels 0 to 255 of their range and 0 (common/dynamic_levels.clh),
-// in floats. A work-group has n elements, whose range is one.
-//   F_LENS  sequences may be shorter than T. S_INPUTS: x is [T, B, …] with `width` elements to a step, and the
-//           range is that of the steps that the longest one has. Else x is [D, B, width], and that of the
-//           states that the steps before `step` made
+// Quantizes inputs or states of a recurrent op to levels 0 to 255 of their range and 0
+// (common/dynamic_levels.clh), stored as floats. A work-group has n elements with a common range.
+//   F_LENS  sequences may be shorter than T. S_INPUTS: x is [T, B, …] with `width` elements per step, and
+//           the range is that of the steps of the longest one. Else x is [D, B, width], and the range is
+//           that of the states of the steps before `step`
 #ifndef T_ITEMS
 #define T_ITEMS 64
 #define F_LENS 1

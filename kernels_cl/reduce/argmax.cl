@@ -1,5 +1,5 @@
-// The index of the largest (or smallest: BETTER) element along one axis of [outer, n, step].
-// NaN counts as best, as in NumPy. LAST: of equals the last one, and not the first (BETTER says so).
+// Index of the largest (or smallest: BETTER) element along one axis of [outer, n, step].
+// NaN counts as best, as in NumPy. LAST: the last of equals, not the first (BETTER must agree).
 //   argmax           any dtype, one element of the result per work-item
 //   argmax_rows      vectors of float32 along rows (step 1); a work-group has `rows` of them
 //   argmax_columns   vectors of float32 columns, in `blocks` of the outer axis
@@ -22,7 +22,7 @@
 #ifndef VW
 #define VW T_VW
 #endif
-// Of floats: a NaN is better than any number, and a later one than an earlier with LAST.
+// For floats: NaN is better than any number; with LAST, a later NaN than an earlier one.
 #define BETTER_FLOAT(a, b) (BETTER(a, b) | ((a != a) & (LAST | (b == b))))
 
 #if VW == 1
@@ -73,7 +73,7 @@ static inline IDX_T best_of_row(__global const float *from, const IDX_T n) {
     TAKE(best, found, LOAD_F(from + i), index)
     index = index + (I)(VW);
   }
-  // Each lane has the best of its elements and the first one: the earliest, or latest, of equals.
+  // Each lane keeps its best element, the first (or last) of equals.
   float top = from[0];
   IDX_T at = 0;
   for (int lane = 0; lane < VW; ++lane) {

@@ -1,8 +1,8 @@
 // CumSum and CumProd along one axis of [outer, n, step].
-//   cum_sum      a work-item walks a line
-//   cum_cpu      for CPUs: a work-group has `columns` of the inner axis and `blocks` of the outer one; a
-//                row is the row before, which it reads again from the cache, and a row of x. Of lines
-//                side by side (step 1) it takes four at a time: sums of one wait for each other
+//   cum_sum      a line per work-item
+//   cum_cpu      on CPUs: a work-group has `columns` of the inner axis and `blocks` of the outer one; a
+//                row is the previous row, still in the cache, plus a row of x. Contiguous lines (step 1)
+//                are computed four at a time, since the sums of one depend on each other
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -1,13 +1,13 @@
-// A reduction over up to three merged axes, by outputs of up to three merged axes.
-// The element of output (i0, i1, i2) and reduced (j0, j1, j2) is i . s + j . t.
-//   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)   the operation; SHIFT: x - the maximum is reduced
+// Reduction over up to three merged axes, for outputs over up to three merged axes.
+// The element of output (i0, i1, i2) and reduced index (j0, j1, j2) is at i . s + j . t.
+//   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)   the operation; SHIFT: x - maximum is reduced
 //   reduce_strided   one work-item per output, any dtype
 //   reduce_group     t2 = 1, any dtype: an output is shared by work-items (T_ITEMS)
-//   reduce_parts     the same for partial results, of `parts` parts of what each output is made of
-//   reduce_joined    these, joined
+//   reduce_parts     the same for partial results: each output's elements are divided into `parts`
+//   reduce_joined    combines the partial results
 //   reduce_columns   float32, s2 = 1: vectors of outputs
 //   reduce_rows      float32, t2 = 1: vectors of elements
-//   reduce_pieces    float32, y[i] of the S_N elements of x from i * S_N on: vectors of outputs
+//   reduce_pieces    float32, y[i] reduces the S_N elements of x from i * S_N on: vectors of outputs
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef INIT
@@ -65,10 +65,10 @@
 #ifdef T_ITEMS
 #include "common/group.clh"
 
-// A place among the reduced elements, counted as (j0, j1, j2), and how far `lanes` takes it.
+// Declares a reduced index (j0, j1, j2), and its advance by `lanes`.
 #define REDUCED_PLACE(j, at) \
   IDX_T j##2 = (at) % r2, j##1 = (at) / r2 % r1, j##0 = (at) / r2 / r1;
-// STEP of the elements of a lane, of `end` from `first` on.
+// Applies STEP to a lane's elements, from `first` on, of `end`.
 #define EACH_REDUCED(step)                                             \
   if (lane < end) {                                                    \
     REDUCED_PLACE(j, first + lane)                                     \
@@ -140,7 +140,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   }
   top = FINITE(top);
 #endif
-  // One partial result per run: the error grows with the length of a run, not with their number.
+  // One partial result per run: the rounding error grows with a run's length, not with their number.
   ACC_T total = INIT;
   OUTER {
     const IDX_T run = base + j0 * t0 + j1 * t1;
@@ -156,7 +156,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
 #endif
 
 #else
-// Outputs side by side. The partial results are few enough for the L1 cache.
+// Vectors of adjacent outputs. The partial results fit in the L1 cache.
 #include "common/columns.clh"
 
 __kernel SINGLE_ITEM

@@ -1,11 +1,11 @@
-// TopK by merging: for each line of n elements, `inner` apart, `list` has the places of the first k
-// of each run of elements, in order, min(run, k) to a run.
+// TopK by merging: for each line of n elements, `inner` apart, `list` has the indices of the best k
+// elements of each run, in order, min(run, k) per run.
 //   top_k_blocks   sorts runs by insertion; work-item (run, line)
-//   top_k_merge    pairs of runs; work-item (entry, line) finds its rank in the other run
-//   top_k_take     elements and places of the first k; work-item (j, line)
-// On a CPU one work-item does a line:
-//   top_k_cpu      a heap of the k best, of which the worst is at the root
-// The order is total: equals by their places, NaN largest.
+//   top_k_merge    merges pairs of runs; work-item (entry, line) finds its rank in the other run
+//   top_k_take     elements and indices of the best k; work-item (j, line)
+// On CPUs one work-item has a line:
+//   top_k_cpu      a heap of the k best, with the worst at the root
+// The order is total: equals by their indices, NaN largest.
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -31,7 +31,7 @@ static inline bool less(const VALUE_T a, const VALUE_T b) {
 #endif
 }
 
-// Whether a at place i comes before b at place j.
+// Returns whether element a at index i comes before b at index j.
 static inline bool before(const VALUE_T a, const IDX_T i, const VALUE_T b, const IDX_T j) {
   const bool first = LARGEST ? less(b, a) : less(a, b);
   const bool second = LARGEST ? less(a, b) : less(b, a);
@@ -48,7 +48,7 @@ __kernel void top_k_blocks(IN(DATA_T, x), OUT(int, list), const IDX_T n, const I
   for (IDX_T i = id * run; i < end; ++i) {
     const VALUE_T v = VALUE(i);
     IDX_T p = filled;
-    // Those in the list have lower places, so that they come first among equals.
+    // Listed elements have lower indices, so they come first among equals.
     while (p > 0 && before(v, i, VALUE(to[p - 1]), to[p - 1])) {
       if (p < kept) to[p] = to[p - 1];
       --p;
@@ -65,7 +65,7 @@ __kernel void top_k_merge(IN(DATA_T, x), IN(int, list), OUT(int, merged), const 
                           const IDX_T run) {
   LINE
   const IDX_T kept = min(run, k), own = id / kept, p = id - own * kept;
-  // In 64 bits: work-items behind the last run are there, too.
+  // In 64 bits: there are work-items past the last run.
   if ((size_t)own * run >= (size_t)n || p >= LENGTH(own)) return;
   __global const int *const lists = AT(list) + line * capacity;
   const IDX_T other = own ^ 1;
@@ -97,7 +97,7 @@ __kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(
 
 #define ENTRY(place) LOAD(x, (place) * inner)
 
-// Moves the place at node p of a heap of `size` down to where nothing below comes after it.
+// Sifts the entry at node p of a heap of `size` down.
 static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
                              __global const DATA_T *x, const IDX_T inner) {
   const IDX_T place = heap[p];
@@ -135,7 +135,7 @@ void top_k_cpu(IN(DATA_T, x), OUT(int, list), OUT(DATA_T, values), OUT(long, ind
   VALUE_T worst = LOAD(from, heap[0] * inner);
   for (IDX_T i = k; i < n; ++i) {
     const VALUE_T v = LOAD(from, i * inner);
-    // Those in the heap have lower places, so that they come first among equals.
+    // Elements of the heap have lower indices, so they come first among equals.
     if (LARGEST ? less(worst, v) : less(v, worst)) {
       heap[0] = i;
       sift_down(heap, 0, k, from, inner);

@@ -1,4 +1,4 @@
-// EyeLike: ONE (its bits) on the k-th diagonal. Work-item (column, row).
+// EyeLike: ONE (the bits of 1) on the k-th diagonal, else 0. Work-item (column, row).
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

@@ -1,4 +1,4 @@
-// Writes one element everywhere: ConstantOfShape, the border of Pad, the mask of Dropout.
+// Fills a buffer with one scalar (ConstantOfShape, Pad border, Dropout mask).
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

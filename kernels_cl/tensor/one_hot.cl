@@ -15,7 +15,7 @@ __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), 
   if (at >= depth * inner) return;
   const IDX_T d = at / inner, r = at % inner;
 #if IS_FLOAT
-  // What is no number, or very large, is nowhere on.
+  // NaN and very large indices match no position.
   const VALUE_T v = LOAD(AT(indices), o * inner + r);
   const long index = fabs(v) < 1e9f ? (long)v : LONG_MIN;
 #else

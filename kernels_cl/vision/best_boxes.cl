@@ -1,25 +1,25 @@
-// NonMaxSuppression: of each class the boxes that no better one overlaps by too much, best first, and
-// -1 behind them. Work-item (batch * class): candidates are taken from a heap, the best first, and
-// kept where those kept so far leave them; so none is looked at once enough are kept.
+// NonMaxSuppression: per class the best boxes that do not overlap a better one by too much, best first,
+// then -1. Work-item (batch * class): candidates are popped from a heap, best first, and kept if no kept
+// box overlaps them; so the rest is not examined once enough are kept.
 #include "common/base.clh"
 #ifndef CENTRES
 #define CENTRES 0
 #endif
-// Intersections are compared as the reference rounds them.
+// No contraction: intersections must round as the reference's.
 #pragma OPENCL FP_CONTRACT OFF
 
-// Whether box i of score a comes before box j of score b: by the score, NaN last, then by number.
+// Returns whether box i of score a comes before box j of score b: by score, NaN last, then by index.
 static inline bool before(const float a, const IDX_T i, const float b, const IDX_T j) {
   const bool first = a > b || (a == a && b != b);
   const bool second = b > a || (b == b && a != a);
   return first || (!second && i < j);
 }
 
-// Where one is NaN the area of its box is, too, or 0.
+// If an operand is NaN, so is the area of its box, or it is 0.
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
-// From where to where a box reaches along an axis: 0 or 1.
+// Lower and upper bound of a box along an axis, 0 or 1.
 static inline float low(__global const float *const box, const int axis) {
   const float a = box[axis], b = box[axis + 2];
   return CENTRES ? a - b / 2 : LESSER(a, b);
@@ -45,11 +45,11 @@ static inline bool overlaps(__global const float *const a, __global const float 
                             const float overlap) {
   const float common = common_size(a, b, 1) * common_size(a, b, 0);
   const float limit = (area(a) + area(b) - common) * overlap;
-  // Boxes without an area have nothing in common; where infinite ones do, it has no share.
+  // Boxes without area do not overlap; the IoU of infinite boxes is not defined.
   return common > 0.0f && common > limit;
 }
 
-// Lets the entry at `root` sink to its place in a heap of n places, the best at its top.
+// Sifts the entry at `root` down a heap of n entries, the best at its top.
 static inline void sink(__global int *const heap, __global const float *const scores, IDX_T root,
                         const IDX_T n) {
   const IDX_T place = heap[root];

@@ -1,9 +1,9 @@
-// GridSample: y[n, c, p] is x[n, c] at the place that grid[n, p] names, in [-1, 1] along each axis,
-// last axis first. Work-item (p, n): all channels have the same elements and weights; on CPUs (block of
-// BLOCK positions, n), which keeps these.
+// GridSample: y[n, c, p] is x[n, c] interpolated at grid[n, p], in [-1, 1] along each axis, last axis
+// first. Work-item (p, n): all channels share elements and weights; on CPUs (block of BLOCK positions,
+// n), which stores these.
 //   RANK     2 or 3 axes
 //   TAPS     elements along each axis: 1 nearest, 2 linear, 4 cubic
-//   PADDING  what lies outside: 0 zeros, 1 the edge, 2 the reflection
+//   PADDING  values outside: 0 zeros, 1 the edge, 2 the reflection
 //   CORNERS  -1 and 1 are the centres of the outer elements, not their edges
 #include "common/base.clh"
 #include "common/storage.clh"
@@ -30,7 +30,7 @@ static inline float reflected(const float x, const float low, const float high) 
   return (x < low) == even ? low + rest : high - rest;
 }
 
-// The elements at a place along an axis, -1 for none, and their weights.
+// Elements around a coordinate along an axis, -1 for none, and their weights.
 static void taps(const float where, const IDX_T size, IDX_T *index, float *weight) {
   const float low = CORNERS ? 0.0f : -0.5f, high = CORNERS ? size - 1.0f : size - 0.5f;
   float x = CORNERS ? (where + 1.0f) / 2.0f * (size - 1) : ((where + 1.0f) * size - 1.0f) / 2.0f;
@@ -38,13 +38,13 @@ static void taps(const float where, const IDX_T size, IDX_T *index, float *weigh
   x = rint(x);
 #endif
 #if PADDING == 1
-  // A cubic place outside still has its own weights; where all of its taps are the border it stops.
+  // A cubic coordinate outside keeps its weights; it is clamped where all taps are the border.
   const float reach = TAPS == 4 ? 4.0f : 0.0f;
   if (x < low || x > high) x = clamp(x, -reach, size - 1.0f + reach);
 #elif PADDING == 2
   x = reflected(x, low, high);
 #endif
-  // A place that is no number, or far outside, has no element.
+  // NaN and far coordinates have no elements.
   const bool near = fabs(x) < 1e9f;
   const float start = near ? floor(x) : 0.0f;
   const float t = x - start;

@@ -1,5 +1,5 @@
-// MaxRoiPool: each region of an image as a grid of bins, each its largest pixel (NaN if any is),
-// 0 where it has none.
+// MaxRoiPool: divides each region of an image into a grid of bins; each is its maximum (NaN if any pixel
+// is), 0 if it is empty.
 // Work-item (bin column, bin row, region * channel); a region is (image, x1, y1, x2, y2).
 #include "common/base.clh"
 #include "common/math.clh"
@@ -7,7 +7,7 @@
 #ifndef DATA_T
 #define DATA_T float
 #endif
-// The nearest pixel; far outside where it is no number, or further than indices reach.
+// Nearest pixel; NaN and numbers beyond the index range are far outside.
 #define FAR 268435456.0f
 #define PIXEL(k) (IDX_T)fmin(fmax(round(LOAD(AT(rois), region * 5 + (k)) * scale), -FAR), FAR)
 

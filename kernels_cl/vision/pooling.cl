@@ -1,9 +1,9 @@
-// Windows over up to three axes of [N * C, s0, s1, s2]: the largest element, the mean, or a norm.
-//   MAX       NaN is the largest; with INDICES: where it is in x, in row-major or column-major
+// Pooling over up to three axes of [N * C, s0, s1, s2]: maximum, mean or norm.
+//   MAX       NaN is the largest; with INDICES: its index in x, in row-major or column-major
 //             (COLUMN_MAJOR) order
-//   PADDED    a mean counts the positions in the padding, too
-//   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
-//   SPAN      elements of a row that pool_planar has in hand;  SAME_T: in the dtype of x
+//   PADDED    the divisor of a mean counts positions in the padding, too
+//   POWER, MEAN  summand, and function of the sum: LpPool's norm
+//   SPAN      elements of a row that pool_planar processes at once;  SAME_T: in the dtype of x
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/repeat.clh"
@@ -18,7 +18,7 @@
 #define POWER(v) (v)
 #define MEAN(total, count) ((total) / (VALUE_T)(count))
 #endif
-// A number as a vector, where v is one.
+// Converts a number to the type of v.
 #define LIKE(v, number) ((__typeof__(v))(number))
 #ifndef MAX
 #define MAX 1
@@ -55,8 +55,8 @@
 #define WINDOWS THREE(s), THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b), THREE(e)
 
 #if CPU
-// A row of windows is folded down first, then across, which takes w0 * w1 + w2 steps and not their
-// product: `down` is what each column of these rows of x comes to, `across` what each window does.
+// Separable pooling: rows are reduced first, then columns, in w0 * w1 + w2 steps, not their product.
+// `down` has the result of each column of these rows of x, `across` that of each window.
 typedef CAT(VALUE_T, VW) V;
 typedef V __attribute__((aligned(sizeof(VALUE_T)))) V_UNALIGNED;
 #define LOAD_V(p) (*(const V_UNALIGNED *)(p))
@@ -75,8 +75,8 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
 }
 #endif
 
-// For vector k of those that begin at element i of a row: X of a place in x, the others of `down`,
-// whose windows are 1, 2 or any number of elements apart.
+// Vector k at element i of a row: X loads from x; the others combine `down`, for windows 1, 2 or any
+// number of elements apart.
 #define START(k) V v##k = (V)(INITIAL);
 #define JOIN_X(k)                           \
   {                                         \
@@ -84,7 +84,7 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
     v##k = JOIN(v##k, TERM(element));       \
   }
 #define JOIN_1(k) v##k = JOIN(v##k, LOAD_V(p + k * VW));
-// Lanes past the last window read that one again: a stride of theirs may lead anywhere.
+// Lanes past the last window repeat it: with their stride they might read anywhere.
 #define JOIN_ANY(k)                                                                       \
   {                                                                                       \
     V element;                                                                            \
@@ -95,7 +95,7 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
     v##k = JOIN(v##k, element);                                                           \
   }
 #ifdef SIMULATOR
-// Oclgrind 21.10 crashes where it looks for uninitialised lanes of two vectors shuffled into one.
+// Oclgrind 21.10 crashes when it checks two shuffled vectors for uninitialized lanes.
 #define JOIN_2 JOIN_ANY
 #else
 #define JOIN_2(k)                                                                         \
@@ -131,7 +131,7 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
     for (; i + 4 * VW <= n; i += 4 * VW) FOLD_ACROSS(ROWS_4, JOIN_VECTOR)        \
     for (; i < n; i += VW) FOLD_ACROSS(ROWS_1, JOIN_VECTOR)                        \
   }
-// The last vector begins in the one before it.
+// The last vector overlaps the previous one.
 #define FINISH_ROW(count)                                                            \
   {                                                                                  \
     for (IDX_T i = 0; n < VW && i < n; ++i) STORE(to, i, RESULT(across[i], count)); \
@@ -140,13 +140,13 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
       STORE_Y(to + i, RESULT(LOAD_V(across + i), count));                            \
     }                                                                                \
   }
-// Of a window at an edge.
+// Finishes a window at an edge.
 #define FINISH(i) STORE(to, i, RESULT(across[i], planar * COUNTED(f2 + (i) * st2, end2, w2, dl2)));
 
 // Work-item (block of `height` rows of y).
 __kernel SINGLE_ITEM
 void pool_planar(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T height, WINDOWS) {
-  // Vectors may end past what is asked for.
+  // Padded, since the last vectors may exceed the requested elements.
   VALUE_T down[SPAN + 3 * VW], across[SPAN + VW];
   const IDX_T begin = (IDX_T)get_group_id(0) * height, last = min(begin + height, rows);
   const IDX_T reach = (w2 - 1) * dl2, chunk = (SPAN - 1 - reach) / st2 + 1;
@@ -213,7 +213,7 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
   const IDX_T p0 = p01 / o1;
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;
   const IDX_T from = plane * s0 * s1 * s2;
-  // The taps inside, since those of the padding may be many more.
+  // Only taps inside: those in the padding may be many more.
   const IDX_T end0 = count_before(f0, s0, w0, dl0), end1 = count_before(f1, s1, w1, dl1);
   const IDX_T end2 = count_before(f2, s2, w2, dl2);
   VALUE_T result = INITIAL;

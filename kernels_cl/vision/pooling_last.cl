@@ -1,8 +1,8 @@
-// Windows over up to three axes of [images, s0, s1, s2, channels]: the largest element, or the mean.
-//   MEAN    the mean; else the largest element, NaN if any is
-//   PADDED  the mean counts the positions in the padding, too
-//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
-//   pool_rows  CPUs: a work-item has a row of y, whose channels are vectors
+// Channels-last pooling over up to three axes of [images, s0, s1, s2, channels]: maximum or mean.
+//   MEAN    the mean; else the maximum, NaN if any element is
+//   PADDED  the divisor counts the positions in the padding, too
+//   x_pitch, y_pitch  stride between positions of x and of y, in elements
+//   pool_rows  CPUs: a work-item has a row of y, in vectors of channels
 //   pool_last  work-item (x, y, z): channel, position, image
 #ifndef T_VW
 #define T_VW 8
@@ -18,7 +18,7 @@
 #define SIZES \
   const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
 
-// The result `v` of the window of position (p0, p1, p2), of what READ reads at an offset of the image.
+// Computes the result `v` of the window of position (p0, p1, p2); READ loads at an offset of the image.
 #define TAPS(a) count_before(f##a, in##a, kernel##a, dilation##a)
 #define COUNTED_ALONG(a) COUNTED(f##a, in##a + (PADDED ? end##a : 0), kernel##a, dilation##a)
 #define POOL(READ)                                                                          \

@@ -1,12 +1,12 @@
 // Resize along one axis of [outer, size, inner]: work-item (position in [outputs, inner], outer); on
 // CPUs one with `share` elements of y, row by row of [outer * outputs, inner].
-// INDICES holds the elements that each output is made of, WEIGHTS their shares.
-//   x_pitch, y_pitch  from `inner` elements of x, or of y, to the next: other tensors may lie between
-//   resize_copy  one element each, whatever its dtype
-//   resize       `taps` elements each, computed in float32; EXTRAPOLATE: an output that lies outside
-//                has no weights but a value, in `values`
+// INDICES holds the source elements of each output, WEIGHTS their weights.
+//   x_pitch, y_pitch  stride between rows of `inner` elements of x and of y, in elements
+//   resize_copy  one source element each, any dtype
+//   resize       `taps` source elements each, computed in float32; EXTRAPOLATE: an output outside has no
+//                weights but a value, in `values`
 //   resize_planes, resize_planes_copy  CPUs: the last two axes at once, a work-item with `height` rows
-//                of y. What rows of x each is made of becomes a `line` of float32, then a row of y
+//                of y. The rows of x of an output row are combined into a float32 `line`, then a row of y
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -23,8 +23,8 @@
 #define VALUES_INPUT
 #endif
 
-// Declares `row` of [outer * outputs, inner], `outer`, `k`, the output along the axis, and the `n`
-// elements of it, from `i` on, that are next.
+// Declares `row` of [outer * outputs, inner], `outer`, `k`, the output index along the axis, and the
+// next `n` elements of it, from `i` on.
 #if CPU
 #define PIECE 256
 #define EACH_PIECE                                                                            \
@@ -40,7 +40,7 @@
   if (at < outputs * inner)
 #endif
 
-// to[i] becomes `value` and the weighted elements of `taps` rows of x, ROW(t).
+// to[i] = `value` + weighted sum of `taps` rows of x, ROW(t).
 #define ADD_ROWS(to, n, value, taps, weights, ROW)                                            \
   if ((taps) == 2) {                                                                          \
     const float w0 = (weights)[0], w1 = (weights)[1], start = value;                          \
@@ -58,7 +58,7 @@
 #define PLANES                                                                                \
   const IDX_T size, const IDX_T width, const IDX_T outputs_down, const IDX_T outputs,         \
       const IDX_T rows, const IDX_T height
-// Declares `plane` and `k`, the output down its columns, of each row of y.
+// Declares `plane` and `k`, the output row, of each row of y.
 #define EACH_ROW                                                                              \
   const IDX_T begin = get_group_id(0) * height, end = min(begin + height, rows);              \
   IDX_T plane = begin / outputs_down, k = begin - plane * outputs_down;                       \

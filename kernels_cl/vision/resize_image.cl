@@ -1,19 +1,19 @@
-// ResizeImage: an image of bytes resampled as Pillow does, in whole numbers: along its rows, to bytes
-// again, then down its columns, to floats in their place in a batch.
-//   columns, rows                 the first byte that each output is made of, of `taps`
-//   column_weights, row_weights   [outputs, taps], shares in units of 2^-22
-//   colours                       of each channel: a scale, what is added, and what lies around
-//   place                         which image of the batch it is, and where its corner lies
-// Between the passes lie planes, [3, height, outputs].
+// ResizeImage: resamples an image of bytes as Pillow does, in integers: first along rows, to bytes, then
+// down columns, to floats in a batch.
+//   columns, rows                 first source pixel of each output, of `taps`
+//   column_weights, row_weights   [outputs, taps], in units of 2^-22
+//   colours                       per channel: scale, offset, and value of the border
+//   place                         image of the batch, and coordinates of the corner
+// Between the passes are planes, [3, height, outputs].
 #include "common/base.clh"
 #include "common/index.clh"
-// A program has one kernel, the one that PART counts; without it all of them.
+// A program has the one kernel of number PART; without PART all of them.
 #ifndef PART
 #define PART -1
 #endif
 #define HAS(part) (PART < 0 || PART == part)
 #define BITS 22
-// PoCL calls a function for each vload and convert.
+// PoCL makes a call of each vload and convert.
 typedef uchar4 __attribute__((aligned(1))) BYTES4;
 typedef uchar8 __attribute__((aligned(1))) BYTES8;
 typedef int4 __attribute__((aligned(4))) INTS4;
@@ -57,9 +57,8 @@ __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, colum
 #endif
 
 #if HAS(1)
-// The weights of each output as `image_columns_cpu` reads them: one for each byte of `vectors` groups
-// of four pixels. The first of them is moved back where they would reach behind the row.
-// Work-item (byte, output).
+// Weights of each output for `image_columns_cpu`: one per byte of `vectors` groups of four pixels. The
+// first group is moved back if the groups would exceed the row. Work-item (byte, output).
 __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), IN(int, column_weights),
                           OUT(long, status), const IDX_T width, const IDX_T taps,
                           const IDX_T vectors) {
@@ -76,7 +75,7 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
 #endif
 
 #if HAS(2)
-// Of four pixels the bytes 0 to 7 and 8 to 11.
+// Bytes 0 to 7, and 8 to 11, of four pixels.
 #define MULTIPLY(i)                                                                       \
   low##i += WIDEN(int8, READ(BYTES8, p##i + 12 * j)) * low;                                 \
   high##i += WIDEN(int4, READ(BYTES4, p##i + 12 * j + 8)) * high;
@@ -129,8 +128,8 @@ void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN
 }
 #endif
 
-// `high` and `wide` are sizes of an image of the batch along `rows` and `columns`; an element lies at
-// these steps, whichever axes are last there.
+// `high` and `wide` are the sizes of an image of the batch along `rows` and `columns`; elements have
+// these strides, channels first or last.
 #define LINE(image, c, y) (((image) * 3 * high * wide) + (c) * step_c + (y) * step_y)
 #define PLACE(axis, most) clrt_length(AT(place)[axis], most, AT(place_status))
 #define ROW_PARAMS                                                                        \
@@ -166,7 +165,7 @@ __kernel void image_rows(ROW_PARAMS) {
 #endif
 
 #if HAS(4)
-// Work-item (row of the batch, channel). The last vector begins in the one before it.
+// Work-item (row of the batch, channel). The last vector overlaps the previous one.
 __kernel SINGLE_ITEM
 void image_rows_cpu(ROW_PARAMS) {
   const IDX_T y = get_global_id(0), c = get_global_id(1);
@@ -188,7 +187,7 @@ void image_rows_cpu(ROW_PARAMS) {
       to[x * step_x] = TO_BYTE(sum_of_column(p + x, w, outputs, taps)) * scale + more;
     return;
   }
-  // PoCL loses a kernel with vectors of 16 floats once it is in its cache, where it has AVX2 only.
+  // PoCL cannot load a kernel with vectors of 16 floats from its cache with AVX2 only.
   for (IDX_T next = 0; next < outputs; next += 8) {
     const IDX_T x = next + 8 <= outputs ? next : outputs - 8;
     int8 sum = HALF;

@@ -1,8 +1,8 @@
-// RoiAlign: each region of an image as a grid of bins, each the mean or the largest of samples
-// between pixels. Work-item (bin column, bin row, region * channel); on CPUs (bin row, region), since
-// all channels have the same samples.
-//   MAX         the largest product of a pixel and its weight, as ONNX has it
-//   HALF_PIXEL  pixels lie at halves
+// RoiAlign: divides each region of an image into a grid of bins; each is the mean or the maximum of
+// interpolated samples. Work-item (bin column, bin row, region * channel); on CPUs (bin row, region),
+// since all channels have the same samples.
+//   MAX         maximum of the products of pixels and weights, as ONNX defines it
+//   HALF_PIXEL  pixel centres are at halves
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/math.clh"
@@ -15,8 +15,8 @@
 #endif
 #define FAR 1e9f
 
-// Of `count` samples at start + (i + 0.5) * step, with a step of 0.5 to 1: the first that may lie on
-// an image of `size`, and one past the last. A start that is no number, or far outside, has none.
+// Range of the `count` samples at start + (i + 0.5) * step, step 0.5 to 1, that may be inside an image of
+// `size`. A NaN or far start has none.
 static inline int2 samples_near(const float start, const float step, const float count,
                                 const IDX_T size) {
   if (!(fabs(start) < FAR && count >= 1.0f && count < FAR)) return (int2)(0);
@@ -24,14 +24,14 @@ static inline int2 samples_near(const float start, const float step, const float
                             0.0f, count));
 }
 
-// Where the pixels around a place are in a plane, and their shares; false where it is not on the image.
+// Offsets in a plane of the pixels around a point, and their weights; false if it is outside.
 static inline bool find_corners(float v, float u, const IDX_T height, const IDX_T width, IDX_T *at,
                                 float *share) {
   if (!(height > 0 && width > 0 && v >= -1.0f && v <= height && u >= -1.0f && u <= width))
     return false;
   v = clamp(v, 0.0f, height - 1.0f);
   u = clamp(u, 0.0f, width - 1.0f);
-  // Floats round sizes above 2^24, perhaps to the next larger.
+  // Clamped: float rounds sizes above 2^24, perhaps up.
   const IDX_T v0 = min((IDX_T)v, height - 1), u0 = min((IDX_T)u, width - 1);
   const IDX_T v1 = min(v0 + 1, height - 1), u1 = min(u0 + 1, width - 1);
   const float b = v - v0, a = u - u0;
@@ -63,7 +63,7 @@ static inline bool find_corners(float v, float u, const IDX_T height, const IDX_
   const float down = ratio > 0 ? ratio : fmax(ceil(bin_high), 0.0f);                          \
   const float across = ratio > 0 ? ratio : fmax(ceil(bin_wide), 0.0f);
 
-// Declares where the samples of a bin of it begin, and which of them are looked at.
+// Declares the start of a bin's samples, and the range of those inside.
 #define BIN(row, column)                                                                      \
   const float v_start = top + (row) * bin_high, u_start = left + (column) * bin_wide;         \
   int2 lines = (int2)(0, ratio), places = (int2)(0, ratio);                                   \
@@ -116,7 +116,7 @@ static inline void join_samples(float *sums, __global const DATA_T *from, const 
                                 const IDX_T plane, const IDX_T *at, const float *share,
                                 const IDX_T count) {
   for (IDX_T c = 0; c < channels; ++c, from += plane) {
-    // Four sums, of which none waits for another.
+    // Four independent sums.
     float v0 = NONE, v1 = NONE, v2 = NONE, v3 = NONE;
     for (IDX_T k = 0; k < count * 4; k += 4) {
       v0 = JOIN(v0, share[k] * LOAD(from, at[k]));
