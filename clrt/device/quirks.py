@@ -35,90 +35,91 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "needs-linker",
         r"Portable Computing Language",
-        "the device is unusable where no `ld` is on the PATH, on Linux",
+        "the device is unusable on Linux if no `ld` is on the PATH",
         "PoCL 3.0 aborts the process when it links its first kernel without binutils' ld",
     ),
     Quirk(
         "costly-binaries",
         r"Portable Computing Language",
         "programs are written to the disk cache when the device is idle",
-        "PoCL 3.0 compiles each kernel once more for its binary: 1.6 s for the nine of MiniLM, and "
-        "no launch is made meanwhile; of what it has compiled it keeps files of its own",
+        "PoCL 3.0 recompiles each kernel for its binary: 1.6 s for the nine kernels of MiniLM, in "
+        "which no launch runs; PoCL has its own cache of compiled kernels",
     ),
     Quirk(
         "slow-builtins",
         r"Portable Computing Language",
         "kernels use common/math.clh, never builtins, in hot loops",
-        "PoCL 3.0 on AVX2: exp 5.1 ns an element against 0.2 ns for the polynomial",
+        "PoCL 3.0 on AVX2: exp takes 5.1 ns per element, the polynomial 0.2 ns",
     ),
     Quirk(
         "slow-launches",
         r"Portable Computing Language",
         "chosen after other implementations for the same kind of device",
-        "PoCL 3.0 wakes its threads for each kernel: MiniLM takes 1.9 ms at 1 x 16 and 7.9 at "
-        "1 x 128, on Intel's runtime 1.3 and 7.2, which compiles in half the time, too",
+        "PoCL 3.0 wakes its threads for each kernel: MiniLM takes 1.9 ms at 1 x 16 and 7.9 ms at "
+        "1 x 128; Intel's runtime takes 1.3 ms and 7.2 ms, and compiles in half the time",
     ),
     Quirk(
         "takes-assembler",
         r"Portable Computing Language|Intel\(R\) OpenCL$",
-        "kernels use the CPU's matrix unit by its instructions, where it has one",
-        "PoCL 3.0 and Intel's runtime of 2026 assemble AMX in kernels, and no builtin is in both",
+        "kernels use the CPU's matrix unit by inline assembler",
+        "PoCL 3.0 and Intel's runtime of 2026 accept inline assembler with AMX, and have no builtin "
+        "in common",
     ),
     Quirk(
         "no-assembler-beside-barriers",
         r"Portable Computing Language",
-        "matrix units of GPUs that are used by assembler are not tried",
-        "PoCL 6.0 on LLVM 18 ends the process when it compiles a kernel that has a barrier and "
-        '`__asm__ volatile("nop")`: "CallBase::getArgOperand: Out of bounds"; without a barrier it '
-        "runs, and PoCL 3.0 takes both",
+        "GPU matrix units that need inline assembler are not used",
+        "PoCL 6.0 on LLVM 18 aborts the process when it compiles a kernel with a barrier and "
+        '`__asm__ volatile("nop")`: "CallBase::getArgOperand: Out of bounds"; without a barrier '
+        "the kernel works, and PoCL 3.0 compiles both",
         driver=r"^6\.",
     ),
     Quirk(
         "computes-while-waiting",
         r"Intel\(R\) OpenCL$",
-        "where a model uses some of the cores, its end is looked for, not waited for",
-        "Intel's runtime of 2026 lends the thread that waits to the device: on one of two cores "
-        "40 ms and 2.0 s of CPU time a second, without a wait 71 ms and 1.05",
+        "the end of a run that uses some of the cores is polled, not waited for",
+        "Intel's runtime of 2026 computes on the waiting thread, too: a run on one of two cores "
+        "takes 40 ms and 2.0 s of CPU time per second, with polling 71 ms and 1.05 s",
     ),
     Quirk(
         "stays-behind-in-forks",
         r"Portable Computing Language",
-        "a fork of a process that has used it gets an error",
-        "PoCL 3.0's threads are not in the fork: its first command there waits forever",
+        "a forked process that uses the device of its parent gets an error",
+        "PoCL 3.0's threads do not exist in the fork: its first command waits forever",
     ),
     Quirk(
         "counts-small-units",
         r"Intel\(R\) OpenCL (HD )?Graphics",
-        "eight compute units count as one where launches are shared out",
-        "not measured: Intel's occupancy calculator has a work-group on 8 or 16 execution units "
-        "of a core, each of which the runtime counts: 512 of an Arc A770, which has 32 cores",
+        "eight compute units count as one core in the partition of launches",
+        "not measured: Intel's occupancy calculator runs a work-group on the 8 or 16 execution "
+        "units of a core; the runtime counts each, 512 for an Arc A770, which has 32 cores",
     ),
     Quirk(
         "widens-unsigned",
         r"^rusticl$",
-        "elementwise kernels make an int64 of an int32 by its halves",
-        "Mesa 22.3.6 takes an int32 that was made an int64 to be above every constant: -1 < 0, < 5 "
-        "and >> 63 are 0; right for an int64 that was read, for an int16, and in Mesa 25.0.7",
+        "elementwise kernels compose an int64 from an int32 by its 32-bit halves",
+        "Mesa 22.3.6 compiles comparisons of an int32 widened to int64 as if it were unsigned: of "
+        "-1, < 0, < 5 and >> 63 are 0; correct for a loaded int64, an int16, and in Mesa 25.0.7",
         driver=r"^22\.",
     ),
     Quirk(
         "no-nested-barriers",
         r"^rusticl$",
-        "kernels have functions with barriers inlined that other functions call",
-        "Mesa 25.0.7 ends the process when it compiles one that is called so; 22.3.6 takes it",
+        "functions with barriers that other functions call are inlined",
+        "Mesa 25.0.7 aborts the process when it compiles such a call; 22.3.6 compiles it",
     ),
     Quirk(
         "simulator",
         r"Oclgrind",
-        "never chosen unless asked for by name; programs are built unoptimised",
-        "Oclgrind 21.10 interprets every instruction, and stops at llvm.abs and freeze, which its "
-        "own optimiser makes",
+        "chosen only by name; programs are built without optimization",
+        "Oclgrind 21.10 interprets every instruction, and aborts at llvm.abs and freeze, which its "
+        "own optimizer generates",
     ),
     Quirk(
         "translation-layer",
         r"OpenCLOn12",
         "chosen after every vendor driver",
-        "it hides the device that the vendor's own driver shows",
+        "it hides the device that the vendor's own driver exposes",
     ),
 )
 
