@@ -62,8 +62,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "takes-assembler",
         r"Portable Computing Language|Intel\(R\) OpenCL$",
         "kernels use the CPU's matrix unit by inline assembler",
-        "PoCL 3.0 and Intel's runtime of 2026 accept inline assembler with AMX, and have no builtin "
-        "in common",
+        "PoCL 3.0 and Intel's runtime of 2026 accept inline assembler with AMX, and have no "
+        "builtin in common",
     ),
     Quirk(
         "no-assembler-beside-barriers",

@@ -121,11 +121,13 @@ class _Parser:
             self.token, self._end = self.token[:-1], self._end - 1
 
     def error(self, position: int, what: str) -> ModelError:
+        """Returns the error for an invalid part of the text that starts at `position`."""
         line = self.text.count("\n", 0, position) + 1
         near = self.text[position : position + 20]
         return ModelError(f"IR text, line {line}: {what} at {near!r}.")
 
     def take(self, *kinds: str) -> str:
+        """Consumes the next token, of one of these kinds or any if there are none; returns it."""
         kind, token = self.kind, self.token
         if kind not in kinds if kinds else kind == "end":
             expected = " or ".join(kinds) or "more"
@@ -135,10 +137,12 @@ class _Parser:
         return token
 
     def expect(self, token: str) -> None:
+        """Consumes a name or mark; raises ModelError if the next token is another."""
         if not self.accept(token):
             raise self.error(self.position, f"expected {token!r}")
 
     def accept(self, token: str) -> bool:
+        """Consumes a name or mark if it is the next token; returns whether it was."""
         if self.token == token and self.kind in ("name", "mark"):
             self._advance()
             return True
@@ -148,6 +152,7 @@ class _Parser:
         return _unquoted(self.take("string"))
 
     def graph(self) -> Graph:
+        """Parses a graph, or a subgraph, with its own declarations."""
         outer_values, self.values = self.values, {}
         self.expect("graph")
         name = self.string()
@@ -177,6 +182,7 @@ class _Parser:
         return _unquoted(token) if quoted else token
 
     def declare(self) -> Value:
+        """Parses `%name: type` and declares the value."""
         name = self.value_name()
         self.expect(":")
         value = Value(name, self.type())
@@ -186,6 +192,7 @@ class _Parser:
         return value
 
     def reference(self) -> Value:
+        """Parses the name of a declared value; returns the value."""
         position = self.position
         name = self.value_name()
         if name not in self.values:
@@ -193,6 +200,7 @@ class _Parser:
         return self.values[name]
 
     def type(self) -> TensorType:
+        """Parses a tensor type, such as `float32[batch,8]`, or a container type."""
         with self._deeper():
             name = self.take("name")
             if name in ("sequence", "optional", "map"):
@@ -235,6 +243,7 @@ class _Parser:
         return self.text[start : self._consumed_end]
 
     def constant(self) -> None:
+        """Parses a constant after `const`: a declaration, and its elements, key or `...`."""
         value = self.declare()
         if not value.type.is_static:
             raise self.error(self.position, "the dims of a constant must be numbers")
@@ -249,6 +258,7 @@ class _Parser:
         value.type = TensorType(value.dtype, value.shape, known)
 
     def data(self, type_: TensorType) -> Array:
+        """Parses the elements of a constant: a nested list, or a single element."""
         if self.token == "[" and self.kind == "mark":
             text = self.bracketed()
         else:
@@ -281,6 +291,7 @@ class _Parser:
         return self.kind in ("name", "mark") and self.token in ("const", "return", "}")
 
     def node(self) -> Node:
+        """Parses `outputs = Op{attributes}(inputs) @"name"`."""
         outputs = [self.declare()]
         while self.accept(","):
             outputs.append(self.declare())
@@ -297,6 +308,7 @@ class _Parser:
         return Node(name, op, inputs, outputs)
 
     def op(self) -> IrOp:
+        """Parses the name of an op and its attributes in braces."""
         position = self.position
         name = self.take("name")
         try:
@@ -315,6 +327,7 @@ class _Parser:
         return cls(**attributes)
 
     def attribute(self) -> Any:
+        """Parses an attribute: string, number, list, dtype, graph, op or elementwise step."""
         with self._deeper():
             if self.kind == "string":
                 return self.string()
@@ -337,6 +350,7 @@ class _Parser:
             return ElementwiseStep(op, self.operands()) if self.accept("(") else op
 
     def operands(self) -> tuple[int, ...]:
+        """Parses the operand indices of an elementwise step, up to the closing parenthesis."""
         args = []
         while not self.accept(")"):
             position, text = self.position, self.take("number")

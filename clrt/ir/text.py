@@ -88,6 +88,7 @@ def _op(op: IrOp, store: Store) -> str:
 
 
 def _attribute(value: Any, store: Store) -> str:
+    """Returns the text of an attribute's value."""
     match value:
         case DType():
             return value.value

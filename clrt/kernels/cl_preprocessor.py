@@ -53,6 +53,7 @@ class _Define:
     """A #define or #undef directive, tokenized on demand: most never affect a parameter list.
 
     Attributes:
+        name: Name of the macro.
         text: The directive without its keyword.
         ends: Whether it is #undef.
     """

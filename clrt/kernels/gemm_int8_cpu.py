@@ -88,6 +88,7 @@ class Int8Weights:
         return numbers.reshape(-1)
 
     def _pack(self, array: Array) -> Array:
+        """Packs levels into panels, uint8 [panel, `record`]."""
         panels, groups = ceil_div(self.n, WIDTH), self.depth // _DOT_DEPTH
         levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
         levels[: self.n, : self.k] = self.columns(array)
@@ -180,6 +181,7 @@ def _emit(
     defines: Mapping[str, Define],
     levels: Mapping[str, Any],
 ) -> list[Launch]:
+    """Returns the launches, with macros `defines` and the arguments `levels` for A's values."""
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)

@@ -27,6 +27,7 @@ class Param:
     """One parameter of a kernel.
 
     Attributes:
+        name: Name in the source.
         type: OpenCL C type of the number, or of the tensor's elements.
         access: "read", "write" or "update" for a tensor; None for a number.
     """

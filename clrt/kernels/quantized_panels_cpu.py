@@ -134,6 +134,7 @@ class QuantizedPanels:
         return records
 
     def _pack_panels(self, records: Array, rows: DecodedRows) -> None:
+        """Packs decoded rows, zero-padded to whole panels, into `records` [panel, block, bytes]."""
         panels = len(records)
         count, k = rows.levels.shape
         levels = rows.levels

@@ -78,7 +78,9 @@ class EnvVar(Generic[T]):
     """One environment variable, re-read at each `get`.
 
     Attributes:
+        name: Name of the variable.
         parse: Converts the text to a value; raises ValueError if it is invalid.
+        default: Value if the variable is unset or empty.
         help: One sentence for messages and the documentation.
     """
 

@@ -230,6 +230,7 @@ def _read_tensors(
 def _tensor(
     file: Path, name: str, shape: tuple[int, ...], code: int, start: int, mapped: Bytes
 ) -> GgufTensor:
+    """Returns a tensor as a view of the mapped file, after checks of its type and size."""
     kind = BLOCK_TYPES.get(code)
     if kind is None:
         raise UnsupportedError(

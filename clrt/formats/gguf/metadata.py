@@ -221,6 +221,7 @@ class Metadata(Mapping[str, MetadataValue]):
         return result
 
     def _decode(self, key: str, span: _FieldSpan) -> MetadataValue:
+        """Decodes a value from its byte range."""
         kind, count, start, stop = span
         if kind == _TEXT:
             texts = self._texts(key, max(count, 1), start, stop)
