@@ -1,4 +1,4 @@
-"""Says what is in images, by a model such as ViT, ConvNeXT or MobileNet.
+"""Classifies images by a model such as ViT, ConvNeXT or MobileNet.
 
     python examples/classify_images.py MODEL IMAGE...
 

@@ -1,4 +1,4 @@
-"""Finds things in an image, and draws boxes around them: DETR, YOLOS, or heads as YOLO's.
+"""Detects objects in an image, and draws boxes around them: DETR, YOLOS, or YOLO heads.
 
 python examples/detect_things.py MODEL IMAGE BOXES.png
 """

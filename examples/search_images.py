@@ -1,4 +1,4 @@
-"""Finds the images that a text describes, by CLIP: both have vectors in one space.
+"""Searches images by a text, by CLIP: texts and images have vectors in one space.
 
     python examples/search_images.py MODEL "a cat on a sofa" IMAGE...
 

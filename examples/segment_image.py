@@ -1,4 +1,4 @@
-"""Colours the pixels of an image by what they show, by a model such as SegFormer.
+"""Segments an image by class and colours the classes, by a model such as SegFormer.
 
 python examples/segment_image.py MODEL IMAGE OVERLAY.png
 """

@@ -1,4 +1,4 @@
-"""Makes the toy where it is not yet there, and talks to it."""
+"""Trains the toy model unless it exists, and chats with it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def is_there(folder: Path) -> bool:
-    """Whether the toy lies there as this version of the example and of Python make it."""
+    """Returns whether the folder holds the toy model of this version of the example and Python."""
     stamp = folder / _STAMP
     return stamp.is_file() and stamp.read_text("utf-8") == _stamp()
 
 
 def build(folder: Path, console: Console) -> None:
-    """Trains the toy and writes its folder."""
+    """Trains the toy model and writes its folder."""
     taught = facts()
     tokenizer = make_tokenizer(taught, VOCABULARY)
     sizes = Geometry(tokenizer.get_vocab_size())
@@ -81,7 +81,7 @@ def build(folder: Path, console: Console) -> None:
 
 
 def _stamp() -> str:
-    """Tells apart what the toy is made from."""
+    """Returns a fingerprint of the sources and settings that the toy model is trained from."""
     found = hashlib.sha256(sys.version.encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
         found.update(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Trains the toy, and writes it as a Hugging Face folder."""
+"""Trains the toy model, and writes it as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AGAIN = 0.15
 
 
 def make_tokenizer(taught: list[Fact], vocabulary: int) -> Tokenizer:
-    """A byte-level tokenizer with tokens for what the texts often have."""
+    """Trains a byte-level BPE tokenizer on the texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -55,7 +55,7 @@ def make_tokenizer(taught: list[Fact], vocabulary: int) -> Tokenizer:
 
 
 class _Teacher:
-    """Draws chats about facts."""
+    """Samples chats about facts."""
 
     def __init__(self, tokenizer: Tokenizer, taught: list[Fact], rows: int, seed: int) -> None:
         self._rows = rows
@@ -77,14 +77,14 @@ class _Teacher:
         self._last = 0
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Tokens, the ones behind each, and which of those are of answers."""
+        """Returns tokens, next tokens as targets, and a mask of the targets in answers."""
         drawn = [self._row() for _ in range(self._rows)]
         tokens = np.array([row for row, _ in drawn])
         answers = np.array([kinds for _, kinds in drawn])
         return tokens[:, :-1], tokens[:, 1:], answers[:, 1:]
 
     def _row(self) -> tuple[list[int], list[bool]]:
-        """Chats one behind the other. What is left of a long answer begins the next row."""
+        """Concatenates chats to a row; the rest of a long answer starts the next row."""
         size = _LENGTH + 1
         tokens, self._rest = self._rest, []
         kinds = [True] * len(tokens)
@@ -116,11 +116,11 @@ def train(
     rows: int = 16,
     told: Callable[[int, float], object] = lambda step, loss: None,
 ) -> Weights:
-    """Weights that know the facts. The same arguments give the same ones on one machine.
+    """Trains weights on the facts; deterministic on one machine.
 
     Args:
-        rows: Texts of a step.
-        told: Is called behind each step, with its number from 1 on and its loss.
+        rows: Texts per step.
+        told: Called after each step with its number, from 1, and its loss.
     """
     teacher = _Teacher(tokenizer, taught, rows, seed=1)
     weights = new_weights(sizes, np.random.default_rng(0))
@@ -136,7 +136,7 @@ def train(
 
 
 def write_folder(folder: Path, tokenizer: Tokenizer, sizes: Geometry, weights: Weights) -> None:
-    """Writes a Hugging Face folder, in the place of what was there, once all of it is written."""
+    """Writes a Hugging Face folder, which replaces an existing one once it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:

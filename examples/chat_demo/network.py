@@ -1,4 +1,4 @@
-"""A small decoder in NumPy, forwards and backwards, under the names of Hugging Face's files."""
+"""A small decoder in NumPy with forward and backward pass; weights have Hugging Face's names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ THETA = 10_000.0
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a network.
+    """Sizes of a network.
 
     Attributes:
-        window: Tokens that a token sees, itself included.
+        window: Attention window in tokens, the token itself included.
     """
 
     vocabulary: int
@@ -38,7 +38,7 @@ class Geometry:
 
 
 def new_weights(sizes: Geometry, rng: np.random.Generator, dtype: type = np.float32) -> Weights:
-    """Weights before training: noise, and ones for norms."""
+    """Returns initial weights: noise, and ones for norms."""
     made: Weights = {}
 
     def add(name: str, rows: int, columns: int, scale: float = 1.0) -> None:
@@ -62,10 +62,10 @@ def new_weights(sizes: Geometry, rng: np.random.Generator, dtype: type = np.floa
 
 
 class Pass:
-    """One run of a network over texts, and the way back.
+    """Forward and backward pass of a network over texts.
 
     Args:
-        tokens: `[texts, places]`.
+        tokens: Token ids, `[texts, positions]`.
     """
 
     def __init__(self, sizes: Geometry, weights: Weights, tokens: NDArray[np.int64]) -> None:
@@ -82,10 +82,10 @@ class Pass:
         self._hidden = np.where(seen, 0, -np.inf).astype(dtype)
 
     def loss(self, targets: NDArray[np.int64], counts: NDArray[np.bool_]) -> float:
-        """The mean cross entropy of the targets that count; fills `gradients`.
+        """Computes the mean cross entropy of the counted targets; fills `gradients`.
 
         Args:
-            targets, counts: `[texts, places]`.
+            targets, counts: Token ids, and mask of the targets that count, `[texts, positions]`.
         """
         x = self._weights["model.embed_tokens.weight"][self._tokens.reshape(-1)]
         for layer in range(self._sizes.layers):
@@ -188,7 +188,7 @@ class Pass:
         return float(self._sizes.head_size**-0.5)
 
     def _heads(self, x: Floats) -> Floats:
-        """`[texts * places, hidden]` to `[texts, heads, places, size]`."""
+        """Splits heads: `[texts * positions, hidden]` to `[texts, heads, positions, size]`."""
         sizes = self._sizes
         return np.ascontiguousarray(
             x.reshape(*self._tokens.shape, sizes.heads, sizes.head_size).swapaxes(1, 2)
@@ -205,7 +205,7 @@ class Pass:
 
 
 class Adam:
-    """Steps of Adam with clipped gradients.
+    """Adam optimizer with clipped gradients.
 
     Source: D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization", 2015.
     """
@@ -220,7 +220,7 @@ class Adam:
         self._steps = 0
 
     def step(self, gradients: Mapping[str, Floats], rate: float) -> None:
-        """Changes the weights in place."""
+        """Updates the weights in place."""
         self._steps += 1
         length = sum(float(np.vdot(g, g)) for g in gradients.values()) ** 0.5
         clip = min(1.0, self._LONGEST / max(length, 1e-12))

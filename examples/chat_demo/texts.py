@@ -1,4 +1,4 @@
-"""What the toy learns: questions, and answers that lie in Python's standard library."""
+"""Training data of the toy model: questions, and answers from Python's standard library."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _LONGEST = 100
 
 @dataclass(frozen=True)
 class Fact:
-    """An answer, and the ways to ask for it.
+    """An answer and questions for it.
 
     Attributes:
-        times: How often it is taught for once of others.
+        times: Sampling weight relative to other facts.
     """
 
     questions: tuple[str, ...]
@@ -54,7 +54,7 @@ class Fact:
 
 
 def facts(modules: tuple[str, ...] = MODULES) -> list[Fact]:
-    """All that the toy is taught.
+    """Returns all facts of the training data.
 
     Args:
         modules: Those whose docstrings are among it, as far as they lie here with their sources.
@@ -73,7 +73,7 @@ def facts(modules: tuple[str, ...] = MODULES) -> list[Fact]:
 
 
 def _source(name: str) -> str:
-    """The source of a module, which is not run; empty where there is none."""
+    """Returns the source of a module without importing it; "" if there is none."""
     try:
         spec = importlib.util.find_spec(name)
         path = Path(spec.origin or "") if spec is not None else Path()
@@ -83,7 +83,7 @@ def _source(name: str) -> str:
 
 
 def _saying(name: str) -> str:
-    """The first sentence of a module's docstring."""
+    """Returns the first sentence of a module's docstring."""
     text = ast.get_docstring(ast.parse(_source(name))) or ""
     first = next((" ".join(p.split()) for p in text.split("\n\n") if "~~" not in p), "")
     for joint in (" -- ", " - ", ": "):
@@ -106,7 +106,7 @@ def _zen() -> str:
 
 
 def lines(taught: list[Fact]) -> Iterator[str]:
-    """All texts, for a tokenizer."""
+    """Returns all texts, to train a tokenizer on."""
     for fact in taught:
         yield from fact.questions
         yield fact.answer

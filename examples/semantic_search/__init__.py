@@ -1,1 +1,1 @@
-"""Searches the texts of a folder by what they mean: python -m examples.semantic_search."""
+"""Semantic search in the texts of a folder: python -m examples.semantic_search."""

@@ -1,4 +1,4 @@
-"""The model: found beside the program or in a package, loaded once, queries before passages."""
+"""The text encoder: found, loaded once, and shared by queries and passages; queries go first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBE = "The quick brown fox jumps over the lazy dog."
 
 
 def find_encoder() -> str | Path:
-    """The compiled model beside the program, or the name of one that a package carries."""
+    """Returns the compiled model beside the program, else the name of a packaged model."""
     frozen = getattr(sys, "frozen", False)
     here = Path(sys.executable if frozen else __file__).parent
     folders = [here, *([Path(sys._MEIPASS)] if hasattr(sys, "_MEIPASS") else [])]
@@ -27,14 +27,14 @@ def find_encoder() -> str | Path:
 
 @dataclass(frozen=True)
 class Device:
-    """What runs the model, as users know it."""
+    """Device that runs the model, as shown to users."""
 
     name: str
     kind: str
 
 
 class Encoder:
-    """Texts to vectors of unit length. Several threads may call it.
+    """Encodes texts as vectors of unit length; thread-safe.
 
     Args:
         model: As in `clrt.SentenceEncoder`.
@@ -55,7 +55,7 @@ class Encoder:
         self.probe = self.encode_query(_PROBE)
 
     def encode_query(self, text: str) -> FloatArray:
-        """The vector [dimension] of what a user typed. Passages wait for it."""
+        """Returns the vector [dimension] of a query, before waiting passages."""
         with self._condition:
             self._waiting += 1
         try:
@@ -66,11 +66,11 @@ class Encoder:
                 self._condition.notify_all()
 
     def encode_passages(self, texts: Sequence[str]) -> FloatArray:
-        """The vectors [len(texts), dimension] of passages, once no query is on its way."""
+        """Returns the vectors [len(texts), dimension] of passages, after all pending queries."""
         with self._condition:
             self._condition.wait_for(lambda: self._waiting == 0)
         return self._encoder.encode(texts, batch_size=len(texts), show_progress_bar=False)
 
     def close(self) -> None:
-        """Frees the device's memory."""
+        """Releases the device memory."""
         self._encoder.close()

@@ -1,4 +1,4 @@
-"""Files to plain text."""
+"""Extracts plain text from files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_TEXT = re.compile("[\x00\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
 def extract(path: Path) -> str:
-    """The text of a file, its lines ended by a newline, the pages of a PDF by a form feed.
+    """Returns the text of a file; lines end with a newline, pages of a PDF with a form feed.
 
     Args:
         path: A plain, Markdown, HTML or PDF file.
@@ -76,7 +76,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decode(data: bytes, named: str = "") -> str:
-    """Text of the encoding that its first bytes, the file, or its look says."""
+    """Decodes text by its byte-order mark, by a declared encoding, or by the likeliest one."""
     for encoding in _encodings(data, named):
         try:
             text = data.decode(encoding, "replace")
@@ -88,7 +88,7 @@ def _decode(data: bytes, named: str = "") -> str:
 
 
 def _encodings(data: bytes, named: str) -> Iterator[str]:
-    """Those that may be meant, the likeliest first."""
+    """Returns candidate encodings, the likeliest first."""
     yield from (name for mark, name in _MARKS if data.startswith(mark))
     yield "utf-8"
     if named:
@@ -105,7 +105,7 @@ def _named_encoding(data: bytes) -> str:
 
 
 def _is_junk(text: str) -> bool:
-    """Whether too much of a text is no text, or was made by another encoding."""
+    """Returns whether too much of a text is binary, or decoded by a wrong encoding."""
     control = sum(
         c not in "\t\n\r\f\x1b\x85" and unicodedata.category(c) in _NO_LETTERS for c in text
     )
@@ -114,7 +114,7 @@ def _is_junk(text: str) -> bool:
 
 
 def _html_text(source: str) -> str:
-    """The words of a page, its blocks as paragraphs."""
+    """Returns the words of an HTML page, its blocks as paragraphs."""
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(source.replace(_BREAK, " "))
@@ -132,7 +132,7 @@ def _html_text(source: str) -> str:
 
 
 def _pdf_text(data: bytes) -> str:
-    """The text of each page. Errors are of any class: pypdf reads what nobody has checked."""
+    """Returns the text of each page. pypdf may raise any exception on damaged files."""
     import logging
 
     from pypdf import PdfReader

@@ -1,4 +1,4 @@
-"""Which files of a folder hold texts, and when each was changed."""
+"""Lists the text files of a folder, with their sizes and modification times."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SUFFIXES = PLAIN | MARKDOWN | HTML | PDF
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells a changed file from an unchanged one.
+    """Size and modification time, by which changed files are found.
 
     Attributes:
-        size: In bytes.
-        modified_ns: When the file was last written, in ns since 1970.
+        size: Size in bytes.
+        modified_ns: Modification time in ns since 1970.
     """
 
     size: int
@@ -32,11 +32,11 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file with a text, or a folder that cannot be listed.
+    """A text file, or a folder that cannot be listed.
 
     Attributes:
         path: Relative to the folder that is searched.
-        stamp: Of a file; None for a folder that cannot be listed.
+        stamp: Size and modification time of a file; None for a folder.
         problem: Why the folder cannot be listed, "" for a file.
     """
 
@@ -46,7 +46,7 @@ class Entry:
 
 
 def scan(root: Path) -> Iterator[Entry]:
-    """The files with texts below a folder, in the order of their names.
+    """Lists the text files below a folder, sorted by name.
 
     Links are followed, each folder is visited once, and hidden files and folders are left out.
 

@@ -1,4 +1,4 @@
-"""Brings an index up to date with its folder: only what is new or changed is read and embedded."""
+"""Updates an index: reads and embeds the new and changed files of its folder only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _READ_AHEAD = 64
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an update has come.
+    """Progress of an update.
 
     Attributes:
-        done: Files that are indexed, as a fraction where one is on its way.
-        total: Files that are new, changed or not done yet.
-        current: The file that was read last, "" before the first.
+        done: Number of files indexed; fractional while a file is in progress.
+        total: Number of files that are new, changed or not done yet.
+        current: The file read last; "" before the first.
     """
 
     done: float
@@ -49,7 +49,7 @@ def update_index(
     cancelled: Cancelled = lambda: False,
     reader: FileReader | None = None,
 ) -> bool:
-    """Indexes what is new in a folder, and forgets what is gone.
+    """Indexes new and changed files of a folder, and removes deleted ones.
 
     It may end at any time, also by a crash: the next call goes on where it ended.
 
@@ -114,7 +114,7 @@ class _Update:
         return self._embed(read)
 
     def _changed(self) -> list[Entry] | None:
-        """The files to read. Problems of folders are noted, and what is gone is forgotten."""
+        """Returns the files to read; stores problems of folders, and removes deleted files."""
         known = self._store.stamps()
         found: dict[str, Entry] = {}
         for entry in scan(self._root):
@@ -131,7 +131,7 @@ class _Update:
         return [e for e in files if known.get(e.path) != e.stamp]
 
     def _read(self, entry: Entry) -> bool:
-        """Puts the text of a file into the store, or why there is none. False if cancelled."""
+        """Stores the text of a file, or why it has none; False if cancelled."""
         assert entry.stamp is not None
         self._current = entry.path
         self._advance(0)
@@ -152,7 +152,7 @@ class _Update:
         """Embeds all passages that have no vector. False if cancelled.
 
         Args:
-            files: How many files they are of.
+            files: Number of files that the passages belong to.
         """
         start, total = self._done, self._store.counts().left
         while passages := self._store.left(BATCH):

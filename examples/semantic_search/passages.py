@@ -1,4 +1,4 @@
-"""Texts to passages: a few sentences each, short enough for the model to read them whole."""
+"""Splits texts into passages of a few sentences, within the model's maximum length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIECE_DIGITS = 2
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a text: characters `start` to `end`, the last one excluded."""
+    """Range of a text: characters `start` to `end`, exclusive."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ def split_passages(text: str) -> list[Span]:
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has: rather too many than too few."""
+    """Estimates the number of tokens of a text, rather too high than too low."""
     return sum(
         1
         if len(word) == 1
@@ -63,7 +63,7 @@ def count_tokens(text: str) -> int:
 
 
 def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
-    """The sentences of a paragraph; longer ones than a passage may be are cut between words."""
+    """Returns the sentences of a paragraph; those longer than a passage are cut between words."""
     for sentence in _pieces(text, paragraph, _SENTENCE):
         tokens, start, end = 0, sentence.start, sentence.start
         for word in _WORD.finditer(text, sentence.start, sentence.end):
@@ -77,7 +77,7 @@ def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
 
 
 def _pieces(text: str, span: Span, separator: re.Pattern[str]) -> Iterator[Span]:
-    """What lies between separators, without white space around it."""
+    """Returns the spans between separators, stripped of white space."""
     start = span.start
     for match in separator.finditer(text, span.start, span.end):
         yield from _stripped(text, Span(start, match.end()))

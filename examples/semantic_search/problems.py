@@ -1,4 +1,4 @@
-"""What keeps a file out of the index, as one sentence for its user."""
+"""Errors that keep a file out of the index, as one sentence for users."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ class ProblemError(Exception):
 
 
 def os_problem(error: OSError) -> ProblemError:
-    """The problem that an error of the operating system stands for."""
+    """Converts an OSError to a ProblemError."""
     return ProblemError(f"It cannot be opened: {error.strerror or error}.")

@@ -29,10 +29,10 @@ _TICK_S = 0.05
 
 
 class FileReader:
-    """Texts of files, read by a child process that is started anew where it dies.
+    """Reads texts of files in a child process, which is restarted if it dies.
 
     Args:
-        longest_s: How long one file may take.
+        longest_s: Maximum time per file, in seconds.
     """
 
     def __init__(self, longest_s: float = LONGEST_S) -> None:
@@ -41,11 +41,11 @@ class FileReader:
         self._pipe: Connection | None = None
 
     def read(self, path: Path, cancelled: Callable[[], bool] = lambda: False) -> str | None:
-        """The text of a file; None where it was cancelled meanwhile.
+        """Returns the text of a file; None if cancelled.
 
         Args:
             path: The file.
-            cancelled: Asked while the file is read.
+            cancelled: Polled while the file is read.
 
         Raises:
             ProblemError: The file holds no text, takes too long, or ends the process.
@@ -71,7 +71,7 @@ class FileReader:
         return str(text)
 
     def close(self) -> None:
-        """Ends the process; `read` would start another."""
+        """Ends the child process; `read` starts another."""
         if self._process is not None and self._pipe is not None:
             self._pipe.close()
             self._process.kill()
@@ -120,7 +120,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Also while a parser hangs."""
+    """Ends this process when its parent ends, even if a parser hangs."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)

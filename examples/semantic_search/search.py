@@ -1,4 +1,4 @@
-"""A query to results: the files that have a passage like it."""
+"""Finds the files with passages similar to a query."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _COMMON |= {"were", "what", "when", "where", "which", "will", "with", "would", "
 
 @dataclass(frozen=True)
 class Result:
-    """A file that was found.
+    """A file with matching passages.
 
     Attributes:
         path: Relative to the folder.
-        hits: Its passages that were found, the best first.
+        hits: Its matching passages, best first.
     """
 
     path: str
@@ -40,16 +40,16 @@ class Result:
 
     @property
     def best(self) -> Hit:
-        """The passage that is most like the query."""
+        """Passage most similar to the query."""
         return self.hits[0]
 
 
 def find(store: Store, query: FloatArray) -> list[Result]:
-    """The files with passages that are like a query, the best first.
+    """Returns the files with passages similar to a query, best first.
 
     Args:
         store: The index, whose model gave `query`.
-        query: The query's vector: [dimension].
+        query: Vector of the query, [dimension].
     """
     by_path: dict[str, list[Hit]] = {}
     for hit in store.nearest(query, MOST_PASSAGES):
@@ -59,12 +59,12 @@ def find(store: Store, query: FloatArray) -> list[Result]:
 
 
 def _good(hits: list[Hit]) -> list[Hit]:
-    """The best passage of a file, and those that are nearly as good."""
+    """Returns the best passage of a file, and those with nearly the same score."""
     return [hit for hit in hits if hit.score >= _SHARE_OF_BEST * hits[0].score][:_MOST_MARKED]
 
 
 def words_of(query: str, text: str) -> Iterator[Span]:
-    """Where the words of a query stand in a text, in any of their forms.
+    """Returns the spans of a query's words in a text, in any inflected form.
 
     Args:
         query: What was asked for.

@@ -1,7 +1,7 @@
-"""The index: texts, their passages and vectors in one SQLite file.
+"""SQLite index of texts, passages and vectors.
 
-Each step is a transaction. Whatever ends the program, what was stored before stays, and the
-passages without a vector say what is left to do.
+Each step is a transaction: after a crash, stored data remain, and the passages without a vector
+are the remaining work.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _LEAST_LIKENESS = 0.99  # of one model's vectors on two devices
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage to embed, or one that was found.
+    """A passage of a text.
 
     Attributes:
-        id: Its number in the index.
+        id: Row id in the index.
         text: What it says.
     """
 
@@ -70,13 +70,13 @@ class Passage:
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that is like a query.
+    """A passage similar to a query.
 
     Attributes:
-        path: Of its file, relative to the folder.
-        span: Where it lies in the file's text.
+        path: Path of its file, relative to the folder.
+        span: Its range in the file's text.
         text: What it says.
-        page: Its page, counted from 1.
+        page: Page number, from 1.
         score: Cosine similarity to the query, -1 to 1.
     """
 
@@ -89,11 +89,11 @@ class Hit:
 
 @dataclass(frozen=True)
 class Counts:
-    """What an index holds.
+    """Numbers of entries of an index.
 
     Attributes:
-        files: With a text.
-        passages: Of all files.
+        files: Files with a text.
+        passages: Passages of all files.
         left: Passages without a vector yet.
         problems: Files and folders that could not be read.
     """
@@ -105,7 +105,7 @@ class Counts:
 
 
 class Store:
-    """A connection to an index, made where there is none. Each thread has its own.
+    """Connection to an index, which is created if absent; one per thread.
 
     Args:
         file: The SQLite file; see `mend`.
@@ -126,17 +126,17 @@ class Store:
         self.close()
 
     def is_sound(self) -> bool:
-        """Whether the file is whole and of this format."""
+        """Returns whether the file is undamaged and of this format."""
         checked = self._connection.execute("PRAGMA quick_check(1)").fetchall()
         return checked == [("ok",)] and self._connection.pragma("user_version") == FORMAT
 
     def stamps(self) -> dict[str, Stamp | None]:
-        """The files of the index; None for folders that could not be listed."""
+        """Returns path -> stamp of the indexed files; None for folders that could not be listed."""
         rows = self._connection.execute("SELECT path, size, modified_ns FROM documents")
         return {os.fsdecode(p): None if size is None else Stamp(size, at) for p, size, at in rows}
 
     def counts(self) -> Counts:
-        """How much there is of what."""
+        """Returns the numbers of files, passages and problems."""
         return Counts(
             self._number("SELECT count(*) FROM documents WHERE problem = ''"),
             self._number("SELECT count(*) FROM passages"),
@@ -145,27 +145,27 @@ class Store:
         )
 
     def problems(self) -> dict[str, str]:
-        """Why files and folders could not be read, by their paths."""
+        """Returns path -> reason for the files and folders that could not be read."""
         rows = self._connection.execute(
             "SELECT path, problem FROM documents WHERE problem != '' ORDER BY path"
         )
         return {os.fsdecode(path): problem for path, problem in rows}
 
     def text(self, path: str) -> str | None:
-        """The text of a file as it was indexed; None where there is none any more."""
+        """Returns the text of a file as indexed; None if it is not in the index."""
         rows = self._connection.execute(
             "SELECT text FROM documents WHERE path = ?", (os.fsencode(path),)
         )
         return next((text for (text,) in rows), None)
 
     def put(self, path: str, stamp: Stamp, text: str, spans: Sequence[Span]) -> None:
-        """Puts a file in the place of what the index had of it.
+        """Inserts or replaces a file.
 
         A file that was written again with the same text keeps its vectors.
 
         Args:
             path: Relative to the folder.
-            stamp: When it was read.
+            stamp: Its size and modification time when read.
             text: The whole text.
             spans: Its passages.
         """
@@ -188,18 +188,18 @@ class Store:
                 )
 
     def put_problem(self, path: str, stamp: Stamp | None, problem: str) -> None:
-        """Notes why a file or folder cannot be read. It is read again when it has changed.
+        """Stores why a file or folder cannot be read; it is read again once it has changed.
 
         Args:
             path: Relative to the folder.
-            stamp: Of the file; None for a folder.
+            stamp: Size and modification time of the file; None for a folder.
             problem: One sentence.
         """
         with self._connection:
             self._insert(path, stamp, "", problem)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Forgets files.
+        """Removes files.
 
         Args:
             paths: Relative to the folder.
@@ -209,7 +209,7 @@ class Store:
                 self._delete(path)
 
     def left(self, most: int) -> list[Passage]:
-        """Passages without a vector, in the order in which they came.
+        """Returns passages without a vector, in order of insertion.
 
         Args:
             most: How many at most.
@@ -220,10 +220,10 @@ class Store:
         return [Passage(*row) for row in rows]
 
     def put_vectors(self, passages: Sequence[Passage], vectors: FloatArray) -> None:
-        """Stores the vectors of passages, but for those that are gone meanwhile.
+        """Stores the vectors of passages that still exist.
 
         Args:
-            passages: As `left` gave them.
+            passages: Result of `left`.
             vectors: [len(passages), dimension].
         """
         with self._connection:
@@ -238,10 +238,10 @@ class Store:
                     )
 
     def accept_model(self, probe: FloatArray) -> None:
-        """Drops the vectors if another model made them.
+        """Deletes all vectors if another model computed them.
 
         Args:
-            probe: The model's vector of a text that is always the same: [dimension].
+            probe: The model's vector of a fixed text, [dimension].
         """
         with self._connection:
             if self.is_of_model(probe):
@@ -256,7 +256,7 @@ class Store:
             self._connection.execute("INSERT INTO model VALUES (?)", (_blob(probe),))
 
     def is_of_model(self, probe: FloatArray) -> bool:
-        """Whether a model made the vectors.
+        """Returns whether the model of `probe` computed the vectors.
 
         Args:
             probe: As in `accept_model`.
@@ -270,10 +270,10 @@ class Store:
         return any(k.shape == probe.shape and _likeness(k, probe) >= _LEAST_LIKENESS for k in known)
 
     def nearest(self, query: FloatArray, most: int) -> list[Hit]:
-        """The passages that are most like a query, the best first.
+        """Returns the passages most similar to a query, best first.
 
         Args:
-            query: The vector of the query: [dimension].
+            query: Vector of the query, [dimension].
             most: How many at most.
         """
         rows = self._connection.execute(
@@ -312,7 +312,7 @@ class Store:
 
 
 def vector_extension() -> str:
-    """The library of sqlite-vec, without its suffix.
+    """Returns the path of the sqlite-vec library, without its suffix.
 
     The package is not imported: it imports NumPy, which another thread does at this time, and that
     two threads do not import at once.
@@ -324,13 +324,13 @@ def vector_extension() -> str:
 
 
 def mend(file: Path) -> bool:
-    """Puts a damaged index, or one of another format, aside; nothing may have it open.
+    """Renames a damaged index, or one of another format; no connection may be open.
 
     Args:
         file: The SQLite file, which need not exist. It gets the name `….old`.
 
     Returns:
-        Whether the index was put aside.
+        Whether the index was renamed.
     """
     if not file.exists():
         return False

@@ -1,1 +1,1 @@
-"""The window: everything that needs Qt."""
+"""Graphical user interface; only this package uses Qt."""

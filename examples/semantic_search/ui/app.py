@@ -1,4 +1,4 @@
-"""Starts the program: the window first, the model behind it."""
+"""Starts the program: shows the window, and loads the model in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program until its window is closed.
 
     Args:
-        arguments: Of the command line.
+        arguments: Command-line arguments.
 
     Returns:
         The exit status.

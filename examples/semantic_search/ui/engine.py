@@ -1,4 +1,4 @@
-"""The threads behind the window: one loads the model, one indexes, one searches.
+"""Background threads of the window: one loads the model, one indexes, one searches.
 
 The window calls methods, which return at once, and hears by signals.
 """
@@ -29,12 +29,12 @@ MakeEncoder = Callable[[], Encoder]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search found.
+    """Results of a search.
 
     Attributes:
-        query: What was asked for.
-        results: The best first.
-        seconds: How long the model and the index took.
+        query: The query.
+        results: Matching files, best first.
+        seconds: Time of the model and the index, in seconds.
     """
 
     query: str
@@ -44,14 +44,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Content:
-    """The text of a file as it was indexed; "" where it is gone."""
+    """Text of a file as indexed; "" if it is no longer in the index."""
 
     path: str
     text: str
 
 
 def index_file(data: Path, root: Path) -> Path:
-    """Where the index of a folder lies.
+    """Returns the path of a folder's index.
 
     Args:
         data: The program's own folder.
