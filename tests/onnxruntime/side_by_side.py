@@ -1,4 +1,4 @@
-"""The same calls to ONNX Runtime and to clrt in its place: results or exceptions must be equal."""
+"""Runs the same calls on ONNX Runtime and clrt.onnxruntime; results or exceptions must be equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices listed and selected by ONNX Runtime's newer interface: the one that was asked for."""
+"""Device listing and selection by get_ep_devices and provider selection policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> int:
     return cpu.index
 
 
-def test_each_usable_device_is_listed_and_can_be_selected() -> None:
+def test_ep_devices_list_and_select_each_usable_device() -> None:
     usable = {d.index for d in clrt.devices() if d.usable and not d.caps.simulator}
     found = ort.get_ep_devices()
     assert {d.device.device_id for d in found if d.ep_name == "ClrtExecutionProvider"} == usable
@@ -53,7 +53,7 @@ def test_each_usable_device_is_listed_and_can_be_selected() -> None:
         assert (device.device.type == ort.OrtHardwareDeviceType.CPU) == (kind == "cpu")
 
 
-def test_a_gpu_is_listed_under_each_provider_of_gpus(gpu: int) -> None:
+def test_ep_devices_list_gpu_under_each_gpu_provider(gpu: int) -> None:
     found = [d for d in ort.get_ep_devices() if d.device.type == ort.OrtHardwareDeviceType.GPU]
     assert {d.device.device_id for d in found} == {gpu}
     assert {"CUDAExecutionProvider", "DmlExecutionProvider"} < {d.ep_name for d in found}
@@ -62,7 +62,7 @@ def test_a_gpu_is_listed_under_each_provider_of_gpus(gpu: int) -> None:
     assert options.given.pick is not None and options.given.pick().device.index == gpu
 
 
-def test_policies_take_what_they_say_or_warn() -> None:
+def test_selection_policy_picks_device_or_warns() -> None:
     cpus = {d.index for d in clrt.devices() if d.kind == "cpu"}
     options = ort.SessionOptions()
     options.set_provider_selection_policy(Policy.PREFER_CPU)
@@ -80,7 +80,7 @@ def test_policies_take_what_they_say_or_warn() -> None:
         options.set_provider_selection_policy(99)
 
 
-def test_a_delegate_selects() -> None:
+def test_selection_delegate_picks_device() -> None:
     options = ort.SessionOptions()
     last: list[Any] = []
 
@@ -95,7 +95,7 @@ def test_a_delegate_selects() -> None:
         ort.InferenceSession(NEG, options)
 
 
-def test_selections_that_cannot_be_followed_are_refused() -> None:
+def test_invalid_device_selections_are_refused() -> None:
     options = ort.SessionOptions()
     found = ort.get_ep_devices()
     with pytest.raises(InvalidArgument, match="one or more"):
@@ -114,7 +114,7 @@ def test_selections_that_cannot_be_followed_are_refused() -> None:
     assert not options.has_providers()
 
 
-def test_providers_of_the_session_count() -> None:
+def test_session_providers_override_selected_devices() -> None:
     options = ort.SessionOptions()
     options.add_provider_for_devices(ort.get_ep_devices()[:1], {})
     with pytest.warns(UserWarning, match="those of the session count"):

@@ -1,4 +1,4 @@
-"""External data from memory, and the helper of types that Optimum imports."""
+"""External data from memory, and the TypeHelper that Optimum imports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _model(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
-def test_external_data_from_memory(kind: Any, tmp_path: Path) -> None:
+def test_external_data_from_memory_matches_onnxruntime(kind: Any, tmp_path: Path) -> None:
     content = bytes(8) + WEIGHTS.tobytes() + b"behind"
     buffer = kind(content, np.uint8) if kind is np.frombuffer else kind(content)
     answers = []
@@ -52,7 +52,7 @@ def test_external_data_from_memory(kind: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(*answers)
 
 
-def test_external_data_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_external_data_of_wrong_size_is_refused(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     add = options.add_external_initializers_from_files_in_memory
     for arguments in ((["a"], [], []), (["a"], [b"1"], [2]), (["a"], [b"1"], [-1])):
@@ -67,7 +67,7 @@ def test_external_data_of_another_size_are_refused(tmp_path: Path) -> None:
         ort.InferenceSession(_model(tmp_path))
 
 
-def test_a_wrong_size_has_lines_of_its_own() -> None:
+def test_wrong_input_dims_error_matches_onnxruntime_text() -> None:
     model = parsed("g (float[2, 3] x) => (float[2, 3] y) { y = Neg(x) }")
     feed = {"x": np.ones((4, 5), np.float32)}
     messages = []
@@ -79,7 +79,7 @@ def test_a_wrong_size_has_lines_of_its_own() -> None:
     assert messages[0] == messages[1] and messages[1].count("\n") == 3
 
 
-def test_types_have_their_names_in_each_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_type_helper_maps_types_to_numpy_onnx_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ort.InferenceSession(
         parsed("g (float[n] x, bool[n] b) => (float[n] y) { y = Where(b, x, x) }")
     )

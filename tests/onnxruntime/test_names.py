@@ -1,4 +1,4 @@
-"""Everything that ONNX Runtime's classes have is there, and what programs use of the module."""
+"""ONNX Runtime's classes, enumerations, exceptions and functions exist with equal values."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def _public(made: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_classes_have_what_theirs_have(name: str) -> None:
+def test_classes_have_all_onnxruntime_attributes(name: str) -> None:
     assert _public(getattr(onnxruntime, name)) <= _public(getattr(ort, name))
 
 
 @pytest.mark.parametrize(
     "name", [*ENUMS, "OrtMemType", "OrtHardwareDeviceType", "OrtExecutionProviderDevicePolicy"]
 )
-def test_enumerations_have_their_numbers(name: str) -> None:
+def test_enumerations_match_onnxruntime_values(name: str) -> None:
     theirs_by_name = getattr(onnxruntime, name).__members__
     ours_by_name = getattr(ort, name).__members__
     assert {n: int(v) for n, v in theirs_by_name.items()} == dict(ours_by_name)
 
 
-def test_the_module_has_what_programs_use() -> None:
+def test_module_has_all_but_listed_onnxruntime_functions() -> None:
     used = {"capi", "InferenceSession", "get_available_providers", "set_default_logger_severity"}
     assert used <= _public(onnxruntime) & _public(ort)
     missing = _public(onnxruntime) - _public(ort)
@@ -59,7 +59,7 @@ def test_the_module_has_what_programs_use() -> None:
         _ = ort.LoraAdapter
 
 
-def test_exceptions_have_their_names() -> None:
+def test_exceptions_match_onnxruntime_names_and_text() -> None:
     raised = {n for n in _public(theirs) if _is_exception(getattr(theirs, n))}
     assert {"Fail", "InvalidArgument", "NoSuchFile", "NotImplemented"} <= raised
     for name in raised:
@@ -74,7 +74,7 @@ def _is_exception(made: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", ["SessionOptions", "RunOptions"])
-def test_options_have_their_values(name: str) -> None:
+def test_options_match_onnxruntime_defaults(name: str) -> None:
     ours, others = getattr(ort, name)(), getattr(onnxruntime, name)()
     for setting in _public(others):
         value = getattr(others, setting)
@@ -88,7 +88,7 @@ def test_options_have_their_values(name: str) -> None:
         ours.log_severity_level = "loud"
 
 
-def test_classes_can_be_derived_from() -> None:
+def test_session_options_can_be_subclassed() -> None:
     class Options(ort.SessionOptions):
         pass
 
@@ -98,7 +98,7 @@ def test_classes_can_be_derived_from() -> None:
     assert ort.SessionOptions().changed() == {}
 
 
-def test_what_is_not_followed_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_session_options_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     options.enable_mem_pattern = False
@@ -112,7 +112,7 @@ def test_what_is_not_followed_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
     assert "intra_op" not in logged
 
 
-def test_the_log_has_a_level() -> None:
+def test_default_logger_severity_sets_log_level() -> None:
     log = logging.getLogger("clrt.onnxruntime")
     before = log.level
     try:

@@ -1,4 +1,4 @@
-"""Programs that import `onnxruntime` and get clrt."""
+"""Programs that import `onnxruntime` run on clrt."""
 
 from __future__ import annotations
 
@@ -90,19 +90,19 @@ def folder(tmp_path: Path) -> Path:
 EXPECTED = ["['InputError', 'ClrtError']", "[2.0, 2.0, 2.0] ['twice.onnx', '-v']"]
 
 
-def test_a_program(folder: Path) -> None:
-    """It finds its own modules, its arguments, and clrt."""
+def test_program_runs_by_clrt_onnxruntime_module(folder: Path) -> None:
+    """The program gets its own modules, its arguments, and clrt."""
     out = _run(folder, "-m", "clrt.onnxruntime", "program.py", "twice.onnx", "-v").splitlines()
     assert out[:2] == EXPECTED
 
 
-def test_a_module_where_onnx_runtime_is_not_installed(folder: Path) -> None:
+def test_module_runs_without_onnxruntime_installed(folder: Path) -> None:
     out = _run(folder, "without.py", "-m", "program", "twice.onnx", "-v").splitlines()
     assert out == [*EXPECTED, "1.32.0"]
 
 
-def test_install_warns_where_it_is_late() -> None:
-    """What has ONNX Runtime keeps it; what comes later gets clrt."""
+def test_install_warns_if_onnxruntime_is_already_imported() -> None:
+    """Earlier imports keep ONNX Runtime; later imports get clrt."""
     modules, finders = dict(sys.modules), list(sys.meta_path)
     try:
         with pytest.warns(UserWarning, match="was imported before") as caught:
@@ -118,7 +118,7 @@ def test_install_warns_where_it_is_late() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), ([], 2), (["-m"], 2)])
-def test_nothing_to_run(
+def test_runner_without_program_prints_usage(
     arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Loading and running beside ONNX Runtime: what is given, taken and refused."""
+"""InferenceSession against ONNX Runtime: loading, inputs, outputs, options and errors."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ FEEDS: list[Any] = [
 
 
 @pytest.mark.parametrize("names", [None, [], ["w", "z"], ["w"], ("z",), ["w", "w"], ["q"], "w"])
-def test_outputs_by_name(names: Any) -> None:
+def test_session_outputs_by_name_match_onnxruntime(names: Any) -> None:
     agree(lambda runtime: session(runtime, TWO).run(names, FEED))
 
 
-def test_inputs_given_and_refused() -> None:
+def test_session_input_checks_match_onnxruntime() -> None:
     runs = {runtime: session(runtime, TWO) for runtime in (ort, onnxruntime)}
     for feed in FEEDS:
         agree(lambda runtime, feed=feed: runs[runtime].run(None, feed))
 
 
-def test_every_kind_of_value() -> None:
+def test_session_string_sequence_and_optional_inputs_match_onnxruntime() -> None:
     half, truth = np.float16([1, 2]), np.array([True, False])
     items = [normal(1, 2), normal(2, 3)]
     base = {"h": half, "b": truth, "q": items}
@@ -92,7 +92,7 @@ def test_every_kind_of_value() -> None:
     agree(lambda runtime: [(a.name, a.type, a.shape) for a in runs[runtime].get_outputs()])
 
 
-def test_maps() -> None:
+def test_session_map_outputs_match_onnxruntime() -> None:
     maker = onnx.helper
     node = maker.make_node(
         "ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["a", "b"]
@@ -116,7 +116,7 @@ def test_maps() -> None:
     agree(run)
 
 
-def test_what_a_file_says() -> None:
+def test_session_metadata_and_shapes_match_onnxruntime() -> None:
     model = onnx.load_from_string(parsed(TWO))
     model.producer_name, model.domain, model.model_version = "me", "here", 7
     model.doc_string, model.graph.doc_string = "a model", "a graph"
@@ -136,7 +136,7 @@ def test_what_a_file_says() -> None:
     agree(told)
 
 
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_session_invalid_model_errors_match_onnxruntime(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("this is no model")
     (tmp_path / "empty.onnx").touch()
     for name in ("missing.onnx", "text.onnx", "empty.onnx"):
@@ -153,7 +153,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         session(ort, "g (float[n] x) => (float[n] y) { y = Unheard(x) }")
 
 
-def test_initializers_that_are_inputs() -> None:
+def test_session_overridable_initializers_match_onnxruntime() -> None:
     def given(runtime: Any, *feeds: Any, ir_version: int = 8) -> Any:
         made = session(runtime, WITH_DEFAULT, ir_version=ir_version)
         names = [a.name for a in made.get_inputs()]
@@ -169,19 +169,19 @@ def test_initializers_that_are_inputs() -> None:
     agree(lambda runtime: given(runtime, {"x": x, "b": b}, ir_version=3))
 
 
-def test_names_of_dims_bind_nothing() -> None:
+def test_session_inputs_with_same_dim_name_may_differ() -> None:
     runs = {runtime: session(runtime, TWO_NAMES) for runtime in (ort, onnxruntime)}
     for sizes in ((3, 3), (3, 1), (1, 4), (2, 2), (3, 2)):
         feed = {name: normal(n, n) for name, n in zip("xy", sizes, strict=True)}
         agree(lambda runtime, feed=feed: runs[runtime].run(None, feed))
 
 
-def test_numbers_and_shapes_that_do_not_fit() -> None:
+def test_session_run_errors_match_onnxruntime() -> None:
     agree(lambda r: session(r, LOOKUP).run(None, {"x": X, "i": np.array([0, 5])}))
     agree(lambda r: session(r, PRODUCT).run(None, {"x": X, "y": X}))
 
 
-def test_options_that_change_the_model(tmp_path: Path) -> None:
+def test_session_options_that_change_model_match_onnxruntime(tmp_path: Path) -> None:
     def options(runtime: Any, **settings: Any) -> Any:
         made = runtime.SessionOptions()
         for name, value in settings.items():
@@ -222,7 +222,7 @@ def test_options_that_change_the_model(tmp_path: Path) -> None:
     same(session(ort, TWO, plain).run(None, FEED), [2 * X, Y * Y])
 
 
-def test_fewer_cores() -> None:
+def test_intra_op_num_threads_limits_compute_units() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     made = session(ort, PRODUCT, options)
@@ -231,7 +231,7 @@ def test_fewer_cores() -> None:
     np.testing.assert_allclose(made.run(None, {"x": x, "y": y})[0], x @ y, 1e-4, 1e-4)
 
 
-def test_profiles(tmp_path: Path) -> None:
+def test_session_profiling_writes_trace_events(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     made = session(ort, TWO, options)
@@ -246,7 +246,7 @@ def test_profiles(tmp_path: Path) -> None:
     assert session(ort, TWO).end_profiling() == ""
 
 
-def test_providers() -> None:
+def test_session_providers_select_device() -> None:
     available = ort.get_available_providers()
     assert available[0] == "ClrtExecutionProvider" and available[-1] == CPU[0]
     assert set(available) <= set(ort.get_all_providers())
@@ -266,14 +266,14 @@ def test_providers() -> None:
 @pytest.mark.parametrize(
     "providers", [["FooExecutionProvider"], ["QNNExecutionProvider", *CPU], CPU[0], [3], [("a",)]]
 )
-def test_providers_that_are_not_there_are_warned_of(providers: Any) -> None:
+def test_unavailable_providers_warn_and_fall_back_to_cpu(providers: Any) -> None:
     with pytest.warns(UserWarning, match="provider"):
         made = ort.InferenceSession(parsed(TWO), providers=providers)
     assert made.get_providers() == CPU
 
 
-def test_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU device stands for a GPU: it gets a GPU's kernels."""
+def test_gpu_provider_names_select_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU device stands in for a GPU and runs GPU kernels."""
     own = clrt.devices()
     cpu = next(d for d in own if d.is_default)
     caps = replace(cpu.caps, kind="gpu", compute_units=cpu.caps.compute_units + 1)
@@ -294,8 +294,8 @@ def test_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     same(on_cpu.run(["z"], {"x": value, "y": Y}), [2 * X])
 
 
-def test_terminate_ends_a_run() -> None:
-    """One of a third of a second and more, by another thread, a quarter of the way through it."""
+def test_terminate_flag_stops_running_session() -> None:
+    """Another thread terminates a run of at least 0.3 s, a quarter of the way through."""
     body = " ".join(f"a{i + 1} = MatMul(a{i}, w)" for i in range(64))
     text = f"g (float[n, n] a0, float[n, n] w) => (float[n, n] a64) {{ {body} }}"
     made = session(ort, text)
@@ -321,7 +321,7 @@ def test_terminate_ends_a_run() -> None:
         made.run(None, feed, "options")
 
 
-def test_run_async() -> None:
+def test_run_async_matches_onnxruntime() -> None:
     def run(runtime: Any, feed: Any, names: Any = None) -> Any:
         done, found = threading.Event(), []
 

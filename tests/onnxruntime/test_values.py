@@ -1,4 +1,4 @@
-"""OrtValues and bindings beside ONNX Runtime's, and on devices."""
+"""OrtValues and I/O bindings against ONNX Runtime, and on devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: str(getattr(v, "dtype", "list")))
-def test_values_tell_what_they_are(value: Any) -> None:
+def test_ortvalue_properties_match_onnxruntime(value: Any) -> None:
     def told(runtime: Any) -> Any:
         made = runtime.OrtValue.ortvalue_from_numpy(value)
         kinds = made.is_tensor(), made.is_sparse_tensor(), made.is_tensor_sequence()
@@ -41,7 +41,7 @@ def test_values_tell_what_they_are(value: Any) -> None:
     agree(told)
 
 
-def test_values_share_the_memory_of_arrays() -> None:
+def test_ortvalue_shares_array_memory() -> None:
     def shared(runtime: Any) -> Any:
         array = normal(1, 2, 3)
         value = runtime.OrtValue.ortvalue_from_numpy(array)
@@ -60,7 +60,7 @@ def test_values_share_the_memory_of_arrays() -> None:
             made.update_inplace(wrong)
 
 
-def test_values_of_a_type() -> None:
+def test_ortvalue_of_given_type_matches_onnxruntime() -> None:
     for type_ in (np.float32, np.int64, TensorProto.FLOAT16, TensorProto.BOOL, np.str_):
         agree(
             lambda r, t=type_: _told(r.OrtValue.ortvalue_from_shape_and_type([2, 3], t)),
@@ -84,13 +84,13 @@ def _told(value: Any) -> Any:
 
 @pytest.mark.skipif(ort.get_device() == "GPU", reason="there is a GPU")
 @pytest.mark.parametrize("place", ["cuda", "dml"])
-def test_places_that_are_not_there(place: str) -> None:
+def test_ortvalue_on_missing_device_is_refused(place: str) -> None:
     agree(lambda r: r.OrtValue.ortvalue_from_numpy(normal(1, 2), place, 0))
     with pytest.raises(ValueError, match="Unsupported device type"):
         ort.OrtValue.ortvalue_from_numpy(normal(1, 2), "toaster", 0)
 
 
-def test_devices_have_numbers() -> None:
+def test_ortdevice_numbers_match_onnxruntime() -> None:
     def numbers(runtime: Any) -> Any:
         made = [runtime.OrtDevice.make(n, 0) for n in ("cpu", "cuda", "dml", "gpu", "npu")]
         return [(m.device_id(), m.device_type(), m.device_mem_type()) for m in made]
@@ -98,7 +98,7 @@ def test_devices_have_numbers() -> None:
     agree(numbers)
 
 
-def test_bindings() -> None:
+def test_io_binding_matches_onnxruntime() -> None:
     def bound(runtime: Any) -> Any:
         made, x = session(runtime, TEXT), normal(1, 2, 3)
         binding = made.io_binding()
@@ -126,7 +126,7 @@ def test_bindings() -> None:
     agree(bound)
 
 
-def test_bindings_that_do_not_fit() -> None:
+def test_invalid_io_binding_errors_match_onnxruntime() -> None:
     def run(runtime: Any, bind: Any) -> Any:
         made = session(runtime, TEXT)
         binding = made.io_binding()
@@ -158,7 +158,7 @@ def test_bindings_that_do_not_fit() -> None:
     agree(lambda r: session(r, TEXT).run_with_iobinding(session(r, TEXT).io_binding()))
 
 
-def test_outputs_stay_on_the_device() -> None:
+def test_io_binding_keeps_outputs_on_device() -> None:
     made, x = session(ort, TEXT), normal(1, 2, 3)
     binding = made.io_binding()
     binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x, "clrt", 0))
@@ -181,7 +181,7 @@ def test_outputs_stay_on_the_device() -> None:
         binding.bind_input("x", "cuda", 0, np.float32, [2, 3], 1)
 
 
-def test_runs_on_values_and_vectors() -> None:
+def test_run_with_ortvalues_matches_onnxruntime() -> None:
     def ran(runtime: Any) -> Any:
         made, value = session(runtime, TEXT), runtime.OrtValue.ortvalue_from_numpy(normal(1, 2, 3))
         found = made.run_with_ort_values(["s", "y"], {"x": value})
@@ -196,7 +196,7 @@ def test_runs_on_values_and_vectors() -> None:
     same(vector[0].numpy(), 2 * value.numpy())
 
 
-def test_sequences_are_values() -> None:
+def test_sequence_ortvalue_matches_onnxruntime() -> None:
     text = "g (float[n, 3] x) => (seq(float[3]) q) { q = SplitToSequence<keepdims = 0>(x) }"
 
     def ran(runtime: Any) -> Any:
