@@ -1,8 +1,8 @@
-"""Programs of other people on sentence-transformers: KeyBERT, and semantic-chunking.
+"""Third-party programs on sentence-transformers: KeyBERT and semantic-chunking.
 
     python tests/integrations/programs.py MODEL
 
-prints what they answer, as JSON, on whatever the name `sentence_transformers` stands for.
+prints their results as JSON, with the package that the name `sentence_transformers` imports.
 """
 
 from __future__ import annotations

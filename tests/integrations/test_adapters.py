@@ -1,4 +1,4 @@
-"""The adapters in the packages that they are for, against the encoder's own vectors."""
+"""LangChain, LlamaIndex and Chroma adapters, against the encoder's own vectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nearest(encoder: clrt.SentenceEncoder) -> list[str]:
     return [TEXTS_HERE[i] for i in np.argsort(-scores[0])]
 
 
-def test_langchain(encoder: clrt.SentenceEncoder, folder: Path) -> None:
+def test_langchain_embeddings_match_encoder(encoder: clrt.SentenceEncoder, folder: Path) -> None:
     pytest.importorskip("langchain_core")
     from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -57,7 +57,7 @@ def test_langchain(encoder: clrt.SentenceEncoder, folder: Path) -> None:
         ClrtEmbeddings(encoder, device="cpu")
 
 
-def test_llama_index(encoder: clrt.SentenceEncoder, folder: Path) -> None:
+def test_llama_index_embeddings_match_encoder(encoder: clrt.SentenceEncoder, folder: Path) -> None:
     pytest.importorskip("llama_index.core")
     from llama_index.core import VectorStoreIndex
     from llama_index.core.schema import TextNode
@@ -77,7 +77,9 @@ def test_llama_index(encoder: clrt.SentenceEncoder, folder: Path) -> None:
     assert found == nearest(encoder)[:3]
 
 
-def test_chroma(encoder: clrt.SentenceEncoder, folder: Path, tmp_path: Path) -> None:
+def test_chroma_embeddings_match_encoder_and_reload(
+    encoder: clrt.SentenceEncoder, folder: Path, tmp_path: Path
+) -> None:
     chromadb = pytest.importorskip("chromadb")
 
     from clrt.integrations.chroma import ClrtEmbeddingFunction

@@ -1,6 +1,6 @@
-"""Other people's programs on sentence-transformers, on clrt: the same answers.
+"""Third-party sentence-transformers programs give the same results on clrt.
 
-Three ways: under the package's name, by another import in their sources, and by `install`.
+Two ways: under the package's name, and by a changed import in their sources.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check(found: dict[str, Any]) -> None:
             assert [s for _, s in words] == pytest.approx([s for _, s in expected], abs=1.01e-4)
 
 
-def test_under_the_name_of_the_package() -> None:
+def test_sentence_transformers_programs_match_under_package_name() -> None:
     check(answers("-m", "clrt.sentence_transformers", str(PROGRAM)))
 
 
@@ -66,7 +66,9 @@ def test_under_the_name_of_the_package() -> None:
         "from clrt import SentenceEncoder as SentenceTransformer",
     ],
 )
-def test_by_another_import(tmp_path: Path, replacement: str) -> None:
+def test_sentence_transformers_programs_match_with_changed_import(
+    tmp_path: Path, replacement: str
+) -> None:
     changed = 0
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
