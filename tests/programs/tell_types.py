@@ -1,4 +1,4 @@
-"""File types by magika: its own sources, and files made here."""
+"""File types by magika: of its own sources, and of generated files."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Programs that other people made for ONNX Runtime, as they are, on clrt: the same answers.
+"""Unchanged third-party ONNX Runtime programs give the same results on clrt.
 
 Their packages are the extra `programs`, and torch, which exports models for those that bring none:
 `make test-programs`.
@@ -73,7 +73,7 @@ def _same(found: Any, expected: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_answers_are_the_same(name: str) -> None:
+def test_onnxruntime_programs_give_same_results_on_clrt(name: str) -> None:
     if find_spec(PROGRAMS[name]) is None:
         pytest.skip(f"{PROGRAMS[name]} comes with `make test-programs`")
     path = str(Path(__file__).parent / f"{name}.py")
@@ -84,7 +84,7 @@ def test_answers_are_the_same(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_MODELS)
-def test_answers_on_exported_models_are_the_same(name: str, request: Any) -> None:
+def test_programs_on_exported_models_give_same_results_on_clrt(name: str, request: Any) -> None:
     if not all(map(_is_there, ON_MODELS[name])):
         pytest.skip(f"{', '.join(ON_MODELS[name])} come with `make test-programs`")
     path, folder = str(Path(__file__).parent / f"{name}.py"), request.getfixturevalue("models")
