@@ -1,1 +1,1 @@
-"""Ray itself, on a cluster of several nodes in one machine: `make test-ray`."""
+"""clrt.ray on a Ray cluster of several nodes on one machine: `make test-ray`."""

