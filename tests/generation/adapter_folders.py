@@ -1,4 +1,4 @@
-"""Folders of tiny adapters. Weights are noise that the names of tensors decide."""
+"""Folders of tiny LoRA adapters. Weights are noise seeded by the tensor names."""
 
 from __future__ import annotations
 

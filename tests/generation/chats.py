@@ -1,4 +1,4 @@
-"""Chats, and the templates that render them; transformers' answers are in tests/models/data."""
+"""Chats and the templates that render them; transformers' results are in tests/models/data."""
 
 from __future__ import annotations
 

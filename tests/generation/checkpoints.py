@@ -1,4 +1,4 @@
-"""Model folders of tiny decoders. Weights are noise that the names of tensors decide."""
+"""Model folders of tiny decoders. Weights are noise seeded by the tensor names."""
 
 from __future__ import annotations
 

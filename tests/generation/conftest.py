@@ -1,4 +1,4 @@
-"""Text generators that the tests of a process share."""
+"""Text generators shared by all tests of a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.generation.text_folders import END, make_generator, write_texts
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]:
-    """Its texts end by their length alone; it has no chat template."""
+    """A generator without end-of-text tokens and without a chat template."""
     folder = write_texts(tmp_path_factory.mktemp("endless"), template=None)
     with make_generator(folder, sequences=8) as made:
         yield made
@@ -20,7 +20,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]
 
 @pytest.fixture(scope="session")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]:
-    """Texts end with <|im_end|>."""
+    """A generator with a chat template, whose texts end with <|im_end|>."""
     folder = write_texts(tmp_path_factory.mktemp("chatting"), [END])
     with make_generator(folder, context=640) as made:
         yield made

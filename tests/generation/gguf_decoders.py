@@ -1,4 +1,4 @@
-"""GGUF files of the tiny decoders, as llama.cpp's converter makes them of Hugging Face folders."""
+"""GGUF files of the tiny decoders, converted from Hugging Face folders as by llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of tiny decoders as ONNX files. Weights are noise that the names of tensors decide.
+"""Folders of tiny decoders as ONNX files. Weights are noise seeded by the tensor names.
 
 The committed files have no weights: `stripped` takes them out, and `filled` makes them.
 """

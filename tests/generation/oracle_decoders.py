@@ -1,4 +1,4 @@
-"""The tiny decoders that are compared with transformers, by what their configurations say.
+"""The tiny decoders that are compared with transformers, by their configurations.
 
 All have heads of 16 elements, so that they share kernels, and windows shorter than the texts.
 """

@@ -1,4 +1,4 @@
-"""The tiny encoder-decoders that are compared with transformers, and what they read."""
+"""The tiny encoder-decoders that are compared with transformers, and their inputs."""
 
 from __future__ import annotations
 

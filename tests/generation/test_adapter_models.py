@@ -1,4 +1,4 @@
-"""Adapters of text generators: their texts, caches and files, and what is wrong with others."""
+"""LoRA adapters of text generators: texts, caches and files, and invalid adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.generation.adapter_folders import (
 from tests.generation.checkpoints import Array, load_json, noise, write_folder
 from tests.generation.gguf_decoders import convert as to_gguf
 from tests.generation.oracle_adapters import GGUF_ADAPTERS
-from tests.generation.test_gguf_models import TOKENS
+from tests.generation.test_gguf_model_takes_peft_and_gguf_adapters import TOKENS
 from tests.generation.text_folders import TEXTS, make_generator, write_texts
 from tests.harness import quick_device
 
@@ -59,8 +59,8 @@ def merged(folder: Path, factors: dict[Path, float]) -> Path:
     return folder
 
 
-def test_texts_and_files(tmp_path: Path) -> None:
-    """Of folders, compiled files and commands; a cache of other weights does not load."""
+def test_lora_adapters_match_merged_weights_in_every_source(tmp_path: Path) -> None:
+    """For folders, compiled files and commands; a saved cache of other weights does not load."""
     model, file = write_texts(tmp_path / "model"), tmp_path / "prompt.safetensors"
     one, two = adapter(tmp_path / "one"), adapter(tmp_path / "two", UP)
     expected = tokens(merged(tmp_path / "merged", {one: 1.0, two: -0.5}), ())
@@ -86,8 +86,8 @@ def fingerprint(model: Path, *adapters: tuple[Path, float]) -> str:
     return read_language_model(model, None, "float32", adapters).fingerprint
 
 
-def test_fingerprints(tmp_path: Path) -> None:
-    """Also where an adapter leaves the first numbers of all weights as they are."""
+def test_lora_adapter_and_factor_change_model_fingerprint(tmp_path: Path) -> None:
+    """Also if an adapter leaves the first elements of all weights unchanged."""
     model, rows = write_texts(tmp_path / "model"), TEXTS["tensors"][f"{Q}.weight"]
     up = np.zeros((rows[0], 1), np.float32)
     up[-1] = 1
@@ -98,7 +98,7 @@ def test_fingerprints(tmp_path: Path) -> None:
     assert fingerprint(model, (last, 1.0)) == found[1]
 
 
-def test_options(tmp_path: Path) -> None:
+def test_invalid_lora_options_are_refused(tmp_path: Path) -> None:
     model = write_texts(tmp_path / "model")
     for wrong, message in (
         (3, "lora is 3; it is a path"),
@@ -144,7 +144,7 @@ CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "error", "message"), CONFIGS)
-def test_wrong_configurations(
+def test_invalid_adapter_configs_are_refused(
     settings: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     path = adapter(tmp_path / "adapter", **settings)
@@ -170,7 +170,9 @@ TENSORS: list[tuple[dict[str, Array | None], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), TENSORS)
-def test_wrong_tensors(changes: dict[str, Array | None], message: str, tmp_path: Path) -> None:
+def test_invalid_adapter_tensors_are_refused(
+    changes: dict[str, Array | None], message: str, tmp_path: Path
+) -> None:
     path = adapter(tmp_path / "adapter")
     file = path / "adapter_model.safetensors"
     tensors = {**load_file(file), **changes}
@@ -180,7 +182,7 @@ def test_wrong_tensors(changes: dict[str, Array | None], message: str, tmp_path:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_sums_beyond_float32(factor: float, tmp_path: Path) -> None:
+def test_adapter_overflowing_float32_is_refused(factor: float, tmp_path: Path) -> None:
     path = adapter(tmp_path / "adapter", lora_alpha=1e9)
     file = path / "adapter_model.safetensors"
     save_file({k: a * np.float32(1e30) for k, a in load_file(file).items()}, file)
@@ -189,7 +191,7 @@ def test_sums_beyond_float32(factor: float, tmp_path: Path) -> None:
         fingerprint(model, (path, factor))
 
 
-def test_missing_and_damaged_files(tmp_path: Path) -> None:
+def test_missing_and_damaged_adapter_files_are_refused(tmp_path: Path) -> None:
     model, path = write_texts(tmp_path / "model"), adapter(tmp_path / "adapter")
     file, config = path / "adapter_model.safetensors", path / "adapter_config.json"
     whole = file.read_bytes()
@@ -214,8 +216,8 @@ def gguf_model(folder: Path) -> Path:
     return to_gguf(source, folder / "model.gguf", **TOKENS)
 
 
-def test_gguf_models(tmp_path: Path) -> None:
-    """peft's adapter and one of llama.cpp's, one by one and together."""
+def test_gguf_model_takes_peft_and_gguf_adapters(tmp_path: Path) -> None:
+    """An adapter of peft and one of llama.cpp, separately and together."""
     model = gguf_model(tmp_path)
     case = GGUF_ADAPTERS["llama"]
     one = write_gguf_adapter(tmp_path / "one.gguf", "llama", case)
@@ -240,7 +242,7 @@ WRONG_GGUF: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), WRONG_GGUF)
-def test_wrong_gguf_adapters(
+def test_invalid_gguf_adapters_are_refused(
     changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     case = GGUF_ADAPTERS["llama"]
@@ -249,7 +251,7 @@ def test_wrong_gguf_adapters(
         fingerprint(gguf_model(tmp_path), (path, 1.0))
 
 
-def test_wrong_tensors_of_gguf_adapters(tmp_path: Path) -> None:
+def test_invalid_gguf_adapter_tensors_are_refused(tmp_path: Path) -> None:
     model, case = gguf_model(tmp_path), GGUF_ADAPTERS["llama"]
     for shapes, alpha, message in (
         ({"blk.0.attn_q.weight": (48, 48)}, 1.0, r"the shape \[48, 4\], and .* asks for \[96, 4\]"),
@@ -262,8 +264,8 @@ def test_wrong_tensors_of_gguf_adapters(tmp_path: Path) -> None:
             fingerprint(model, (path, 1.0))
 
 
-def test_sources_that_take_none(tmp_path: Path) -> None:
-    """Compiled models and ONNX files say what to do."""
+def test_compiled_and_onnx_models_refuse_adapters(tmp_path: Path) -> None:
+    """The errors of compiled models and ONNX files name the remedy."""
     model, path = write_texts(tmp_path / "model"), adapter(tmp_path / "adapter")
     result = CliRunner().invoke(convert, [str(model), "-o", str(tmp_path / "m.clrt")])
     assert result.exit_code == 0, result.output

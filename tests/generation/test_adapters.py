@@ -1,4 +1,4 @@
-"""LoRA adapters merged at load, against the logits of peft and llama.cpp."""
+"""LoRA adapters merged at load, against logits of peft and llama.cpp."""
 
 from __future__ import annotations
 
@@ -82,20 +82,20 @@ def assert_near(found: Array, expected: Array) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_peft(name: str, tmp_path: Path) -> None:
+def test_adapter_logits_match_peft(name: str, tmp_path: Path) -> None:
     found = answer(model_of(name, tmp_path), [(adapter_of(name, tmp_path), 1.0)])
     assert_near(found[:, COLUMNS], LOGITS[name])
 
 
-def test_adapters_add_up(tmp_path: Path) -> None:
+def test_sum_of_adapters_matches_peft(tmp_path: Path) -> None:
     first, factors = ADDED
     adapters = [(adapter_of(name, tmp_path), factor) for name, factor in factors.items()]
     assert_near(answer(model_of(first, tmp_path), adapters)[:, COLUMNS], LOGITS["added"])
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma", "dora", "tied", "gpt2_dora"])
-def test_nothing_of_an_adapter_is_the_model(name: str, tmp_path: Path) -> None:
-    """Also where it replaces tensors, or gives rows other lengths."""
+def test_adapter_with_factor_zero_leaves_model_unchanged(name: str, tmp_path: Path) -> None:
+    """Also if it replaces tensors, or rescales rows (DoRA)."""
     model = model_of(name, tmp_path)
     adapter = adapter_of(name, tmp_path)
     assert_near(answer(model, [(adapter, 0.0)]), answer(model, []))
@@ -108,15 +108,15 @@ ON_GGUF = [n for n, case in ADAPTERS.items() if case.base in GGUF_CASES.keys() -
 
 
 @pytest.mark.parametrize("name", ON_GGUF)
-def test_adapters_of_peft_on_gguf_files(name: str, tmp_path: Path) -> None:
-    """Rows of rotary heads lie elsewhere there."""
+def test_peft_adapter_on_gguf_model_matches_peft(name: str, tmp_path: Path) -> None:
+    """Rows of rotary heads are permuted in GGUF files."""
     model = case_file(ADAPTERS[name].base, tmp_path)
     found = answer(model, [(adapter_of(name, tmp_path), 1.0)])
     assert_near(found[:, COLUMNS], LOGITS[name])
 
 
-def test_scales_of_norms_on_gguf_files(tmp_path: Path) -> None:
-    """Those of Gemma are larger by 1 there."""
+def test_adapter_of_norm_scales_on_gguf_matches_folder(tmp_path: Path) -> None:
+    """GGUF files store Gemma's norm scales plus 1."""
     model, adapter = case_file("gemma", tmp_path), adapter_of("gemma", tmp_path)
     found = answer(model, [(adapter, 1.0)])
     assert_near(found, answer(tmp_path / "hf", [(adapter, 1.0)]))
@@ -124,7 +124,7 @@ def test_scales_of_norms_on_gguf_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GGUF_ADAPTERS)
-def test_logits_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+def test_gguf_adapter_logits_match_llama_cpp(name: str, tmp_path: Path) -> None:
     case = GGUF_ADAPTERS[name]
     model = case_file(case.base, tmp_path)
     architecture = read_gguf(model).metadata.text("general.architecture")
@@ -141,8 +141,8 @@ def test_logits_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert_near(answer(tmp_path / "hf", adapters, 0)[PLACES], found)
 
 
-def test_experts_that_are_modules(tmp_path: Path) -> None:
-    """As transformers had them before version 5: only some have a product."""
+def test_adapter_of_one_expert_module_matches_merged_weights(tmp_path: Path) -> None:
+    """As in transformers before version 5: only some experts have an adapter."""
     case = load_json()["mixtral"]
     module = "layers.1.block_sparse_moe.experts.2.w1"
     shape = tuple(case["tensors"][f"model.{module}.weight"])
@@ -159,8 +159,8 @@ def test_experts_that_are_modules(tmp_path: Path) -> None:
 Q = "model.layers.0.self_attn.q_proj"
 
 
-def test_16_bits_become_float16(tmp_path: Path) -> None:
-    """And their stack with it; a number beyond its range makes float32 of all."""
+def test_bfloat16_weights_with_adapter_become_float16(tmp_path: Path) -> None:
+    """Also in stacked matrices; float32 if an element exceeds the range of float16."""
     model = write_folder(tmp_path / "model", load_json()["llama_bf16"])
     down, up = noise("down", (2, 48)), noise("up", (48, 2)) * np.float32(1e-3)
     adapter = small_adapter(tmp_path / "adapter", Q, up, down)
@@ -182,8 +182,8 @@ def test_16_bits_become_float16(tmp_path: Path) -> None:
     assert np.asarray(source.matrix("blk.0.attn_q.weight", 48, 48)).dtype == np.float32
 
 
-def test_quantised_matrices_become_q8_0(tmp_path: Path) -> None:
-    """Those that no adapter changes stay as they are."""
+def test_quantized_matrices_with_adapter_become_q8_0(tmp_path: Path) -> None:
+    """Matrices without an adapter keep their type."""
     case, model = GGUF_ADAPTERS["Q4_0"], case_file("Q4_0", tmp_path)
     adapter = write_gguf_adapter(tmp_path / "a.gguf", "llama", case)
     _, source = opened(model, [(adapter, 1.0)])
@@ -200,14 +200,14 @@ def test_quantised_matrices_become_q8_0(tmp_path: Path) -> None:
     assert error.std() < 0.007 * exact.std()
 
 
-def test_q8_0_is_packed_as_by_llama_cpp() -> None:
+def test_q8_0_packing_matches_llama_cpp() -> None:
     rows = np.random.default_rng(1).standard_normal((7, 96), np.float32)
     rows[2, 32:64] = 0
     expected = gguf.quants.quantize(rows, gguf.GGMLQuantizationType.Q8_0)
     np.testing.assert_array_equal(pack_q8_0(rows), expected)
 
 
-def test_every_architecture_has_a_family() -> None:
+def test_every_gguf_architecture_has_adapter_family() -> None:
     for name in ARCHITECTURES:
         model = type("Model", (), {"family": name, "experts": None})()
         file = type("File", (), {"tensors": {}, "path": Path(name)})()

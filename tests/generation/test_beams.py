@@ -16,7 +16,7 @@ from tests.generation.text_folders import TEXTS, make_generator, pages_in_use, w
 
 
 @pytest.mark.parametrize("name", BEAMS)
-def test_beams_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_beam_search_matches_transformers(name: str, tmp_path: Path) -> None:
     prompt, count, most, ends = BEAMS[name]
     with make_generator(write_texts(tmp_path, ends)) as generator:
         found = generator.generate(
@@ -27,7 +27,7 @@ def test_beams_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert all((text.tokens[-1] in ends) == (text.finish_reason == "stop") for text in found)
 
 
-def test_beams_of_several_prompts(endless: TextGenerator) -> None:
+def test_beam_search_of_several_prompts_matches_single_prompts(endless: TextGenerator) -> None:
     one = endless.generate(PROMPTS["short"], num_beams=3, max_new_tokens=10, logprobs=2)
     assert isinstance(one, clrt.GeneratedText) and len(one.logprobs or ()) == 10
     scores = endless.score([*PROMPTS["short"], *one.tokens])[-10:]
@@ -37,7 +37,7 @@ def test_beams_of_several_prompts(endless: TextGenerator) -> None:
     assert both[0] == one and both[1].text == endless.tokenizer.decode(list(both[1].tokens))
 
 
-def test_a_search_that_is_cancelled_frees_the_cache(endless: TextGenerator) -> None:
+def test_cancelled_beam_search_frees_cache_pages(endless: TextGenerator) -> None:
     sampling = Sampling(num_beams=2)
     search = BeamSearch(endless._scheduler, endless._model, PROMPTS["long"], sampling)
     search.cancelled = True

@@ -1,6 +1,6 @@
-"""Texts that an exception breaks off anywhere, as Ctrl-C does; later ones are right.
+"""Calls interrupted by an exception anywhere, as by Ctrl-C; later calls give correct results.
 
-`CLRT_INTERRUPTS=1000` has each call broken off so often (`make test-interrupts`).
+`CLRT_INTERRUPTS=1000` interrupts each call 1000 times (`make test-interrupts`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def checked(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_at_each_line(checked: Checked, name: str) -> None:
+def test_generation_recovers_from_exception_at_any_line(checked: Checked, name: str) -> None:
     call = checked.call(name)
     call()
     for number, line in enumerate(sampled(lines_of(call), TIMES, seed=1)):
@@ -91,7 +91,7 @@ def test_at_each_line(checked: Checked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_by_signals(checked: Checked, name: str) -> None:
+def test_generation_recovers_from_signal_at_any_time(checked: Checked, name: str) -> None:
     call, draw = checked.call(name), Random(2)
     call()
     for number in range(TIMES):
@@ -101,8 +101,8 @@ def test_by_signals(checked: Checked, name: str) -> None:
         checked.check(scores=number % 4 == 0)
 
 
-def test_texts_of_other_threads_go_on(checked: Checked) -> None:
-    """The thread that is broken off was making their tokens, too."""
+def test_other_threads_continue_after_interrupted_thread(checked: Checked) -> None:
+    """The interrupted thread was also computing their tokens."""
     call, draw = checked.call("generate"), Random(3)
     for _ in range(TIMES):
         found: list[tuple[int, ...]] = []
@@ -116,7 +116,7 @@ def test_texts_of_other_threads_go_on(checked: Checked) -> None:
     checked.check(scores=True)
 
 
-def test_a_turn_of_a_chat_is_made_whole_or_undone(checked: Checked) -> None:
+def test_interrupted_chat_turn_is_completed_or_undone(checked: Checked) -> None:
     chat = checked.made.chat(max_new_tokens=3)
     chat.send("a")
     chat.reset()

@@ -1,4 +1,4 @@
-"""Chats: turns that reuse the cache, messages in files, and templates."""
+"""Chats: cache reuse between turns, messages in files, and templates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rendered(chat: Chat) -> str:
     return model.chat_template.render(chat.messages, add_generation_prompt=False)
 
 
-def test_messages_are_a_prompt(chatting: TextGenerator) -> None:
+def test_messages_as_prompt_match_rendered_template(chatting: TextGenerator) -> None:
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hello"}]
     text = chatting._model.chat_template.render(messages)
     tokens = chatting.tokenizer.encode(text, add_special_tokens=False).ids
@@ -44,7 +44,7 @@ def test_messages_are_a_prompt(chatting: TextGenerator) -> None:
         chatting.generate([{"role": 7}])
 
 
-def test_a_turn_runs_only_what_is_new(chatting: TextGenerator) -> None:
+def test_chat_turn_computes_only_new_tokens(chatting: TextGenerator) -> None:
     chat = chatting.chat(SYSTEM, max_new_tokens=30, logit_bias=WITHOUT_SPECIAL)
     for turn in range(4):
         before = computed(chatting)
@@ -59,8 +59,8 @@ def test_a_turn_runs_only_what_is_new(chatting: TextGenerator) -> None:
     assert len(chat.messages) == 9 and "9 messages" in repr(chat)
 
 
-def test_the_tokens_of_an_answer_are_kept(chatting: TextGenerator) -> None:
-    """Though those of its text are others; the model reads the same text."""
+def test_chat_reuses_answer_tokens_in_next_prompt(chatting: TextGenerator) -> None:
+    """Even if encoding the answer's text gives other tokens."""
     options: Any = {"temperature": 1.0, "seed": 8, "logit_bias": WITHOUT_SPECIAL}
     chat = chatting.chat(max_new_tokens=25, **options)
     first = chat.send("One")
@@ -80,8 +80,8 @@ def test_the_tokens_of_an_answer_are_kept(chatting: TextGenerator) -> None:
     assert first.text in text and text.endswith("<|im_start|>assistant\n")
 
 
-def test_a_template_that_changes_answers(tmp_path: Path) -> None:
-    """Without the thoughts of an answer the chat is encoded anew."""
+def test_chat_reencodes_if_template_changes_answers(tmp_path: Path) -> None:
+    """The template drops the answer's <think> part, so the chat is encoded again."""
     folder = write_texts(tmp_path, [END], template="qwen3")
     with make_generator(folder) as generator:
         chat = generator.chat(max_new_tokens=12)
@@ -91,7 +91,7 @@ def test_a_template_that_changes_answers(tmp_path: Path) -> None:
         assert "Hm." not in rendered(chat).partition("Three")[0]
 
 
-def test_a_stream_of_a_turn(chatting: TextGenerator) -> None:
+def test_chat_stream_adds_answer_and_refuses_parallel_turn(chatting: TextGenerator) -> None:
     chat = chatting.chat(max_new_tokens=10)
     with chat.stream("Hello") as stream:
         text = "".join(stream)
@@ -108,14 +108,14 @@ def test_a_stream_of_a_turn(chatting: TextGenerator) -> None:
     assert chat.messages == []
 
 
-def test_a_turn_that_fails_changes_nothing(chatting: TextGenerator) -> None:
+def test_failed_chat_turn_leaves_messages_unchanged(chatting: TextGenerator) -> None:
     chat = chatting.chat(max_new_tokens=4)
     with pytest.raises(clrt.InputError, match="and the context 640"):
         chat.send("long " * 800)
     assert chat.messages == [] and chat.send("short").tokens
 
 
-def test_tools(tmp_path: Path) -> None:
+def test_chat_accepts_tool_results_as_turn(tmp_path: Path) -> None:
     folder = write_texts(tmp_path, [END], template="qwen25")
     with make_generator(folder, context=1200) as generator:
         chat = generator.chat(tools=[WEATHER], max_new_tokens=3)
@@ -125,7 +125,7 @@ def test_tools(tmp_path: Path) -> None:
         assert [m["role"] for m in chat.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-def test_messages_in_a_file(chatting: TextGenerator, tmp_path: Path) -> None:
+def test_chat_saves_and_loads_messages(chatting: TextGenerator, tmp_path: Path) -> None:
     chat = chatting.chat(SYSTEM, max_new_tokens=5)
     chat.send("Größe, 日本語?")
     chat.save(tmp_path / "chat.json")
@@ -148,6 +148,6 @@ def test_messages_in_a_file(chatting: TextGenerator, tmp_path: Path) -> None:
         chat.save(tmp_path / "chat.json")
 
 
-def test_a_model_without_a_template(endless: TextGenerator) -> None:
+def test_chat_without_template_is_refused(endless: TextGenerator) -> None:
     with pytest.raises(clrt.InputError, match="has no chat template; give the prompt as text"):
         endless.chat()

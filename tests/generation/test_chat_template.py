@@ -1,4 +1,4 @@
-"""Chats: the texts that transformers makes of them, and one sentence for each thing wrong."""
+"""Chat templates: rendering against transformers, and one-line errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = list(cases())
 @pytest.mark.parametrize(
     ("name", "source", "messages", "options"), CASES, ids=[case[0] for case in CASES]
 )
-def test_transformers_makes_the_same(
+def test_chat_template_matches_transformers(
     name: str, source: str, messages: list[dict[str, Any]], options: dict[str, Any]
 ) -> None:
     template = ChatTemplate(source, SPECIAL)
@@ -36,16 +36,16 @@ def test_transformers_makes_the_same(
         assert wanted["error"].removesuffix(".") in str(raised.value)
 
 
-def test_each_answer_has_its_case() -> None:
+def test_chat_template_cases_cover_all_oracle_answers() -> None:
     assert ANSWERS.keys() == {case[0] for case in CASES}
 
 
-def test_the_time() -> None:
+def test_chat_template_strftime_now_gives_current_year() -> None:
     made = ChatTemplate("{{ strftime_now('%Y') }}").render(PLAIN)
     assert abs(int(made) - datetime.now().year) <= 1
 
 
-def test_nothing_is_changed() -> None:
+def test_chat_template_adds_thinking_without_changing_messages() -> None:
     message = {"role": "user", "content": "a", "name": None, "reasoning": "r", "n": np.int64(3)}
     source = "{{ messages | tojson }}"
     wanted = {
@@ -76,13 +76,13 @@ def test_nothing_is_changed() -> None:
         ([{"role": "user", "content": "x", "y": ["z" * 999, 1j]}], "Message 0 contains 1j,"),
     ],
 )
-def test_wrong_messages(messages: Any, said: str) -> None:
+def test_invalid_chat_messages_are_refused(messages: Any, said: str) -> None:
     with pytest.raises(InputError) as raised:
         ChatTemplate("").render(messages)
     assert str(raised.value).startswith(said) or said in str(raised.value)
 
 
-def test_wrong_tools_and_variables() -> None:
+def test_invalid_chat_tools_and_variables_are_refused() -> None:
     template = ChatTemplate("")
     for tools, said in (("x", "The tools are 'x'"), ([print], "Tool 0 is <built-in function")):
         with pytest.raises(InputError, match=said):
@@ -105,7 +105,7 @@ def _folder(path: Path, config: object = None, **files: str) -> Path:
     return path
 
 
-def test_a_folder_with_files(tmp_path: Path) -> None:
+def test_chat_template_files_take_precedence_over_config(tmp_path: Path) -> None:
     config = {"chat_template": "old", "bos_token": {"content": "<s>"}, "eos_token": None}
     _folder(tmp_path, config, chat_template="{{ bos_token }}{{ eos_token }}", tool_use="T", rag="R")
     (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
@@ -117,7 +117,7 @@ def test_a_folder_with_files(tmp_path: Path) -> None:
         ChatTemplate.from_folder(tmp_path, "x")
 
 
-def test_a_folder_with_a_configuration(tmp_path: Path) -> None:
+def test_chat_template_is_read_from_tokenizer_config(tmp_path: Path) -> None:
     _folder(tmp_path, {"chat_template": "{{ messages[0].role }}"})
     assert ChatTemplate.from_folder(tmp_path).render(PLAIN) == "user"
     named = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
@@ -127,13 +127,13 @@ def test_a_folder_with_a_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, [3], [{"name": "default"}], {"default": "x"}])
-def test_bad_folders(tmp_path: Path, wrong: object) -> None:
+def test_invalid_chat_template_config_is_refused(tmp_path: Path, wrong: object) -> None:
     _folder(tmp_path, {"chat_template": wrong})
     with pytest.raises(ModelError, match=r"tokenizer_config\.json' has a chat_template that is"):
         ChatTemplate.from_folder(tmp_path)
 
 
-def test_a_folder_without_one(tmp_path: Path) -> None:
+def test_missing_chat_template_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no chat template, neither"):
         ChatTemplate.from_folder(_folder(tmp_path, {}))
     with pytest.raises(InputError, match="has no chat template 'default'; it has 'rag'"):
@@ -145,7 +145,7 @@ def _folder_of(path: Path, name: str) -> Path:
     return path
 
 
-def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
+def test_chat_template_errors_name_file_and_line(tmp_path: Path) -> None:
     _folder(tmp_path, chat_template="\n{% for x in %}")
     file = tmp_path / "chat_template.jinja"
     with pytest.raises(ModelError) as raised:
@@ -164,7 +164,7 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     assert str(refused.value) == f"'{file}' does not take these messages: No more!."
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_template_without_jinja2_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     ChatTemplate("")  # imports what the next lines take away
     monkeypatch.delattr("clrt.generation.sandbox")
     monkeypatch.delitem(sys.modules, "clrt.generation.sandbox")
@@ -175,8 +175,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         ChatTemplate("")
 
 
-def test_the_templates_are_far_from_the_bounds() -> None:
-    """As many messages and tools as anybody has."""
+def test_known_templates_render_long_chats_within_limits() -> None:
+    """2000 messages and 100 tools."""
     chat = [m for k in range(1000) for m in ({"role": "user", "content": f"{k} " * 50}, PLAIN[1])]
     tools = [WEATHER] * 100
     for file in TEMPLATES.glob("*.jinja"):

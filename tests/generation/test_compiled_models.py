@@ -1,4 +1,4 @@
-"""Language models as compiled files: the same texts, and what is refused."""
+"""Compiled language models: equal texts, and refused options and files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compiled(source: Path, target: Path) -> Path:
     return target
 
 
-def test_texts_are_those_of_the_folder(tmp_path: Path) -> None:
+def test_compiled_language_model_matches_folder(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "model")
     file = compiled(folder, tmp_path / "model.clrt")
     assert is_compiled_language_model(file)
@@ -42,7 +42,7 @@ def test_texts_are_those_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_texts_are_those_of_an_onnx_folder(case: str, tmp_path: Path) -> None:
+def test_compiled_onnx_language_model_matches_folder(case: str, tmp_path: Path) -> None:
     folder = write_onnx(tmp_path / "model", case)
     byte_level().save(str(folder / "tokenizer.json"))
     file = compiled(folder, tmp_path / "model.clrt")
@@ -53,7 +53,7 @@ def test_texts_are_those_of_an_onnx_folder(case: str, tmp_path: Path) -> None:
     assert [a.tokens for a in found] == [a.tokens for a in expected]
 
 
-def test_an_onnx_file_alone_stays_a_graph(tmp_path: Path) -> None:
+def test_onnx_decoder_file_alone_compiles_to_plain_graph(tmp_path: Path) -> None:
     folder = write_onnx(tmp_path / "model", "torch_gpt2")
     target = tmp_path / "model.clrt"
     result = CliRunner().invoke(app, [str(folder / "model.onnx"), "-o", str(target)])
@@ -61,7 +61,7 @@ def test_an_onnx_file_alone_stays_a_graph(tmp_path: Path) -> None:
     assert not is_compiled_language_model(target)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_compiled_language_model_refuses_unfit_options(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "model")
     file = compiled(folder, tmp_path / "model.clrt")
     with pytest.raises(InputError, match="has a cache of float32"):
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         make_generator(other)
 
 
-def test_a_large_file_is_checked_beside_its_use(
+def test_large_compiled_model_is_checksummed_in_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digest, "_MAX_SYNCHRONOUS_BYTES", 0)

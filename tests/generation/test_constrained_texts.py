@@ -1,4 +1,4 @@
-"""Texts that keep to rules while they are generated."""
+"""Text generation constrained by JSON schemas, regular expressions and grammars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.generation.test_constraints import SCHEMA, Model
 from tests.generation.text_folders import make_generator, pages_in_use, write_texts
 
 
-def test_schemas(chatting: TextGenerator) -> None:
-    """Several at a time, with texts that are free."""
+def test_generated_json_matches_schema(chatting: TextGenerator) -> None:
+    """Several texts at a time."""
     options = {"temperature": 1.0, "seed": 5, "max_new_tokens": 200}
     found = chatting.generate(["a", "b", "c"], json_schema=SCHEMA, **options)
     for text in found:
@@ -27,7 +27,7 @@ def test_schemas(chatting: TextGenerator) -> None:
     assert chatting.generate("a", json_schema=json.dumps(SCHEMA), **options) == found[0]
 
 
-def test_what_must_follow_is_not_sampled(
+def test_forced_tokens_are_generated_without_sampling_steps(
     chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, steps = DecoderEngine.step, []
@@ -50,7 +50,7 @@ def test_what_must_follow_is_not_sampled(
     assert found.text.startswith(short.text)
 
 
-def test_expressions_and_grammars(chatting: TextGenerator) -> None:
+def test_generated_text_matches_regex_and_grammar(chatting: TextGenerator) -> None:
     streams = [
         chatting.stream("x", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=40),
         chatting.stream("x", max_new_tokens=12),
@@ -66,7 +66,9 @@ def test_expressions_and_grammars(chatting: TextGenerator) -> None:
     assert pages_in_use(chatting) == 0
 
 
-def test_rules_that_are_wrong(chatting: TextGenerator, endless: TextGenerator) -> None:
+def test_invalid_constraint_is_refused_by_generator(
+    chatting: TextGenerator, endless: TextGenerator
+) -> None:
     for rule in ({"regex": "("}, {"grammar": "start: zzz"}, {"json_schema": {"type": "zzz"}}):
         with pytest.raises(clrt.InputError, match=f"The {next(iter(rule))} is not valid"):
             chatting.generate("x", **rule)
@@ -74,8 +76,8 @@ def test_rules_that_are_wrong(chatting: TextGenerator, endless: TextGenerator) -
         endless.generate("x", regex="a")
 
 
-def test_the_end_of_a_text_comes_where_the_rule_allows(tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    """Tokens that end a text are forbidden elsewhere, however likely they are."""
+def test_end_token_is_forbidden_until_regex_matches(tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+    """End tokens are forbidden before that, however likely they are."""
     folder = write_texts(tmp_path_factory.mktemp("ends"), [7])
     with make_generator(folder) as generator:
         found = generator.generate("x", regex="a{5,}", logit_bias={7: 1e6})

@@ -1,4 +1,4 @@
-"""Constraints: text made only of allowed tokens keeps to the rule, whatever is drawn."""
+"""Constraints: any text of allowed tokens follows the schema, regular expression or grammar."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _drawn(rule: Constraint, seed: int, most: int = 400) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [447, 448, 449])
-def test_a_mask_has_a_bit_for_each_token(size: int) -> None:
-    """Where the last word is full there is none more."""
+def test_constraint_mask_has_one_bit_per_token(size: int) -> None:
+    """No further word is added if the last one is full."""
     end = byte_level().token_to_id("</s>")
     rule = Constraint(ConstraintTokens(byte_level(), [end], size), regex="a")
     rule.accept(byte_level().token_to_id("a"))
@@ -67,7 +67,7 @@ def test_a_mask_has_a_bit_for_each_token(size: int) -> None:
 
 
 @pytest.mark.parametrize("given", [SCHEMA, json.dumps(SCHEMA), Model])
-def test_a_schema(tokens: ConstraintTokens, given: object) -> None:
+def test_constraint_by_schema_yields_valid_json(tokens: ConstraintTokens, given: object) -> None:
     for seed in range(5):
         made = _drawn(Constraint(tokens, json_schema=given), seed)
         value = json.loads(byte_level().decode(made))
@@ -75,7 +75,7 @@ def test_a_schema(tokens: ConstraintTokens, given: object) -> None:
         assert value.keys() <= SCHEMA["properties"].keys()
 
 
-def test_an_expression(tokens: ConstraintTokens) -> None:
+def test_constraint_by_regex_yields_matching_text(tokens: ConstraintTokens) -> None:
     for seed in range(20):
         made = _drawn(Constraint(tokens, regex=r"[a-c]{2,3}-(é|日本)+"), seed, 60)
         text = byte_level().decode(made)
@@ -83,12 +83,12 @@ def test_an_expression(tokens: ConstraintTokens) -> None:
 
 
 @pytest.mark.parametrize("grammar", ['start: "yes" | "no"', 'root ::= "yes" | "no"'])
-def test_grammars(tokens: ConstraintTokens, grammar: str) -> None:
+def test_constraint_by_grammar_yields_its_texts(tokens: ConstraintTokens, grammar: str) -> None:
     texts = {byte_level().decode(_drawn(Constraint(tokens, grammar=grammar), s)) for s in range(9)}
     assert texts == {"yes", "no"}
 
 
-def test_bytes_that_fall_back() -> None:
+def test_constraint_supports_byte_fallback_tokens() -> None:
     tokenizer = byte_fallback()
     tokens = ConstraintTokens(tokenizer, [tokenizer.token_to_id("</s>")])
     assert tokens.size == tokenizer.get_vocab_size()
@@ -96,7 +96,7 @@ def test_bytes_that_fall_back() -> None:
     assert tokenizer.decode(made) == "🎉é"
 
 
-def test_the_mask(tokens: ConstraintTokens) -> None:
+def test_constraint_mask_follows_accepted_tokens(tokens: ConstraintTokens) -> None:
     rule = Constraint(tokens, regex="ab?")
     mask = rule.allowed()
     assert (mask.shape, mask.dtype) == ((15,), np.uint32)
@@ -113,7 +113,7 @@ def test_the_mask(tokens: ConstraintTokens) -> None:
         rule.accept(b)
 
 
-def test_no_other_token_is_accepted(tokens: ConstraintTokens) -> None:
+def test_constraint_refuses_disallowed_tokens(tokens: ConstraintTokens) -> None:
     rule = Constraint(tokens, regex="ab")
     a, b = (byte_level().token_to_id(x) for x in "ab")
     for wrong in (b, -1, 449, 450, 1 << 40, tokens.eos[0]):
@@ -124,7 +124,7 @@ def test_no_other_token_is_accepted(tokens: ConstraintTokens) -> None:
     assert rule.is_done and _ids(rule.allowed()) == sorted(tokens.eos)
 
 
-def test_forced_tokens(tokens: ConstraintTokens) -> None:
+def test_constraint_forced_tokens_spell_fixed_prefix(tokens: ConstraintTokens) -> None:
     rule = Constraint(tokens, regex="The quick brown fox (a|b)")
     forced = rule.forced()
     assert forced and "The quick brown fox ".startswith(byte_level().decode(forced))
@@ -133,7 +133,7 @@ def test_forced_tokens(tokens: ConstraintTokens) -> None:
     assert not rule.is_done
 
 
-def test_a_copy_goes_on_by_itself(tokens: ConstraintTokens) -> None:
+def test_constraint_copy_is_independent(tokens: ConstraintTokens) -> None:
     rule = Constraint(tokens, regex="ab")
     rule.accept(byte_level().token_to_id("a"))
     other = rule.copy()
@@ -164,19 +164,21 @@ def test_a_copy_goes_on_by_itself(tokens: ConstraintTokens) -> None:
         ),
     ],
 )
-def test_rules_that_are_none(tokens: ConstraintTokens, given: dict[str, Any], said: str) -> None:
+def test_invalid_constraint_arguments_are_refused(
+    tokens: ConstraintTokens, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError) as raised:
         Constraint(tokens, **given)
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "word_piece", "word_ends", "bare"])
-def test_tokens_that_are_no_bytes(kind: str) -> None:
+def test_constraint_refuses_tokenizer_without_byte_tokens(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="needs a tokenizer whose tokens are bytes"):
         ConstraintTokens(KINDS[kind](), [1])
 
 
-def test_wrong_tokens() -> None:
+def test_constraint_token_ids_out_of_range_are_refused() -> None:
     for eos, size, said in (
         ([], None, r"eos is \[\]; it is one or more ids"),
         ([9999], None, "EOS token ID 9999 is out of range"),
@@ -187,7 +189,7 @@ def test_wrong_tokens() -> None:
             ConstraintTokens(byte_level(), eos, size)
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constraint_without_llguidance_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(
         UnsupportedError, match=r'pip install "llguidance>=1".*its extra .constrained.'
@@ -217,7 +219,9 @@ def _references(count: int) -> str:
     ],
     ids=["lark", "gbnf", "references", "properties"],
 )
-def test_large_rules_compile_on_a_small_stack(tokens: ConstraintTokens, given: Any) -> None:
+def test_large_constraint_compiles_on_small_thread_stack(
+    tokens: ConstraintTokens, given: Any
+) -> None:
     found: list[Any] = []
 
     def use() -> None:
@@ -247,6 +251,6 @@ def test_large_rules_compile_on_a_small_stack(tokens: ConstraintTokens, given: A
     ],
     ids=["lark", "gbnf", "long", "regex", "references", "patterns", "enum"],
 )
-def test_rules_that_are_too_large_are_refused(tokens: ConstraintTokens, given: Any) -> None:
+def test_too_large_constraint_is_refused(tokens: ConstraintTokens, given: Any) -> None:
     with pytest.raises(InputError, match="the maximum is"):
         Constraint(tokens, **given)

@@ -1,4 +1,4 @@
-"""Text of tokens one by one: the same as of all tokens at once, and no later than it is certain."""
+"""Streaming detokenization: equal to decoding all tokens at once, with minimal delay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def _pieces(tokenizer: Tokenizer, ids: list[int], skip: bool = True) -> list[str
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), skip=st.booleans())
-def test_any_tokens(kind: str, data: st.DataObject, skip: bool) -> None:
+def test_text_stream_of_any_tokens_matches_decode(
+    kind: str, data: st.DataObject, skip: bool
+) -> None:
     tokenizer = KINDS[kind]()
     most = tokenizer.get_vocab_size() + 3  # the last ones have no token
     ids = data.draw(st.lists(st.integers(0, most), max_size=30))
@@ -32,7 +34,7 @@ def test_any_tokens(kind: str, data: st.DataObject, skip: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("".join(TEXTS)))))
-def test_any_text(kind: str, text: str) -> None:
+def test_text_stream_of_any_text_matches_decode(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]()
     ids = tokenizer.encode(text).ids
     pieces = _pieces(tokenizer, ids)
@@ -44,8 +46,8 @@ def test_any_text(kind: str, text: str) -> None:
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "gemma"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=12), end=st.sampled_from(["", "a", "é"]))
-def test_any_bytes(kind: str, data: bytes, end: str) -> None:
-    """Incomplete characters, surrogates, bytes that no text has."""
+def test_text_stream_of_any_bytes_matches_decode(kind: str, data: bytes, end: str) -> None:
+    """Incomplete characters, surrogates, and bytes invalid in UTF-8."""
     tokenizer = KINDS[kind]()
     names = {b: f"<0x{b:02X}>" for b in range(256)}
     if kind == "byte_level":
@@ -57,20 +59,20 @@ def test_any_bytes(kind: str, data: bytes, end: str) -> None:
     assert "".join(_pieces(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-def test_characters_come_whole() -> None:
+def test_text_stream_yields_whole_characters() -> None:
     ids = byte_level().encode("🎉 é").ids
     pieces = _pieces(byte_level(), ids)
     assert "".join(pieces) == "🎉 é" and not any("\ufffd" in p for p in pieces)
     assert len(ids) > 4 and pieces[0] == "" and pieces[-1] == ""
 
 
-def test_text_comes_at_once() -> None:
-    """Nothing but parts of characters is kept back."""
+def test_text_stream_yields_text_without_delay() -> None:
+    """Only incomplete characters are held back."""
     ids = byte_level().encode(TEXTS[0]).ids
     assert all(_pieces(byte_level(), ids)[:-1])
 
 
-def test_an_incomplete_end() -> None:
+def test_text_stream_ends_incomplete_character_with_replacement() -> None:
     for kind in (byte_level, byte_fallback):
         ids = kind().encode("a🎉").ids[:-1]
         pieces = _pieces(kind(), ids)
@@ -78,7 +80,7 @@ def test_an_incomplete_end() -> None:
         assert "".join(pieces) == kind().decode(ids)
 
 
-def test_special_tokens() -> None:
+def test_text_stream_skips_special_tokens_on_request() -> None:
     end = byte_level().token_to_id("<|im_end|>")
     ids = [*byte_level().encode("a b").ids, end]
     assert "".join(_pieces(byte_level(), ids)) == "a b"
@@ -93,7 +95,7 @@ def test_special_tokens() -> None:
         decoders.Sequence([decoders.ByteLevel(), decoders.Metaspace()]),
     ],
 )
-def test_decoders_that_need_all_tokens(decoder: decoders.Decoder) -> None:
+def test_text_stream_refuses_non_streaming_decoders(decoder: decoders.Decoder) -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.decoder = decoder
     with pytest.raises(UnsupportedError, match="gives no text token by token"):
@@ -112,7 +114,9 @@ def test_decoders_that_need_all_tokens(decoder: decoders.Decoder) -> None:
 )
 @settings(max_examples=50, deadline=None)
 @given(words=st.lists(st.sampled_from(["ab", "  b", "a  ", " a ", "b", "▁a▁"]), min_size=1))
-def test_chains(chain: list[decoders.Decoder], words: list[str]) -> None:
+def test_text_stream_of_decoder_chains_matches_decode(
+    chain: list[decoders.Decoder], words: list[str]
+) -> None:
     names = ["ab", "  b", "a  ", " a ", "b", "▁a▁"]
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="b"))
     tokenizer.decoder = decoders.Sequence(chain)
@@ -120,8 +124,8 @@ def test_chains(chain: list[decoders.Decoder], words: list[str]) -> None:
     assert "".join(_pieces(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-def test_the_time_is_linear() -> None:
-    """Also where nothing is certain for long."""
+def test_text_stream_takes_linear_time() -> None:
+    """Also if invalid bytes keep the text undecided."""
     for tokenizer, token in ((byte_fallback(), "<0xFF>"), (byte_level(), "ÿ")):
         stream, token_id = TextStream(tokenizer), tokenizer.token_to_id(token)
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""Encoder-decoders from Hugging Face folders against transformers, and what texts of them take."""
+"""Encoder-decoders from Hugging Face folders: results against transformers, and cache use."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def logits(engine: DecoderEngine) -> list[Array]:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", ENCODER_TEXTS)
-def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_encoder_decoder_matches_transformers(name: str, tmp_path: Path) -> None:
     with make_generator(write_encoder_decoder(tmp_path, name)) as generator:
         engine = generator._scheduler.engine
         for k, found in enumerate(logits(engine)):
@@ -92,7 +92,7 @@ def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert [list(b.tokens) for b in beams] == [b for texts in expected for b in texts["beams"]]
 
 
-def test_a_compiled_file_answers_like_its_folder(tmp_path: Path) -> None:
+def test_compiled_encoder_decoder_matches_folder(tmp_path: Path) -> None:
     file = compiled(write_encoder_decoder(tmp_path / "model", "umt5"), tmp_path / "umt5.clrt")
     with make_generator(file) as generator:
         for k, answer in enumerate(
@@ -107,14 +107,14 @@ def test_a_compiled_file_answers_like_its_folder(tmp_path: Path) -> None:
         generator.generate(READ[2])
 
 
-def test_a_narrow_cache(tmp_path: Path) -> None:
+def test_encoder_decoder_float16_cache_matches_transformers(tmp_path: Path) -> None:
     with make_generator(write_encoder_decoder(tmp_path), cache="float16") as generator:
         for k, found in enumerate(logits(generator._scheduler.engine)):
             expected = ARRAYS[f"t5/{k}/logits"]
             np.testing.assert_allclose(found[:, COLUMNS], expected, rtol=0, atol=HALF_TOLERANCE)
 
 
-def test_a_source_is_encoded_once(t5: TextGenerator) -> None:
+def test_encoder_decoder_encodes_source_once(t5: TextGenerator) -> None:
     before = computed(t5)
     first = t5.generate(READ[2], max_new_tokens=40, num_return_sequences=3)
     # Each text has its start and all tokens but the last one.
@@ -128,7 +128,7 @@ def test_a_source_is_encoded_once(t5: TextGenerator) -> None:
     assert other.tokens != first[0].tokens
 
 
-def test_streams_together(t5: TextGenerator) -> None:
+def test_encoder_decoder_streams_match_batch(t5: TextGenerator) -> None:
     prompts = ["The quick brown fox", "Größe, naïve café", "x"]
     expected = t5.generate(prompts, max_new_tokens=12)
     streams = [t5.stream(prompt, max_new_tokens=12) for prompt in prompts]
@@ -139,7 +139,7 @@ def test_streams_together(t5: TextGenerator) -> None:
     assert t5.generate(prompts, **drawn)[1] == t5.generate(prompts[1], **drawn)
 
 
-def test_scores_are_those_of_answers(t5: TextGenerator) -> None:
+def test_encoder_decoder_scores_match_logprobs(t5: TextGenerator) -> None:
     answers = t5.generate(READ, max_new_tokens=40, logprobs=1)
     expected = [[token.logprob for token in answer.logprobs] for answer in answers]
     found = t5.score([list(answer.tokens) for answer in answers], sources=READ)
@@ -154,10 +154,10 @@ def test_scores_are_those_of_answers(t5: TextGenerator) -> None:
     assert pages_in_use(t5) == 0
 
 
-def test_texts_wait_where_there_is_no_room_for_all(
+def test_encoder_decoder_texts_wait_for_cache_pages(
     t5: TextGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source of 5 pages and its text of 2 have room in 8 pages; others wait, and begin again."""
+    """A source of 5 pages and its text of 2 fit into 8 pages; other texts wait and restart."""
     prompts = [source(130), source(131), source(20), source(132)]
     monkeypatch.setattr(
         DecoderEngine, "_free_bytes", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
@@ -173,7 +173,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
     assert [len(score) for score in scores] == [40] * 4
 
 
-def test_a_cache_that_is_lost_is_made_anew(
+def test_encoder_decoder_rebuilds_cache_after_device_error(
     t5: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = t5.generate(READ[1], max_new_tokens=30)
@@ -193,7 +193,7 @@ def test_a_cache_that_is_lost_is_made_anew(
     assert pages_in_use(t5) == 0
 
 
-def test_command(tmp_path: Path) -> None:
+def test_generate_command_matches_encoder_decoder(tmp_path: Path) -> None:
     folder = write_encoder_decoder(tmp_path / "model", "mt5", [END])
     given = ["generate", str(folder), "The quick brown fox", "--max-new-tokens", "9", "--json"]
     result = CliRunner().invoke(app, given)
@@ -219,7 +219,9 @@ def test_command(tmp_path: Path) -> None:
         (lambda g: g.chat(), clrt.InputError, "has no chat template"),
     ],
 )
-def test_wrong_calls(t5: TextGenerator, call: Any, kind: type[Exception], message: str) -> None:
+def test_encoder_decoder_invalid_calls_are_refused(
+    t5: TextGenerator, call: Any, kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
         call(t5)
     assert pages_in_use(t5) == 0
@@ -237,7 +239,9 @@ def test_wrong_calls(t5: TextGenerator, call: Any, kind: type[Exception], messag
         ({"num_layers": 4}, "encoder.block.3"),
     ],
 )
-def test_wrong_folders(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_encoder_decoder_invalid_configs_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     folder = write_encoder_decoder(tmp_path)
     (folder / "generation_config.json").unlink()
     config = {**ENCODER_TEXTS["t5"]["config"], **change}

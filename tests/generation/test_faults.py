@@ -1,4 +1,4 @@
-"""What goes wrong while texts run: no room, runs that fail, rules that cannot be kept to."""
+"""Failures during generation: full cache, failed runs, unsatisfiable rules."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def _left_bytes(engine: DecoderEngine, pages: int) -> int:
     return pages * engine.cache.page_bytes - engine.cache.nbytes
 
 
-def test_texts_wait_where_there_is_no_room_for_all(
-    small: TextGenerator, endless: TextGenerator
-) -> None:
+def test_texts_wait_for_cache_pages(small: TextGenerator, endless: TextGenerator) -> None:
     prompts = random_prompts(7, 90)
     found = small.generate(prompts, max_new_tokens=40)
     assert found == endless.generate(prompts, max_new_tokens=40)
@@ -50,7 +48,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
     assert small.generate(prompts, **drawn) == endless.generate(prompts, **drawn)
 
 
-def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None:
+def test_too_long_text_fails_without_affecting_others(small: TextGenerator) -> None:
     streams = [
         small.stream(prompt, max_new_tokens=60)
         for prompt in (PROMPTS["short"], [9] * (9 * PAGE_TOKENS), PROMPTS["one"])
@@ -69,10 +67,10 @@ def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None
     assert pages_in_use(small) == 0 and small.generate("x", max_new_tokens=2).tokens
 
 
-def test_answers_make_way_for_scores_and_beams(
+def test_generation_scores_and_beams_share_small_cache(
     small: TextGenerator, endless: TextGenerator
 ) -> None:
-    """And wait for these; all of them have room alone."""
+    """Each of them fits into the cache alone."""
     prompts = random_prompts(5, 70)
 
     def calls(model: TextGenerator) -> list[Any]:
@@ -95,7 +93,7 @@ def test_answers_make_way_for_scores_and_beams(
     assert pages_in_use(small) == 0
 
 
-def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
+def test_memory_limit_bounds_cache_size(tmp_path: Path) -> None:
     write_texts(tmp_path)
     with make_generator(tmp_path, memory_limit="3MiB") as generator:
         engine = generator._scheduler.engine
@@ -119,7 +117,7 @@ def failing(engine: DecoderEngine, error: BaseException, at: int, monkeypatch: A
     monkeypatch.setattr(engine.model, "run", broken)
 
 
-def test_a_run_that_fails_ends_the_texts_of_its_step(
+def test_failed_step_ends_its_texts_and_resets_cache(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = endless._scheduler.engine
@@ -136,10 +134,10 @@ def test_a_run_that_fails_ends_the_texts_of_its_step(
     assert computed(endless) - before == len(PROMPTS["long"]) + 49  # nothing is left of the cache
 
 
-def test_other_texts_survive_an_interrupt(
+def test_interrupt_in_one_thread_leaves_other_texts_intact(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes in the thread of one; the other runs its tokens again."""
+    """Ctrl-C arrives in the thread of one text; the tokens of the other are recomputed."""
     first = endless.stream(PROMPTS["short"], max_new_tokens=60)
     second = endless.stream(PROMPTS["long"], max_new_tokens=60)
     with monkeypatch.context() as patched:
@@ -151,7 +149,7 @@ def test_other_texts_survive_an_interrupt(
     assert pages_in_use(endless) == 0
 
 
-def test_scores_survive_the_failure_of_others(
+def test_scores_survive_cache_reset(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = endless.score(PROMPTS["long"])
@@ -168,7 +166,7 @@ def test_scores_survive_the_failure_of_others(
     assert endless.score(PROMPTS["long"]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_text_without_tokens_to_draw_from_fails_alone(endless: TextGenerator) -> None:
+def test_text_with_all_tokens_banned_fails_alone(endless: TextGenerator) -> None:
     banned = dict.fromkeys(range(450), float("-inf"))
     bad = endless.stream(PROMPTS["one"], logit_bias=banned)
     good = endless.stream(PROMPTS["short"], max_new_tokens=20)
@@ -177,7 +175,7 @@ def test_a_text_without_tokens_to_draw_from_fails_alone(endless: TextGenerator) 
     assert list(good.result.tokens) == TEXTS["greedy"]["short"][:20]
 
 
-def test_a_prompt_of_several_steps(tmp_path: Path) -> None:
+def test_prompt_of_several_chunks_runs_beside_other_text(tmp_path: Path) -> None:
     with make_generator(write_texts(tmp_path), context=2 * CHUNK + 200) as generator:
         prompt = [(5 * k) % 450 for k in range(2 * CHUNK + 9)]
         steps = [generator.generate(prompt, max_new_tokens=5)]
@@ -189,7 +187,7 @@ def test_a_prompt_of_several_steps(tmp_path: Path) -> None:
         assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]
 
 
-def test_the_device_has_no_room_while_the_cache_grows(
+def test_failed_cache_growth_leaves_cache_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make_generator(write_texts(tmp_path)) as generator:
@@ -213,7 +211,7 @@ def test_the_device_has_no_room_while_the_cache_grows(
         assert cache.pool._count > held
 
 
-def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
+def test_cache_slabs_respect_largest_buffer_size(tmp_path: Path) -> None:
     with make_generator(write_texts(tmp_path)) as generator:
         engine = generator._scheduler.engine
         expected = generator.generate([9] * (CONTEXT - 9), max_new_tokens=9)
@@ -223,8 +221,10 @@ def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
         assert [slab.shape[0] for slab in engine.cache.slabs] == [2] * 5 + [0]
 
 
-def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs beside it makes way; alone its text fails, and the cache stays."""
+def test_out_of_memory_step_runs_fewer_texts_or_fails(
+    endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other texts of the step are deferred; a single text fails, and the cache is kept."""
     engine = endless._scheduler.engine
     run, most = engine.model.run, 48
 
@@ -248,7 +248,7 @@ def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPa
     assert computed(endless) - before < PAGE_TOKENS + 1
 
 
-def test_cancel_within_a_step_and_a_character(
+def test_cancel_within_step_drops_incomplete_character(
     chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, run = chatting._scheduler.engine, chatting._scheduler.engine.model.run

@@ -1,4 +1,4 @@
-"""Model folders: forms that all mean the same, and what is wrong with others."""
+"""Model folders: equivalent layouts of one model, and invalid folders."""
 
 from __future__ import annotations
 
@@ -75,12 +75,14 @@ def renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
         ("gemma3_text", "model.", "model.language_model."),
     ],
 )
-def test_prefixes(name: str, old: str, new: str, tmp_path: Path) -> None:
+def test_tensor_name_prefix_variants_are_equivalent(
+    name: str, old: str, new: str, tmp_path: Path
+) -> None:
     other = edit(folder_of(name, tmp_path / "b"), renamed(old, new))
     assert_alike(folder_of(name, tmp_path / "a"), other)
 
 
-def test_part_for_text_of_gemma3(tmp_path: Path) -> None:
+def test_gemma3_text_part_of_multimodal_folder_is_read(tmp_path: Path) -> None:
     plain = folder_of("gemma3_text", tmp_path / "a")
     whole = edit(
         folder_of("gemma3_text", tmp_path / "b"), renamed("model.", "language_model.model.")
@@ -95,8 +97,8 @@ def test_part_for_text_of_gemma3(tmp_path: Path) -> None:
         read_folder(whole)
 
 
-def test_gemma3_without_defaults(tmp_path: Path) -> None:
-    """As the published 4B: only what differs from transformers' defaults."""
+def test_gemma3_missing_config_keys_get_defaults(tmp_path: Path) -> None:
+    """As in the published 4B model: config.json has only values that differ from the defaults."""
     config = {
         "model_type": "gemma3",
         "text_config": {
@@ -116,7 +118,7 @@ def test_gemma3_without_defaults(tmp_path: Path) -> None:
     assert full.frequencies[0] == pytest.approx(1 / 8) and local.frequencies[0] == 1
 
 
-def test_shards(tmp_path: Path) -> None:
+def test_sharded_safetensors_match_single_file(tmp_path: Path) -> None:
     plain, shards = (folder_of("qwen3", tmp_path / part) for part in "ab")
     tensors = load_file(shards / "model.safetensors")
     (shards / "model.safetensors").unlink()
@@ -129,8 +131,8 @@ def test_shards(tmp_path: Path) -> None:
     assert_alike(plain, shards)
 
 
-def test_tied_embeddings(tmp_path: Path) -> None:
-    """Where config.json says so, or there is no head."""
+def test_tied_and_missing_lm_head_are_equivalent(tmp_path: Path) -> None:
+    """The head is tied by config.json, or missing from the file."""
 
     def without_head(tensors: Tensors) -> Tensors:
         return {n: a for n, a in tensors.items() if n != "lm_head.weight"}
@@ -142,7 +144,7 @@ def test_tied_embeddings(tmp_path: Path) -> None:
     assert_alike(tied, missing)
 
 
-def test_dtypes_stay(tmp_path: Path) -> None:
+def test_weight_dtypes_are_kept(tmp_path: Path) -> None:
     _, arrays = constants(folder_of("llama_bf16", tmp_path / "a"))
     assert arrays["blk.0.attn_qkv.weight"].dtype.name == "bfloat16"
     half = edit(
@@ -152,7 +154,7 @@ def test_dtypes_stay(tmp_path: Path) -> None:
     assert constants(half)[1]["blk.1.ffn_down.weight"].dtype == np.float16
 
 
-def test_context(tmp_path: Path) -> None:
+def test_context_selects_longrope_frequencies(tmp_path: Path) -> None:
     folder = folder_of("phi3_long", tmp_path)
     default, short = (read_folder(folder, context)[0] for context in (None, 32))
     assert (default.context, short.context) == (128, 32)
@@ -162,13 +164,15 @@ def test_context(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one.frequencies, both.frequencies)
 
 
-def test_no_more_places_than_have_embeddings(tmp_path: Path) -> None:
+def test_context_beyond_position_embeddings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="embeddings of 96 places, but 97 are asked for"):
         read_folder(folder_of("gpt2", tmp_path), 97)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_tensor_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_folder_tensor_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, stored = set(), Checkpoint.stored
 
     def note(self: Checkpoint, name: str, shape: tuple[int | None, ...]) -> Array:
@@ -180,7 +184,7 @@ def test_every_tensor_is_read(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert read == CASES[name]["tensors"].keys()
 
 
-def test_gpt2_is_read_in_place(tmp_path: Path) -> None:
+def test_gpt2_matrices_are_views_of_file(tmp_path: Path) -> None:
     """Matrices stored [inputs, outputs] are views of the file."""
     _, arrays = constants(folder_of("gpt2", tmp_path))
     assert not arrays["blk.0.attn_qkv.weight"].flags.owndata
@@ -188,7 +192,7 @@ def test_gpt2_is_read_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value, message", [("x", "'x'"), (3, "3"), ("mamba", "'mamba'")])
-def test_unknown_family(value: Any, message: str, tmp_path: Path) -> None:
+def test_unknown_model_type_is_refused(value: Any, message: str, tmp_path: Path) -> None:
     folder = folder_of("llama", tmp_path, model_type=value)
     with pytest.raises(UnsupportedError, match=message) as caught:
         read_folder(folder)
@@ -224,7 +228,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("name, changes, error, message", WRONG)
-def test_wrong_folders(
+def test_invalid_model_folders_are_refused(
     name: str, changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     folder = folder_of(name, tmp_path, **changes)
@@ -233,7 +237,7 @@ def test_wrong_folders(
     assert type(caught.value) is error
 
 
-def test_embeddings_of_another_model(tmp_path: Path) -> None:
+def test_missing_embedding_tensor_is_refused(tmp_path: Path) -> None:
     folder = edit(folder_of("llama", tmp_path), renamed("embed_tokens", "embeddings"))
     with pytest.raises(ModelError, match=r"has no tensor 'embed_tokens.weight', with or without"):
         read_folder(folder)
@@ -243,8 +247,8 @@ JUNK: tuple[Any, ...] = (None, True, -1, 0, 1, 7, 2**40, 10**400, 1e308, float("
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_any_value(name: str, tmp_path: Path) -> None:
-    """config.json may hold anything: it is read, or refused by an error that says where."""
+def test_junk_config_values_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Any value in config.json is accepted, or refused with an error that names the file."""
     config = CASES[name]["config"]
     places: list[tuple[str, ...]] = [(key,) for key in config]
     places += [(k, inner) for k, v in config.items() if isinstance(v, dict) for inner in v]

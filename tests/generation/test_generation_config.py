@@ -1,4 +1,4 @@
-"""What generation_config.json says of tokens, as transformers follows it, or refused by name."""
+"""generation_config.json: token rules against transformers, and refused keys."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def generated(
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_greedy_texts_follow_the_file(
+def test_greedy_texts_with_generation_config_match_transformers(
     endless: TextGenerator, ending: TextGenerator, tmp_path: Path, name: str
 ) -> None:
     found = generated(endless, ending, tmp_path, name, RULES[name])
@@ -71,7 +71,7 @@ def test_greedy_texts_follow_the_file(
 
 
 @pytest.mark.parametrize("name", EXPECTED["beams"])
-def test_beams_follow_the_file(
+def test_beams_with_generation_config_match_transformers(
     endless: TextGenerator, ending: TextGenerator, tmp_path: Path, name: str
 ) -> None:
     config = {**RULES, **BEAM_RULES}[name] | {"num_beams": 3}
@@ -79,8 +79,10 @@ def test_beams_follow_the_file(
     assert found == EXPECTED["beams"][name]
 
 
-def test_guesses_and_rows_keep_to_the_rules(endless: TextGenerator, tmp_path: Path) -> None:
-    """Also where texts run together, each with rules of its own."""
+def test_lookup_drafts_follow_token_rules_of_each_text(
+    endless: TextGenerator, tmp_path: Path
+) -> None:
+    """Also if texts with different rules run in one step."""
     for name in ("ngram", "bad_words", "forced_end"):
         sampling = sampling_of(tmp_path, RULES[name])
         prompts = [PROMPTS["long"], PROMPTS["short"]]
@@ -88,7 +90,7 @@ def test_guesses_and_rows_keep_to_the_rules(endless: TextGenerator, tmp_path: Pa
         assert list(found[1].tokens) == EXPECTED["greedy"][name]
 
 
-def test_drawn_tokens_keep_to_the_rules(endless: TextGenerator) -> None:
+def test_sampled_tokens_follow_token_rules(endless: TextGenerator) -> None:
     banned = set(range(0, 450, 2))
     text = endless.generate(
         PROMPTS["short"],
@@ -103,7 +105,7 @@ def test_drawn_tokens_keep_to_the_rules(endless: TextGenerator) -> None:
     assert len({*text[:-1], *PROMPTS["short"]}) == len(text) - 1 + len(PROMPTS["short"])
 
 
-def test_rules_that_leave_no_token_are_an_error(endless: TextGenerator) -> None:
+def test_token_rules_that_ban_all_tokens_are_refused(endless: TextGenerator) -> None:
     for beams in (1, 2):
         with pytest.raises(InputError, match="No token can follow"):
             endless.generate(
@@ -111,7 +113,7 @@ def test_rules_that_leave_no_token_are_an_error(endless: TextGenerator) -> None:
             )
 
 
-def test_prompt_that_fills_max_length_is_an_error(endless: TextGenerator) -> None:
+def test_prompt_that_fills_max_length_is_refused(endless: TextGenerator) -> None:
     sampling = Sampling(max_length=len(PROMPTS["short"]))
     with pytest.raises(InputError, match="max_length allows 3 with the answer"):
         endless.generate(PROMPTS["short"], sampling=sampling)
@@ -119,7 +121,7 @@ def test_prompt_that_fills_max_length_is_an_error(endless: TextGenerator) -> Non
     assert len(found.tokens) == 2
 
 
-def test_calls_come_before_the_file(tmp_path: Path) -> None:
+def test_call_options_override_generation_config(tmp_path: Path) -> None:
     config = {"suppress_tokens": list(range(449)), "max_length": 7}
     with make_generator(write_texts(tmp_path, sampling=config)) as model:
         assert set(model.generate(PROMPTS["short"]).tokens) == {449}
@@ -128,7 +130,7 @@ def test_calls_come_before_the_file(tmp_path: Path) -> None:
         assert len(found) == 9 and set(found) != {449}
 
 
-def test_each_key_of_transformers_is_known() -> None:
+def test_every_transformers_generation_key_is_handled() -> None:
     assert set(TRANSFORMERS.split()) == set(KEYS)
 
 
@@ -151,7 +153,7 @@ ACTIVE = {
 }
 
 
-def test_refused_keys_are_named(tmp_path: Path) -> None:
+def test_unsupported_generation_keys_are_refused_by_name(tmp_path: Path) -> None:
     assert set(ACTIVE) == {name for name, key in KEYS.items() if key.treatment == "refused"}
     for name, value in ACTIVE.items():
         config = {name: value, "do_sample": KEYS[name].drawing}
@@ -163,7 +165,7 @@ def test_refused_keys_are_named(tmp_path: Path) -> None:
             sampling_of(tmp_path, {name: value})
 
 
-def test_refused_models_generate_by_own_options(tmp_path: Path) -> None:
+def test_explicit_sampling_bypasses_refused_generation_config(tmp_path: Path) -> None:
     config = {"guidance_scale": 3.0}
     with make_generator(write_texts(tmp_path, sampling=config)) as model:
         with pytest.raises(UnsupportedError, match=r"asks for guidance_scale 3\.0"):
@@ -173,7 +175,7 @@ def test_refused_models_generate_by_own_options(tmp_path: Path) -> None:
         assert len(model.score(PROMPTS["short"])) == 2
 
 
-def test_bans_of_tokens_that_there_are_not_do_nothing() -> None:
+def test_rules_for_token_ids_out_of_vocabulary_are_ignored() -> None:
     sampling = Sampling(suppress_tokens=[1, 99], bad_words_ids=[[98]], sequence_bias=[[[97], 1.0]])
     rules = NextTokenRules(sampling, [96], [0], 8)
     bits = np.unpackbits(rules.allowed([0], 40).view(np.uint8), bitorder="little")

@@ -1,4 +1,4 @@
-"""Decoders of GGUF files against llama.cpp's logits, and those of transformers."""
+"""Decoders from GGUF files, against logits of llama.cpp and transformers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def all_logits(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_of_files(name: str, tmp_path: Path) -> None:
+def test_gguf_logits_match_transformers_and_llama_cpp(name: str, tmp_path: Path) -> None:
     decoder, source = read_gguf_decoder(read_gguf(case_file(name, tmp_path)))
     logits = all_logits(decoder, source)
     source.check_all_read()
@@ -103,7 +103,7 @@ class DequantisedWeights:
 
 
 @pytest.mark.parametrize("name", QUANTISED)
-def test_logits_of_quantised_files(name: str, tmp_path: Path) -> None:
+def test_quantized_gguf_logits_match_float32_and_llama_cpp(name: str, tmp_path: Path) -> None:
     decoder, source = read_gguf_decoder(read_gguf(case_file(name, tmp_path)))
     logits = all_logits(decoder, source)
     exact = all_logits(decoder, DequantisedWeights(source))
@@ -116,8 +116,10 @@ def test_logits_of_quantised_files(name: str, tmp_path: Path) -> None:
     assert (logits[0][PLACES] - LLAMA_CPP[name]).std() < BESIDE_LLAMA_CPP * 2**0.5 * theirs
 
 
-def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU device stands for a GPU: it gets a GPU's kernels, with small tiles."""
+def test_gpu_kernels_read_quantized_gguf_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU device stands in for a GPU and runs GPU kernels, with small tiles."""
 
     def record(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
         own = TUNED[kernel].defaults if kernel in TUNED else {}
@@ -142,8 +144,8 @@ def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert model._runner.room.weights.nbytes < 1.2 * raw
 
 
-def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
-    """However many tokens a step runs: so draws by the same seed are the same, too."""
+def test_quantized_logits_are_bitwise_equal_for_any_step_size(tmp_path: Path) -> None:
+    """So sampling with the same seed gives the same text, too."""
     device = quick_device()
     if not device.caps.int8_dot_isa:
         pytest.skip("products are of floats here")

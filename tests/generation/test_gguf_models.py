@@ -1,4 +1,4 @@
-"""GGUF files as models: what is wrong with others, folders, and text."""
+"""GGUF files as models: invalid files, folders, and text generation."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def as_given(name: str, array: Array) -> tuple[Array, None]:
 
 
 @pytest.mark.parametrize("name, changes, error, message", WRONG)
-def test_wrong_files(
+def test_invalid_gguf_decoders_are_refused(
     name: str, changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     folder = write_folder(tmp_path / "hf", CASES[name])
@@ -162,7 +162,7 @@ def with_values(file: GgufFile, **changes: Any) -> GgufFile:
     return replace(file, metadata=metadata)
 
 
-def test_unknown_architecture(tmp_path: Path) -> None:
+def test_unknown_gguf_architecture_is_refused(tmp_path: Path) -> None:
     file = read_gguf(case_file("llama", tmp_path))
     with pytest.raises(UnsupportedError, match=r"of the architecture 'mamba'") as caught:
         read_gguf_decoder(with_values(file, **{"general.architecture": "mamba"}))
@@ -189,8 +189,8 @@ JUNK: tuple[Any, ...] = (
 @pytest.mark.parametrize(
     "name", ["gemma3_text", "granite", "mpt", "phi3_long", "qwen2_moe", "qwen3"]
 )
-def test_any_metadata(name: str, tmp_path: Path) -> None:
-    """Metadata may hold anything: it is read, or refused by an error that says where."""
+def test_junk_gguf_metadata_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Any metadata value is accepted, or refused with an error that names the file."""
     file = read_gguf(case_file(name, tmp_path))
     for key in file.metadata:
         for value in (*JUNK, _INTS, _INTS[:0], _INTS * 0.3):
@@ -208,7 +208,7 @@ def write_model(file: Path, **changes: Any) -> Path:
     return file
 
 
-def test_what_a_file_says(tmp_path: Path) -> None:
+def test_gguf_metadata_sets_context_template_and_sampling(tmp_path: Path) -> None:
     wishes = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     model = read_language_model(write_model(tmp_path / "m.gguf", **wishes), None, "float16")
     assert (model.context, model.vocabulary, model.ends) == (128, VOCABULARY, frozenset({1}))
@@ -218,8 +218,8 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert model.tokenizer.encode("ab A").ids == [0, 2, 3, 36]
 
 
-def test_folders(tmp_path: Path) -> None:
-    """One model is taken, whatever lies beside it."""
+def test_gguf_folder_with_several_models_is_refused(tmp_path: Path) -> None:
+    """A projector file (mmproj) beside the model is ignored."""
     file = write_model(tmp_path / "m.gguf")
     shutil.copy(file, tmp_path / "mmproj-m.gguf")
     assert read_language_model(tmp_path, None, "float32").context == 128
@@ -241,7 +241,7 @@ def test_folders(tmp_path: Path) -> None:
         ({"general.sampling.top_k": "x"}, ModelError, "top_k is 'x'"),
     ],
 )
-def test_wrong_models(
+def test_invalid_gguf_language_models_are_refused(
     changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     file = write_model(tmp_path / "m.gguf", **changes)
@@ -250,8 +250,8 @@ def test_wrong_models(
     assert str(file) in str(caught.value)
 
 
-def test_contexts(tmp_path: Path) -> None:
-    """A table of places ends."""
+def test_gguf_context_beyond_position_table_is_refused(tmp_path: Path) -> None:
+    """The position embedding table limits the context."""
     folder = write_folder(tmp_path / "hf", CASES["gpt2"])
     file = convert(folder, tmp_path / "m.gguf", **TOKENS)
     assert read_language_model(file, 32, "float32").context == 32
@@ -260,7 +260,7 @@ def test_contexts(tmp_path: Path) -> None:
             read_language_model(file, context, "float32")
 
 
-def test_text(tmp_path: Path) -> None:
+def test_gguf_text_prompt_matches_its_tokens(tmp_path: Path) -> None:
     generator = TextGenerator(write_model(tmp_path / "m.gguf"), device=quick_device())
     text = generator.generate("abc", max_new_tokens=6)
     assert text == generator.generate([0, 2, 3, 4], max_new_tokens=6) and text

@@ -1,4 +1,4 @@
-"""How guesses are found, and how many: lookup in a text, costs of steps, trust; no device."""
+"""Draft tokens: prompt lookup, step time model, acceptance rate and draft budget; no device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def index_of(*tokens: int) -> LookupIndex:
     return made
 
 
-def test_what_followed_the_same_tokens_is_guessed() -> None:
+def test_lookup_drafts_continuation_of_matching_tokens() -> None:
     assert index_of(1, 2, 3, 4, 5, 6, 1, 2, 3).guess(2) == ([4, 5], 3)
     assert index_of(9, 2, 3, 4, 5, 6, 1, 2, 3).guess(2) == ([4, 5], 2)
     assert index_of(1, 2, 3, 4, 5, 6, 7, 8, 3).guess(2) == ([], 0)
@@ -32,19 +32,19 @@ def test_what_followed_the_same_tokens_is_guessed() -> None:
     assert index_of(1, 2, 3, 1, 2).guess(0) == ([], 0)
 
 
-def test_the_place_that_is_alike_furthest_back_is_taken() -> None:
+def test_lookup_prefers_longest_then_latest_match() -> None:
     tokens = [7, 1, 2, 3, 50, *[8, 1, 2, 3, 60], *[9, 1, 2, 3, 70], *[8, 1, 2, 3]]
     assert index_of(*tokens).guess(1) == ([60], 4)
-    # The last one, where several are.
+    # The latest match, if several are equally long.
     assert index_of(1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3).guess(1)[0] == [60]
 
 
-def test_a_text_that_repeats_itself_goes_on() -> None:
+def test_lookup_continues_repeating_text() -> None:
     assert index_of(5, 6, 7, 5, 6, 7).guess(8) == ([5, 6, 7, 5, 6, 7, 5, 6], 3)
     assert index_of(4, 4, 4).guess(5)[0] == [4] * 5
 
 
-def test_an_index_grows_with_its_text() -> None:
+def test_incremental_lookup_index_matches_full_index() -> None:
     tokens = np.random.default_rng(0).integers(0, 7, 300).tolist()
     whole, grown = index_of(*tokens), LookupIndex()
     for token in tokens:
@@ -61,8 +61,8 @@ def test_an_index_grows_with_its_text() -> None:
             )
 
 
-def test_the_time_of_a_lookup_does_not_grow_with_the_text() -> None:
-    """Even where the same few tokens are everywhere."""
+def test_lookup_time_is_independent_of_text_length() -> None:
+    """Even if the text repeats the same few tokens."""
 
     def seconds(length: int) -> float:
         made = index_of(*[1, 2] * (length // 2))
@@ -83,7 +83,7 @@ def measured(**seconds: float) -> StepTimeModel:
     return made
 
 
-def test_costs_lie_between_those_that_were_measured() -> None:
+def test_step_time_is_interpolated_between_measurements() -> None:
     assert StepTimeModel().of(3) == 0
     costs = measured(n1=1.0, n4=1.3)
     assert [costs.of(n) for n in (1, 2, 4)] == pytest.approx([1.0, 1.1, 1.3])
@@ -91,7 +91,7 @@ def test_costs_lie_between_those_that_were_measured() -> None:
     assert measured(n4=1.0).of(1) == 1.0
 
 
-def test_the_first_step_of_a_size_does_not_count() -> None:
+def test_step_time_ignores_first_step_and_clamps_outliers() -> None:
     costs = measured(n1=1.0)
     costs.note(4, 100.0)
     assert costs.of(4) == pytest.approx(1.375)
@@ -105,7 +105,7 @@ def test_the_first_step_of_a_size_does_not_count() -> None:
     assert costs.of(4) == pytest.approx(1.68)
 
 
-def test_trust_follows_what_was_right() -> None:
+def test_acceptance_rate_follows_accepted_drafts() -> None:
     trust = AcceptanceRate()
     first = trust.worth(7)
     trust.note(7, 7)
@@ -122,7 +122,7 @@ def test_trust_follows_what_was_right() -> None:
     assert other.share == pytest.approx(2 / 3, rel=0.05)
 
 
-def test_what_was_right_in_other_texts_counts_at_first() -> None:
+def test_acceptance_rate_of_new_text_starts_from_shared_rate() -> None:
     usual = AcceptanceRate.of_all()
     wrong, new = AcceptanceRate(usual), AcceptanceRate(usual)
     for _ in range(8):
@@ -150,7 +150,7 @@ def cpu() -> StepTimeModel:
     return measured(n1=1.0, n2=1.2, n4=1.3, n8=2.0, n16=3.3, n32=7.0, n64=14.0)
 
 
-def test_as_many_are_guessed_as_pay() -> None:
+def test_draft_count_maximizes_expected_speed() -> None:
     free, dear = measured(n1=1.0, n64=1.0), measured(n1=1.0, n64=64.0)
     assert count_of(sure(8), 100, free) == MAX_DRAFT_TOKENS
     assert count_of(sure(8), 5, free) == 3
@@ -163,7 +163,7 @@ def test_as_many_are_guessed_as_pay() -> None:
     assert count_of(AcceptanceRate(), 100, StepTimeModel()) == 0  # nothing is known yet
 
 
-def test_guesses_have_to_pay_for_their_draft_and_for_other_texts() -> None:
+def test_draft_count_includes_draft_time_and_other_texts() -> None:
     assert count_of(sure(8), 100, cpu(), draft_s=0.1) >= 7
     assert count_of(sure(8), 100, cpu(), draft_s=1.0) == 0
     assert count_of(sure(2), 100, cpu(), texts=8) < count_of(sure(2), 100, cpu())
@@ -174,8 +174,8 @@ def test_guesses_have_to_pay_for_their_draft_and_for_other_texts() -> None:
     assert step.add(sure(2), 100, 0.1) < 3
 
 
-def test_what_does_not_pay_is_tried_again() -> None:
-    """First where guesses were wrong, then where a time was disturbed; not often."""
+def test_unprofitable_drafting_is_retried_rarely() -> None:
+    """After rejected drafts, then after a disturbed time measurement."""
     trust, costs = sure(0), cpu()
     assert 10 < next(k for k in range(1000) if count_of(trust, 8, costs)) < 200
     trust, costs = sure(8), measured(n1=1.0, n2=2.0, n3=3.0, n8=8.0)
@@ -184,7 +184,7 @@ def test_what_does_not_pay_is_tried_again() -> None:
     assert costs.cost_discount > 0.5
 
 
-def test_sizes_are_round() -> None:
+def test_step_sizes_are_rounded_to_buckets() -> None:
     assert [bucket_size(n) for n in (0, 1, 15, 16, 17, 32, 33)] == [0, 1, 15, 16, 32, 32, 48]
     costs = measured(n1=1.0, n16=2.0, n32=4.0)
     assert costs.of(17) == costs.of(30) == 4.0

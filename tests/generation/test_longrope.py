@@ -1,4 +1,4 @@
-"""LongRoPE: all tokens of a text have the angles of its length, as transformers computes them."""
+"""LongRoPE: all tokens of a text use the frequencies for its length, as in transformers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def generator(folder: Path) -> Iterator[TextGenerator]:
 
 
 def check_greedy(model: TextGenerator, length: int, **options: Any) -> None:
-    """That a greedy text behind a beginning of `TEXT` is transformers' text."""
+    """Asserts that the greedy continuation of `TEXT[:length]` matches transformers."""
     found = model.generate(TEXT[:length], max_new_tokens=LONG_STEPS, logprobs=1, **options)
     wanted = EXPECTED["greedy"][str(length)]
     assert list(found.tokens) == wanted["tokens"]
@@ -57,35 +57,37 @@ def check_greedy(model: TextGenerator, length: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("length", LONG_SCORED)
-def test_scores_have_the_angles_of_the_whole_text(generator: TextGenerator, length: int) -> None:
+def test_longrope_scores_match_transformers(generator: TextGenerator, length: int) -> None:
     found = generator.score(TEXT[:length])
     np.testing.assert_allclose(found, EXPECTED["scores"][str(length)], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("length", LONG_PROMPTS)
-def test_texts_that_grow_long_are_computed_anew(generator: TextGenerator, length: int) -> None:
+def test_longrope_text_is_recomputed_beyond_original_length(
+    generator: TextGenerator, length: int
+) -> None:
     check_greedy(generator, length)
 
 
-def test_cached_beginnings_of_short_and_long_texts_stay_apart(folder: Path) -> None:
+def test_longrope_prefix_cache_separates_short_and_long_texts(folder: Path) -> None:
     with make_generator(folder) as model:
         for length in (40, 20, 33, 32, 40):
             check_greedy(model, length)
 
 
-def test_texts_of_both_kinds_run_together(generator: TextGenerator) -> None:
+def test_longrope_short_and_long_texts_run_in_one_batch(generator: TextGenerator) -> None:
     prompts = [TEXT[:length] for length in LONG_PROMPTS]
     found = generator.generate(prompts, max_new_tokens=LONG_STEPS)
     wanted = [EXPECTED["greedy"][str(length)]["tokens"] for length in LONG_PROMPTS]
     assert [list(one.tokens) for one in found] == wanted
 
 
-def test_guesses_do_not_make_a_text_long(generator: TextGenerator) -> None:
+def test_longrope_drafts_do_not_switch_frequencies(generator: TextGenerator) -> None:
     for length in LONG_PROMPTS:
         check_greedy(generator, length, lookup_tokens=8)
 
 
-def test_beams_that_grow_long_are_computed_anew(generator: TextGenerator) -> None:
+def test_longrope_beams_are_recomputed_beyond_original_length(generator: TextGenerator) -> None:
     prompt = TEXT[:30]
     found = generator.generate(prompt, num_beams=2, max_new_tokens=6, logprobs=1)
     assert found.logprobs is not None
@@ -97,13 +99,15 @@ def test_beams_that_grow_long_are_computed_anew(generator: TextGenerator) -> Non
         assert one.logprob == pytest.approx(wanted, abs=TOLERANCE)
 
 
-def test_context_does_not_matter(tmp_path: Path) -> None:
+def test_longrope_scores_are_independent_of_context(tmp_path: Path) -> None:
     with make_generator(write_model(tmp_path), context=BORDER) as model:
         np.testing.assert_allclose(model.score(TEXT[:12]), EXPECTED["scores"]["12"], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("length", [BORDER, BORDER + 1])
-def test_saved_caches_know_their_angles(folder: Path, tmp_path: Path, length: int) -> None:
+def test_longrope_saved_cache_keeps_its_frequencies(
+    folder: Path, tmp_path: Path, length: int
+) -> None:
     with make_generator(folder) as model:
         model.save_cache(tmp_path / "cache", TEXT[:length])
     with make_generator(folder) as model:
@@ -112,7 +116,7 @@ def test_saved_caches_know_their_angles(folder: Path, tmp_path: Path, length: in
             check_greedy(model, prompt)
 
 
-def test_compiled_models_know_when_texts_are_long(folder: Path, tmp_path: Path) -> None:
+def test_compiled_longrope_model_keeps_original_length(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "phi3.clrt"
     write_language_model(read_language_model(folder, None, "float32"), path, "float32", "test")
     assert read_compiled_language_model(path, None, "float32").decoder.long_beyond == BORDER

@@ -1,4 +1,4 @@
-"""How much memory models take: their file, their cache, and little besides.
+"""Memory use of language models: the weights file, the cache, and a fixed margin.
 
 What counts is the most that the process has in memory, with the pages of mapped files that it read,
 less what it has with a tiny model before: the interpreter, the driver and its programs. Compilers
@@ -81,7 +81,7 @@ def large_case() -> dict[str, Any]:
 
 
 @pytest.mark.lengthy
-def test_weights_lie_once(tmp_path: Path) -> None:
+def test_process_memory_holds_weights_once(tmp_path: Path) -> None:
     model = write_folder(tmp_path / "model", large_case())
     byte_level().save(str(model / "tokenizer.json"))
     file = compiled(model, tmp_path / "model.clrt")

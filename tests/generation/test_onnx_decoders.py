@@ -1,4 +1,4 @@
-"""Decoders from ONNX files with their past in pages, against ONNX Runtime with its own."""
+"""Decoders from ONNX files with a paged key/value cache, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Texts:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits(case: str, tmp_path: Path) -> None:
+def test_onnx_decoder_logits_match_onnxruntime(case: str, tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, case)
     model = plain(folder / "model.onnx")
     (folder / "model.onnx").write_bytes(model)
@@ -116,8 +116,8 @@ def test_logits(case: str, tmp_path: Path) -> None:
     assert np.abs(found - wanted).max() < TOLERANCE.get(case, 1e-4)
 
 
-def test_multi_head_attention(tmp_path: Path) -> None:
-    """Without any configuration beside the file: the table of angles tells the context."""
+def test_onnx_multi_head_attention_decoder_matches_onnxruntime(tmp_path: Path) -> None:
+    """Without a config file: the size of the rotary table sets the context."""
     folder = write_multi_head(tmp_path)
     texts = Texts(folder)
     assert (texts.facts.layers, texts.facts.heads, texts.facts.kv_heads) == (1, 2, 2)
@@ -142,8 +142,8 @@ def greedy(model: bytes, prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def test_text_generator(tmp_path: Path) -> None:
-    """From a folder with external data, and from a file in a folder of its own."""
+def test_onnx_text_generator_matches_onnxruntime(tmp_path: Path) -> None:
+    """From a folder with external data."""
     folder = write_onnx(tmp_path, "genai_float", external=True)
     byte_level().save(str(folder / "tokenizer.json"))
     prompt, count = [3, 14, 15, 9, 2], 8
@@ -157,7 +157,7 @@ def test_text_generator(tmp_path: Path) -> None:
         assert made.embed([prompt]).shape == (1, 64)
 
 
-def test_file_in_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_onnx_subfolder_uses_configs_of_parent_folder(tmp_path: Path) -> None:
     inner = write_onnx(tmp_path / "onnx", "torch_gpt2")
     (inner / "config.json").rename(tmp_path / "config.json")
     byte_level().save(str(tmp_path / "tokenizer.json"))
@@ -198,7 +198,7 @@ def with_fixed_sizes(model: onnx.ModelProto) -> None:
         (with_fixed_sizes, r"'input_ids' has the dims \['\?', 7\]"),
     ],
 )
-def test_files_that_are_no_language_models(
+def test_onnx_files_without_decoder_interface_are_refused(
     change: Callable[[onnx.ModelProto], object], message: str, tmp_path: Path
 ) -> None:
     folder = changed(write_onnx(tmp_path, "torch_gpt2"), change)
@@ -206,7 +206,7 @@ def test_files_that_are_no_language_models(
         read_onnx_decoder(folder)
 
 
-def test_heads_without_a_size(tmp_path: Path) -> None:
+def test_onnx_decoder_of_unknown_head_size_is_refused(tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, "genai_float")
     (folder / "genai_config.json").unlink()
     with pytest.raises(ModelError, match="has heads of a size without a number"):
@@ -214,7 +214,7 @@ def test_heads_without_a_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], {"decoder": 3}, {"decoder": {"filename": 3}}])
-def test_wrong_genai_config(value: object, tmp_path: Path) -> None:
+def test_invalid_genai_config_is_refused(value: object, tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, "genai_float")
     (folder / "genai_config.json").write_text(json.dumps({"model": value}), "utf-8")
     with pytest.raises(ModelError, match=r"genai_config\.json"):
@@ -222,7 +222,7 @@ def test_wrong_genai_config(value: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../model.onnx", "/etc/passwd", ""])
-def test_files_beside_the_folder_are_not_read(name: str, tmp_path: Path) -> None:
+def test_genai_filename_out_of_folder_is_refused(name: str, tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, "genai_float")
     config = {"model": {"decoder": {"filename": name}}}
     (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
@@ -230,7 +230,7 @@ def test_files_beside_the_folder_are_not_read(name: str, tmp_path: Path) -> None
         read_onnx_decoder(folder)
 
 
-def test_genai_config_proposes(tmp_path: Path) -> None:
+def test_genai_config_sets_sampling_and_end_tokens(tmp_path: Path) -> None:
     config = {
         "model": {"eos_token_id": [4, 5]},
         "search": {"do_sample": True, "temperature": 0.5, "top_k": 7, "max_length": 9},

@@ -1,4 +1,4 @@
-"""Options: each wrong value is one sentence; a folder proposes what transformers takes from it."""
+"""Sampling options: one-line errors, and defaults from a model folder as in transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clrt.errors import InputError, ModelError
 from clrt.generation.options import Sampling, eos_tokens
 
 
-def test_defaults_take_the_likeliest_token() -> None:
+def test_default_sampling_is_greedy() -> None:
     made = Sampling()
     assert made.is_greedy and made.stop == () and made.logit_bias == {} and made.logprobs == 0
 
@@ -49,13 +49,13 @@ def test_defaults_take_the_likeliest_token() -> None:
         ("include_stop", 1, "True or False."),
     ],
 )
-def test_wrong_values(name: str, value: Any, allowed: str) -> None:
+def test_invalid_sampling_values_are_refused(name: str, value: Any, allowed: str) -> None:
     with pytest.raises(InputError) as raised:
         Sampling(**{name: value})
     assert str(raised.value) == f"{name} is {value!r}; it is {allowed}"
 
 
-def test_wrong_biases_and_beams() -> None:
+def test_invalid_logit_bias_and_beam_count_are_refused() -> None:
     with pytest.raises(InputError, match=r"^logit_bias has the key -1; keys are token ids\.$"):
         Sampling(logit_bias={-1: 0.5})
     with pytest.raises(InputError, match=r"^logit_bias of token 3 is nan; it is a finite number"):
@@ -64,7 +64,7 @@ def test_wrong_biases_and_beams() -> None:
         Sampling(num_beams=2, num_return_sequences=3)
 
 
-def test_values_are_made_plain() -> None:
+def test_sampling_values_become_plain_python_types() -> None:
     bias = {np.int64(3): np.float32(0.5), 4: -math.inf}
     made = Sampling(top_k=np.int32(5), top_p=np.float64(1), stop="a", logit_bias=bias, seed=7)
     bias.clear()
@@ -80,12 +80,12 @@ def _folder(path: Path, **files: object) -> Path:
     return path
 
 
-def test_without_a_file(tmp_path: Path) -> None:
+def test_folder_without_config_gives_default_sampling(tmp_path: Path) -> None:
     assert Sampling.from_folder(tmp_path) == Sampling()
     assert eos_tokens(tmp_path) == ()
 
 
-def test_what_a_folder_proposes(tmp_path: Path) -> None:
+def test_generation_config_sets_sampling_defaults(tmp_path: Path) -> None:
     config = {"temperature": 0.6, "top_p": 0.9, "top_k": None, "repetition_penalty": 1.1}
     _folder(tmp_path, generation_config={**config, "do_sample": True, "stop_strings": ["x"]})
     made = Sampling.from_folder(tmp_path, max_new_tokens=3, top_p=0.5)
@@ -94,7 +94,7 @@ def test_what_a_folder_proposes(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_does_not_sample(tmp_path: Path) -> None:
+def test_generation_config_without_do_sample_is_greedy(tmp_path: Path) -> None:
     config = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "num_beams": 4, "epsilon_cutoff": 0.1}
     _folder(tmp_path, generation_config=config)
     assert Sampling.from_folder(tmp_path) == Sampling(num_beams=4)
@@ -108,7 +108,7 @@ def test_a_folder_that_does_not_sample(tmp_path: Path) -> None:
         ({"max_new_tokens": 5}, (0, 5)),
     ],
 )
-def test_folder_limits_the_length(
+def test_generation_config_sets_length_limits(
     tmp_path: Path, config: dict[str, int], limits: tuple[int, int]
 ) -> None:
     _folder(tmp_path, generation_config=config)
@@ -116,12 +116,12 @@ def test_folder_limits_the_length(
     assert (made.max_length, made.max_new_tokens) == limits
 
 
-def test_genai_length_is_only_a_limit(tmp_path: Path) -> None:
+def test_genai_max_length_sets_only_max_length(tmp_path: Path) -> None:
     _folder(tmp_path, genai_config={"search": {"max_length": 4096}})
     assert Sampling.from_folder(tmp_path) == Sampling(max_length=4096)
 
 
-def test_config_counts_without_other_files(tmp_path: Path) -> None:
+def test_config_json_is_used_without_generation_config(tmp_path: Path) -> None:
     _folder(tmp_path, config={"no_repeat_ngram_size": 3, "hidden_size": 8, "eos_token_id": 2})
     assert Sampling.from_folder(tmp_path) == Sampling(no_repeat_ngram_size=3)
     _folder(tmp_path, generation_config={})
@@ -148,14 +148,16 @@ def test_config_counts_without_other_files(tmp_path: Path) -> None:
         ({"renormalize_logits": 1}, "renormalize_logits is 1; it is True or False."),
     ],
 )
-def test_bad_files(tmp_path: Path, config: object, message: str) -> None:
+def test_invalid_generation_config_values_are_refused(
+    tmp_path: Path, config: object, message: str
+) -> None:
     _folder(tmp_path, generation_config=config)
     with pytest.raises(ModelError) as raised:
         Sampling.from_folder(tmp_path)
     assert "generation_config.json'" in str(raised.value) and message in str(raised.value)
 
 
-def test_files_that_are_no_json(tmp_path: Path) -> None:
+def test_malformed_generation_config_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "generation_config.json"
     for content in (b"{", b"\xff", b"[" * 100_000):
         file.write_bytes(content)
@@ -167,7 +169,7 @@ def test_files_that_are_no_json(tmp_path: Path) -> None:
         Sampling.from_folder(tmp_path)
 
 
-def test_tokens_that_end(tmp_path: Path) -> None:
+def test_eos_tokens_are_read_from_configs(tmp_path: Path) -> None:
     _folder(tmp_path, config={"eos_token_id": 2})
     assert eos_tokens(tmp_path) == (2,)
     _folder(tmp_path, generation_config={"eos_token_id": [5, 4, 5]})

@@ -1,4 +1,4 @@
-"""The pages of a cache: shared beginnings, growth, and what is forgotten."""
+"""Cache pages: shared prefixes, growth and eviction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(pool: KvPagePool, tokens: list[int]) -> list[int]:
     return pages
 
 
-def test_beginnings_are_shared() -> None:
+def test_page_pool_shares_common_prefixes() -> None:
     pool = pool_of(8)
     common = list(range(2 * PAGE_TOKENS))
     first = filled(pool, [*common, 7, 8])
@@ -39,7 +39,7 @@ def test_beginnings_are_shared() -> None:
     assert pool.match_prefix([*common, 1])[0] == first[:2]
 
 
-def test_unused_content_goes_first_and_the_end_before_the_beginning() -> None:
+def test_page_pool_evicts_free_then_trailing_pages() -> None:
     pool = pool_of(4)
     tokens = list(range(3 * PAGE_TOKENS))
     pages = filled(pool, tokens)
@@ -48,7 +48,7 @@ def test_unused_content_goes_first_and_the_end_before_the_beginning() -> None:
     assert pool.match_prefix(tokens)[0] == pages[:2]
 
 
-def test_a_page_in_use_is_never_taken() -> None:
+def test_page_pool_never_evicts_pages_in_use() -> None:
     pool = pool_of(2, 1)
     pages = filled(pool, list(range(2 * PAGE_TOKENS)))
     assert pool.take() not in pages
@@ -56,8 +56,8 @@ def test_a_page_in_use_is_never_taken() -> None:
         pool.take()
 
 
-def test_what_is_found_holds_the_tokens() -> None:
-    """Sequences come and go at random; each page that is found has what it should."""
+def test_page_pool_prefix_match_returns_pages_of_those_tokens() -> None:
+    """Random sequences start and end; each matched page contains the expected tokens."""
     rng = random.Random(3)
     pool = pool_of(6, 6, 12)
     holds: dict[int, tuple[int, ...]] = {}

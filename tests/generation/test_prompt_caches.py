@@ -1,4 +1,4 @@
-"""What prompts begin with alike is computed once, in one process and in the next."""
+"""Prefix cache: common prompt prefixes are computed once, also across processes by a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.generation.text_folders import computed, make_generator, pages_in_use
 SYSTEM = [(13 * k) % 450 for k in range(5 * PAGE_TOKENS + 7)]
 
 
-def test_beginnings_are_computed_once(endless: TextGenerator) -> None:
+def test_prompt_prefix_is_computed_once_across_calls(endless: TextGenerator) -> None:
     first = endless.generate([*SYSTEM, 5], max_new_tokens=4)
     before = computed(endless)
     second = endless.generate([*SYSTEM, 6], max_new_tokens=4)
@@ -27,7 +27,7 @@ def test_beginnings_are_computed_once(endless: TextGenerator) -> None:
     assert endless.generate([*SYSTEM, 6], max_new_tokens=4) == second != first
 
 
-def test_beginnings_of_one_call_are_computed_once(endless: TextGenerator) -> None:
+def test_prompt_prefix_is_computed_once_within_call(endless: TextGenerator) -> None:
     engine = endless._scheduler.engine
     engine.reset()
     before = computed(endless)
@@ -42,7 +42,7 @@ def test_beginnings_of_one_call_are_computed_once(endless: TextGenerator) -> Non
 
 
 @pytest.mark.parametrize("cache", ["float32", "float16", "int8"])
-def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
+def test_saved_prompt_cache_is_reused_after_load(cache: str, tmp_path: Path) -> None:
     folder, file = write_texts(tmp_path / "model"), tmp_path / "system.safetensors"
     with make_generator(folder, cache=cache) as generator:
         assert generator.save_cache(file, SYSTEM) == 5 * PAGE_TOKENS
@@ -56,7 +56,7 @@ def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
         assert found == expected and pages_in_use(generator) == 0
 
 
-def test_caches_of_other_models(tmp_path: Path) -> None:
+def test_prompt_cache_of_other_model_or_dtype_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "system.safetensors"
     folder = write_texts(tmp_path / "model")
     with make_generator(folder) as generator:
@@ -76,7 +76,7 @@ def test_caches_of_other_models(tmp_path: Path) -> None:
         generator.load_cache(file)
 
 
-def test_weights_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_weights_change_model_fingerprint(tmp_path: Path) -> None:
     folder, other = (write_texts(tmp_path / name) for name in ("one", "other"))
     tensors = load_file(other / "model.safetensors")
     tensors["model.layers.1.mlp.down_proj.weight"][0, 3] += 1
@@ -85,7 +85,7 @@ def test_weights_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_wrong_files(endless: TextGenerator, tmp_path: Path) -> None:
+def test_invalid_prompt_cache_files_are_refused(endless: TextGenerator, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     with pytest.raises(clrt.InputError, match="3 tokens, and a cache of it begins with 32"):
         endless.save_cache(file, [1, 2, 3])

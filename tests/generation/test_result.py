@@ -1,4 +1,4 @@
-"""What comes of generating a text."""
+"""Results of text generation: timings and generated texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 
 
-def test_rates() -> None:
+def test_text_timings_compute_tokens_per_second() -> None:
     timings = TextTimings(1.5, 0.5, 100, 2.0, 11)
     assert (timings.prompt_tokens_per_s, timings.tokens_per_s) == (200, 5)
     assert str(timings) == (
@@ -19,12 +19,12 @@ def test_rates() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
-def test_rates_of_nothing(tokens: int) -> None:
+def test_text_timings_without_time_have_zero_rates(tokens: int) -> None:
     timings = TextTimings(0, 0, 0, 0, tokens)
     assert (timings.prompt_tokens_per_s, timings.tokens_per_s) == (0, 0)
 
 
-def test_an_answer() -> None:
+def test_generated_text_is_frozen_picklable_and_ignores_timings() -> None:
     likely = TokenLogprob(3, -0.5, ((3, -0.5), (1, -2.0)))
     made = GeneratedText("Hi", (3,), "stop", 7, (likely,), TextTimings(0, 1, 7, 0, 1))
     assert str(made) == "Hi" and pickle.loads(pickle.dumps(made)) == made

@@ -1,4 +1,4 @@
-"""Frequencies of rotary embeddings against transformers', from both forms of config.json."""
+"""Rotary embedding frequencies against transformers, from both config.json layouts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def old_form(rope: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ROTARIES)
-def test_frequencies(name: str) -> None:
+def test_rotary_frequencies_match_transformers(name: str) -> None:
     rope, context = ROTARIES[name]
     for values in ({"rope_parameters": rope}, old_form(rope)):
         found = read(values, context)
@@ -48,14 +48,14 @@ def test_frequencies(name: str) -> None:
 
 
 @pytest.mark.parametrize("context", [512, 513])
-def test_longrope_has_both_frequencies_in_any_context(context: int) -> None:
+def test_longrope_has_short_and_long_frequencies(context: int) -> None:
     rope, _ = ROTARIES["longrope_short"]
     found = read({"rope_parameters": rope}, context)
     assert found.long is not None and found.long_beyond == 512
     assert (found.frequencies[1:] > found.long[1:]).all()
 
 
-def test_original_places_outside_as_in_phi3() -> None:
+def test_longrope_original_length_outside_rope_parameters_wins() -> None:
     rope, context = ROTARIES["longrope_short"]
     inside = {**rope, "original_max_position_embeddings": 4}
     outside = {"original_max_position_embeddings": 512, "rope_parameters": inside}
@@ -63,8 +63,8 @@ def test_original_places_outside_as_in_phi3() -> None:
 
 
 @pytest.mark.parametrize("kind", [FULL, SLIDING])
-def test_kinds_of_layers(kind: str) -> None:
-    """Gemma 3: only layers that see all are scaled."""
+def test_rotary_scaling_differs_by_layer_type(kind: str) -> None:
+    """Gemma 3: only full-attention layers are scaled."""
     scaling = {"rope_type": "linear", "factor": 8.0}
     full = {**scaling, "rope_theta": 1e6}
     new = {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
@@ -75,7 +75,7 @@ def test_kinds_of_layers(kind: str) -> None:
         np.testing.assert_array_equal(rotary.frequencies, wanted.frequencies)
 
 
-def test_first_phi3_called_longrope_yarn() -> None:
+def test_early_phi3_yarn_is_read_as_longrope() -> None:
     rope, context = ROTARIES["longrope_long"]
     found = read({"rope_scaling": {**rope, "rope_type": "yarn"}}, context)
     assert found.long is not None
@@ -113,11 +113,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("values, message", BAD)
-def test_wrong_values(values: dict[str, Any], message: str) -> None:
+def test_invalid_rotary_values_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read(values)
 
 
-def test_unknown_scaling() -> None:
+def test_unknown_rope_type_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"'rope_scaling.rope_type'.*known are default"):
         read({"rope_scaling": {"rope_type": "axial"}})

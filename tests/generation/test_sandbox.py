@@ -1,4 +1,4 @@
-"""Chat templates that mean harm: each ends soon, in an error, and takes little memory."""
+"""Malicious chat templates: refused in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _peak_kib() -> int:
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_too_much(name: str) -> None:
+def test_template_beyond_work_limit_is_refused(name: str) -> None:
     start, held = time.process_time(), _peak_kib()
     with pytest.raises(ModelError, match="asks for more text or work than a chat template may"):
         ChatTemplate(TOO_MUCH[name]).render(MESSAGES)
@@ -136,7 +136,7 @@ def test_too_much(name: str) -> None:
         "{{ strftime_now('\\ud800') }}",
     ],
 )
-def test_the_sandbox_holds(source: str) -> None:
+def test_template_sandbox_refuses_python_internals(source: str) -> None:
     with pytest.raises(ClrtError) as raised:
         ChatTemplate(source).render(MESSAGES)
     assert str(raised.value).startswith("The chat template ")
@@ -152,44 +152,44 @@ def test_the_sandbox_holds(source: str) -> None:
         "{{ raise_exception.__globals__ }}",
     ],
 )
-def test_what_is_hidden_has_no_text(source: str) -> None:
+def test_template_hidden_attributes_render_empty(source: str) -> None:
     assert ChatTemplate(source).render(MESSAGES) == ""
 
 
 @pytest.mark.parametrize("name", ["pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"])
-def test_filters_that_are_refused(name: str) -> None:
+def test_template_disallowed_filters_are_refused(name: str) -> None:
     with pytest.raises(ModelError, match=f"No filter named '{name}'"):
         ChatTemplate(f"{{{{ 'a' | {name} }}}}")
 
 
-def test_nothing_runs_while_it_compiles() -> None:
+def test_template_compilation_evaluates_no_expressions() -> None:
     ChatTemplate("{{ 'a' | center(10 ** 9) }}{{ 'a' * 10 ** 10 }}{{ [1] | list }}")
 
 
-def test_the_time_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_time_limit_stops_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clrt.generation.template_budget._MAX_SECONDS", -1.0)
     with pytest.raises(ModelError, match="asks for more"):
         ChatTemplate("{{ messages | length }}").render(MESSAGES)
 
 
-def test_formats_that_are_not_wide() -> None:
+def test_template_narrow_format_widths_are_allowed() -> None:
     source = """{{ '{{"n": {}}}: 123456 {:>4}'.format(1, 'a') }}{{ '{a: {%s 123456%%' % 'x' }}"""
     assert ChatTemplate(source).render(MESSAGES) == '{"n": 1}: 123456    a{a: {x 123456%'
 
 
-def test_messages_are_no_templates() -> None:
+def test_template_syntax_in_messages_is_not_rendered() -> None:
     content = "{{ 1 / 0 }}{% raw %}<|im_end|>"
     made = ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": content}])
     assert made == content
 
 
-def test_a_long_chat_is_no_harm() -> None:
+def test_long_chat_renders_within_template_limits() -> None:
     long = [{"role": "user", "content": "word " * 1_000_000}]
     source = "{% for m in messages %}{{ (m.content | trim).replace('w', 'W') ~ '!' }}{% endfor %}"
     assert len(ChatTemplate(source).render(long)) == 5_000_000
 
 
-def test_saying_is_one_line() -> None:
+def test_template_raise_exception_message_is_one_short_line() -> None:
     with pytest.raises(InputError) as raised:
         ChatTemplate("{{ raise_exception('a\\n' * 9999) }}").render(MESSAGES)
     assert len(str(raised.value)) < 1100 and "\n" not in str(raised.value)
@@ -197,6 +197,6 @@ def test_saying_is_one_line() -> None:
 
 @pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "-" + "9" * 5000])
 @pytest.mark.parametrize("place", ["{{ %s }}", "{%% if x == %s %%}{%% endif %%}", "{{ f(a=%s) }}"])
-def test_numbers_of_thousands_of_digits_are_refused(place: str, number: str) -> None:
+def test_template_numbers_of_thousands_of_digits_are_refused(place: str, number: str) -> None:
     with pytest.raises(ClrtError):
         ChatTemplate(place % number).render(MESSAGES, f=1)

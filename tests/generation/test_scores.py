@@ -1,4 +1,4 @@
-"""Perplexities against transformers, scores and vectors of texts."""
+"""Perplexity against transformers, and scores and embeddings of texts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.generation.text_folders import (
 )
 
 
-def test_perplexities(endless: TextGenerator) -> None:
+def test_perplexity_matches_transformers(endless: TextGenerator) -> None:
     for name, expected in TEXTS["perplexities"].items():
         assert endless.perplexity(PROMPTS[name]) == pytest.approx(expected, rel=1e-4)
     score = endless.score(PROMPTS["long"])
     assert np.exp(-score.mean()) == pytest.approx(TEXTS["perplexities"]["long"], rel=1e-4)
 
 
-def test_scores_together_as_one_by_one(
+def test_batched_scores_match_single_scores(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [*random_prompts(9, 90), [5]]
@@ -43,7 +43,7 @@ def test_scores_together_as_one_by_one(
     assert pages_in_use(endless) == 0
 
 
-def test_a_long_text_is_read_in_windows(endless: TextGenerator) -> None:
+def test_perplexity_of_long_text_uses_strided_windows(endless: TextGenerator) -> None:
     tokens = random_prompts(1, 3)[0] * 2 + [(11 * k) % 450 for k in range(CONTEXT + 90)]
     stride, seen, sums, count = 100, 0, 0.0, 0
     for start in range(0, len(tokens), stride):
@@ -77,7 +77,7 @@ TEXT = "The quick brown fox does not jump over what lies there, and it says so. 
 
 
 @pytest.mark.parametrize("stride", [None, 10, 63, 64])
-def test_each_window_begins_as_texts_do(begun: TextGenerator, stride: int | None) -> None:
+def test_perplexity_windows_begin_with_bos(begun: TextGenerator, stride: int | None) -> None:
     body = begun.tokenizer.encode(TEXT, add_special_tokens=False).ids
     step, seen, scores = min(stride or 32, 63), 0, list[float]()
     for start in range(0, len(body), step):
@@ -92,7 +92,7 @@ def test_each_window_begins_as_texts_do(begun: TextGenerator, stride: int | None
 
 
 @pytest.mark.parametrize("given_tokens", [False, True])
-def test_llama_cpp_counts_second_halves(
+def test_perplexity_llama_cpp_mode_scores_second_halves(
     begun: TextGenerator, endless: TextGenerator, given_tokens: bool
 ) -> None:
     """Token by token, as llama-perplexity is written."""
@@ -110,8 +110,8 @@ def test_llama_cpp_counts_second_halves(
     assert found == pytest.approx(np.exp(-np.mean(np.concatenate(halves))), rel=1e-4)
 
 
-def test_vectors(endless: TextGenerator) -> None:
-    """What the logits are made of: the last one gives the token that follows."""
+def test_embeddings_match_logits_and_mean_of_tokens(endless: TextGenerator) -> None:
+    """Hidden states before the output head: the last one gives the next token."""
     prompts = random_prompts(6, 70)
     last = endless.embed(prompts, pooling="last")
     assert last.shape == (6, TEXTS["config"]["hidden_size"]) and last.dtype == np.float32
@@ -141,7 +141,7 @@ def test_vectors(endless: TextGenerator) -> None:
         (lambda g: g.score([[5], [6] * 400]), "and the context 320"),
     ],
 )
-def test_wrong_calls(endless: TextGenerator, call: Any, message: str) -> None:
+def test_invalid_score_calls_are_refused(endless: TextGenerator, call: Any, message: str) -> None:
     with pytest.raises(clrt.InputError, match=message):
         call(endless)
     assert pages_in_use(endless) == 0

@@ -1,4 +1,4 @@
-"""Texts with guesses are those without: by lookup and by a draft model, alone and together."""
+"""Speculative decoding gives equal texts: by prompt lookup and by a draft model, alone or both."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FEW = {token: 25.0 for token in (7, 90, 201, 333)}
 
 
 def draft_folder(folder: Path, noise: float = 0.03) -> Path:
-    """The same decoder with other weights: it is right now and then."""
+    """The same decoder with noisy weights: some of its drafts are accepted."""
     write_texts(folder, template=None)
     file = folder / "model.safetensors"
     rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def draft_folder(folder: Path, noise: float = 0.03) -> Path:
 
 
 def pay_always(generator: TextGenerator) -> TextGenerator:
-    """Steps cost the same however many tokens they have: so guesses are made wherever possible."""
+    """Makes every step cost the same, so that tokens are drafted wherever possible."""
     speculation = generator._scheduler.speculation
     speculation.costs.of = lambda tokens: 1.0  # type: ignore[method-assign]
     if speculation._drafter is not None:
@@ -103,10 +103,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_texts_are_those_without_guesses(
+def test_speculative_texts_match_plain_texts(
     guessing: TextGenerator, kind: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Several at a time, more than run together, and each alone."""
+    """For more texts than run at a time, and for one text."""
     prompts = [*random_prompts(6, 80), *PROMPTS.values()]
     options = {"max_new_tokens": 40, **options}
     expected = guessing.generate(prompts, **options, **OFF)
@@ -120,7 +120,7 @@ def test_texts_are_those_without_guesses(
         assert accepted(*found) > 0
 
 
-def test_stops_and_log_probabilities(guessing: TextGenerator) -> None:
+def test_speculative_stops_and_logprobs_match_plain(guessing: TextGenerator) -> None:
     prompt = PROMPTS["page"]
     whole = guessing.generate(prompt, max_new_tokens=60, logit_bias=FEW, **OFF)
     stop = whole.text[len(whole.text) // 2 :][:3]
@@ -140,8 +140,8 @@ def test_stops_and_log_probabilities(guessing: TextGenerator) -> None:
             assert [x for _, x in one.top] == pytest.approx([x for _, x in other.top], abs=1e-5)
 
 
-def test_rules(tmp_path: Path) -> None:
-    """A mask for each place; a guess that the rule does not allow is none."""
+def test_speculative_texts_follow_regex(tmp_path: Path) -> None:
+    """Each draft position has its mask; a disallowed draft token is dropped."""
     prompt = "red, green, blue, red, green, blue, abc abc abc aaaaaaaa bbbb cccc"
     folder = write_texts(tmp_path / "texts", [END])
     with make_generator(folder, draft=draft_folder(tmp_path / "draft")) as generator:
@@ -158,8 +158,8 @@ def test_rules(tmp_path: Path) -> None:
         assert drafts_in_use(generator) == 0
 
 
-def test_streams_beside_each_other(guessing: TextGenerator) -> None:
-    """Of each kind and of none, in several threads, while others are cancelled."""
+def test_speculative_and_plain_streams_run_in_parallel(guessing: TextGenerator) -> None:
+    """With each kind of draft and without, in several threads, while others are cancelled."""
     prompts = random_prompts(12, 60)
     options: dict[str, Any] = {"max_new_tokens": 30, "logit_bias": FEW}
     expected = [guessing.generate(p, **options, **OFF) for p in prompts]
@@ -185,8 +185,8 @@ def test_streams_beside_each_other(guessing: TextGenerator) -> None:
     assert pages_in_use(guessing) == drafts_in_use(guessing) == 0
 
 
-def test_the_cache_holds_what_was_accepted(guessing: TextGenerator) -> None:
-    """Texts that begin with what was generated take its pages, and go on as it did."""
+def test_speculative_cache_holds_only_accepted_tokens(guessing: TextGenerator) -> None:
+    """Prompts that begin with a generated text reuse its pages and continue equally."""
     prompt = [(11 * k + 5) % 450 for k in range(45)]
     for kind in KINDS.values():
         for at in (30, 77, 119):
@@ -202,7 +202,7 @@ def test_the_cache_holds_what_was_accepted(guessing: TextGenerator) -> None:
         assert guessing.generate(prompt, max_new_tokens=150, logit_bias=FEW, **OFF) == whole
 
 
-def test_a_text_that_is_cancelled_within_a_step(
+def test_speculative_text_cancelled_within_step_frees_pages(
     guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = guessing.generate(PROMPTS["long"], max_new_tokens=60, **OFF)
@@ -224,7 +224,7 @@ def test_a_text_that_is_cancelled_within_a_step(
     assert pages_in_use(guessing) == drafts_in_use(guessing) == 0
 
 
-def test_the_context_and_the_most_tokens_end_a_text(guessing: TextGenerator) -> None:
+def test_speculative_text_ends_at_context_and_max_new_tokens(guessing: TextGenerator) -> None:
     for prompt, most in (([9] * (CONTEXT - 13), 50), (PROMPTS["short"], 2), ([9] * CONTEXT, 5)):
         options = {"max_new_tokens": most, "logit_bias": {9: 50.0}}
         expected = guessing.generate(prompt, **options, **OFF)
@@ -233,7 +233,7 @@ def test_the_context_and_the_most_tokens_end_a_text(guessing: TextGenerator) -> 
             assert found == expected and found.finish_reason == "length"
 
 
-def test_an_event_loop(guessing: TextGenerator) -> None:
+def test_speculative_texts_in_event_loop_match_plain(guessing: TextGenerator) -> None:
     async def main() -> list[GeneratedText]:
         asked = [
             guessing.agenerate(p, max_new_tokens=30, logit_bias=FEW, lookup_tokens=8)
@@ -245,8 +245,10 @@ def test_an_event_loop(guessing: TextGenerator) -> None:
     assert asyncio.run(main()) == expected
 
 
-def test_runs_that_fail(guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the model and of the draft model: texts go on where they are interrupted."""
+def test_speculative_texts_survive_failed_runs(
+    guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures of the model or the draft model: other texts continue after an interrupt."""
     options: dict[str, Any] = {"max_new_tokens": 60, "logit_bias": FEW, **KINDS["both"]}
     expected = guessing.generate(PROMPTS["long"], **{**options, **OFF})
     drafter = guessing._scheduler.speculation._drafter
@@ -284,7 +286,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
         yield pay_always(made)
 
 
-def test_caches_without_room_for_all(small: TextGenerator, endless: TextGenerator) -> None:
+def test_speculative_texts_wait_for_cache_pages(
+    small: TextGenerator, endless: TextGenerator
+) -> None:
     prompts = random_prompts(7, 90)
     options = {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}
     options |= {"max_new_tokens": 40, "logit_bias": FEW}
@@ -313,8 +317,10 @@ def steps_of(generator: TextGenerator, monkeypatch: pytest.MonkeyPatch, **option
     return len(steps)
 
 
-def test_fewer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draft model that is always right, and a text that says the same again and again."""
+def test_speculative_decoding_takes_fewer_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a draft model that is always accepted, and with a repetitive text."""
     folder = write_texts(tmp_path / "texts", template=None)
     with make_generator(folder, draft=folder) as generator:
         pay_always(generator)
@@ -331,10 +337,10 @@ def test_fewer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"{timings.accepted} of {timings.drafted} guessed tokens" in str(timings)
 
 
-def test_a_prompt_that_is_long_to_read(
+def test_draft_model_skips_prompt_that_is_slow_to_read(
     guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The draft model leaves it until that takes little beside what the text took."""
+    """The draft model reads a prompt only if that is cheap relative to the text."""
     drafter = guessing._scheduler.speculation._drafter
     prompt = [(13 * k + 3) % 450 for k in range(80)]
     options: dict[str, Any] = {"max_new_tokens": 30, **KINDS["draft"]}
@@ -349,8 +355,10 @@ def test_a_prompt_that_is_long_to_read(
     assert other.timings.drafted > 0 and 0 < drafter._read_s < 1e-8
 
 
-def test_a_draft_model_of_a_shorter_context(tmp_path: Path, endless: TextGenerator) -> None:
-    """Texts go on without it; so do those with tokens that it has no embeddings of."""
+def test_draft_model_of_shorter_context_stops_drafting(
+    tmp_path: Path, endless: TextGenerator
+) -> None:
+    """Texts continue without drafts, also if the draft model lacks embeddings of their tokens."""
     folder = write_texts(tmp_path / "texts", template=None)
     draft = write_texts(tmp_path / "draft", template=None)
     config = (draft / "config.json").read_text().replace(str(CONTEXT), "96")
@@ -369,8 +377,8 @@ def test_a_draft_model_of_a_shorter_context(tmp_path: Path, endless: TextGenerat
         )
 
 
-def test_models_with_an_encoder(tmp_path: Path) -> None:
-    """Guesses are looked up in what the encoder reads, too."""
+def test_encoder_decoder_lookup_matches_plain(tmp_path: Path) -> None:
+    """Drafts are also looked up in the encoder's input."""
     folder = write_encoder_decoder(tmp_path / "t5")
     with make_generator(folder, sequences=8) as generator:
         pay_always(generator)
@@ -385,7 +393,7 @@ def test_models_with_an_encoder(tmp_path: Path) -> None:
             make_generator(one, draft=other)
 
 
-def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
+def test_draft_model_of_other_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts")
     draft = write_texts(tmp_path / "draft")
     tokenizer = Tokenizer.from_str(byte_level().to_str())  # byte_level() is shared
@@ -401,7 +409,7 @@ def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
         make_generator(folder, draft=tmp_path / "absent")
 
 
-def test_wrong_options(endless: TextGenerator) -> None:
+def test_invalid_speculative_options_are_refused(endless: TextGenerator) -> None:
     for options, message in (
         ({"draft_tokens": 4}, "draft_tokens needs a draft model; make the generator with `draft=`"),
         ({"lookup_tokens": 64}, "lookup_tokens is 64; it is a whole number from 0 to 63"),
@@ -415,8 +423,8 @@ def test_wrong_options(endless: TextGenerator) -> None:
     assert endless.generate("x", draft_tokens=0, max_new_tokens=2).tokens
 
 
-def test_guesses_stop_where_they_do_not_pay(endless: TextGenerator) -> None:
-    """By what steps cost here; the text is the same."""
+def test_drafting_stops_if_unprofitable(endless: TextGenerator) -> None:
+    """According to the step time model; the text is unchanged."""
     options: dict[str, Any] = {"max_new_tokens": 100, "logit_bias": FEW}
     expected = endless.generate(PROMPTS["page"], **options)
     costs = endless._scheduler.speculation.costs

@@ -1,4 +1,4 @@
-"""What a token costs beside its arithmetic: launches, plans, programs, memory."""
+"""Overhead of a token: launches, plans, programs and allocations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def engine_of(model: TextGenerator) -> DecoderEngine:
     return model._scheduler.engine
 
 
-def test_a_layer_has_six_launches(model: TextGenerator) -> None:
+def test_decoder_layer_launch_count_is_bounded(model: TextGenerator) -> None:
     engine = engine_of(model)
     model.generate([5, 9, 2], max_new_tokens=3)
     latest = engine.model._runner.planner.kept.latest
@@ -50,7 +50,7 @@ def test_a_layer_has_six_launches(model: TextGenerator) -> None:
     assert max(layers) <= LAUNCHES
 
 
-def test_a_token_plans_compiles_and_allocates_nothing(model: TextGenerator) -> None:
+def test_token_step_plans_compiles_and_allocates_nothing(model: TextGenerator) -> None:
     engine = engine_of(model)
     planner, session = engine.model._runner.planner, engine.model._session
     options: dict[str, Any] = {"max_new_tokens": 3 * PAGE_TOKENS, "logit_bias": {1: float("-inf")}}

@@ -1,4 +1,4 @@
-"""Stop texts are found wherever pieces end, and nothing else is kept back for good."""
+"""Stop texts are found across pieces, and only possible stop texts are held back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def _answer(stops: list[str], text: str, include: bool) -> tuple[str, str | None
     pieces=st.lists(FEW, max_size=8),
     include=st.booleans(),
 )
-def test_any_pieces(stops: list[str], pieces: list[str], include: bool) -> None:
+def test_stop_matcher_matches_definition_for_any_pieces(
+    stops: list[str], pieces: list[str], include: bool
+) -> None:
     matcher = StopMatcher(stops, include=include)
     shown = ""
     for k, piece in enumerate(pieces):
@@ -46,7 +48,7 @@ def test_any_pieces(stops: list[str], pieces: list[str], include: bool) -> None:
     assert (shown + matcher.finish(), matcher.matched) == wanted
 
 
-def test_a_text_across_tokens() -> None:
+def test_stop_text_across_tokens_is_found() -> None:
     matcher = StopMatcher(["\n\nUser:"])
     assert [matcher.push(x) for x in ("Hi.", "\n", "\nUs", "ers", "\n\n", "User", ":!")] == [
         *("Hi.", "", "", "\n\nUsers", "", "", ""),
@@ -55,30 +57,30 @@ def test_a_text_across_tokens() -> None:
     assert matcher.push("more") == ""
 
 
-def test_what_was_kept_back_is_released() -> None:
+def test_stop_matcher_releases_held_text_at_end() -> None:
     matcher = StopMatcher(["</answer>"])
     assert (matcher.push("a</ans"), matcher.finish(), matcher.matched) == ("a", "</ans", None)
 
 
 @pytest.mark.parametrize(("include", "wanted"), [(False, "a<"), (True, "a<</s>")])
-def test_tokens(include: bool, wanted: str) -> None:
+def test_stop_token_ends_text(include: bool, wanted: str) -> None:
     matcher = StopMatcher(["<|"], [2, 7], include)
     assert matcher.push("a<", 1) + matcher.push("</s>", 2) == wanted
     assert matcher.matched == 2 and matcher.finish() == ""
 
 
-def test_token_0_ends_an_answer() -> None:
+def test_stop_token_0_ends_text() -> None:
     matcher = StopMatcher([], [0])
     assert (matcher.push("a", 1), matcher.push("b", 0), matcher.push("c", 1)) == ("a", "", "")
     assert matcher.matched == 0
 
 
-def test_an_empty_text_is_refused() -> None:
+def test_empty_stop_text_is_refused() -> None:
     with pytest.raises(InputError, match="A stop text is empty"):
         StopMatcher(["a", ""])
 
 
-def test_the_time_is_linear() -> None:
+def test_stop_matcher_takes_linear_time() -> None:
     matcher = StopMatcher(["a" * 5000 + "b", "a" * 4000 + "c"])
     start = time.process_time()
     shown = "".join(matcher.push("a") for _ in range(200_000)) + matcher.finish()

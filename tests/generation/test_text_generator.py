@@ -1,4 +1,4 @@
-"""TextGenerator: texts against transformers, options, streams and errors."""
+"""TextGenerator: texts against transformers, options, streams, and errors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.generation.text_folders import (
 from tests.harness import quick_device
 
 
-def test_greedy_texts_are_those_of_transformers(endless: TextGenerator) -> None:
-    """Token by token, and all of them together."""
+def test_greedy_texts_match_transformers(endless: TextGenerator) -> None:
+    """All prompts in one call."""
     found = endless.generate(list(PROMPTS.values()), max_new_tokens=GREEDY)
     for name, text in zip(PROMPTS, found, strict=True):
         assert list(text.tokens) == TEXTS["greedy"][name], name
@@ -36,8 +36,8 @@ def test_greedy_texts_are_those_of_transformers(endless: TextGenerator) -> None:
         assert text.text == str(text) == endless.tokenizer.decode(list(text.tokens))
 
 
-def test_together_as_one_by_one(endless: TextGenerator) -> None:
-    """Greedy and drawn; more than run at a time."""
+def test_batched_texts_match_single_texts(endless: TextGenerator) -> None:
+    """Greedy and sampled; more texts than run at a time."""
     prompts = random_prompts(11, 80)
     for options in ({}, {"temperature": 1.0, "top_k": 20, "seed": 3}):
         options = {"max_new_tokens": 20, **options}
@@ -45,7 +45,7 @@ def test_together_as_one_by_one(endless: TextGenerator) -> None:
         assert together == [endless.generate(prompt, **options) for prompt in prompts]
 
 
-def test_a_text_is_a_prompt(endless: TextGenerator) -> None:
+def test_text_prompt_matches_its_tokens(endless: TextGenerator) -> None:
     text = "The quick brown fox"
     tokens = endless.tokenizer.encode(text).ids
     assert endless.generate(text, max_new_tokens=5) == endless.generate(tokens, max_new_tokens=5)
@@ -54,7 +54,7 @@ def test_a_text_is_a_prompt(endless: TextGenerator) -> None:
     assert len(endless.generate([text], max_new_tokens=1)) == 1
 
 
-def test_seeds(endless: TextGenerator) -> None:
+def test_seed_makes_sampling_reproducible(endless: TextGenerator) -> None:
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 12}
     one, two, other = (endless.generate("x", seed=seed, **options) for seed in (1, 1, 2))
     assert one == two != other
@@ -74,12 +74,14 @@ def test_seeds(endless: TextGenerator) -> None:
         {"temperature": 1e-4, "typical_p": 1.0},
     ],
 )
-def test_options_that_leave_the_likeliest(endless: TextGenerator, options: dict[str, Any]) -> None:
+def test_narrow_sampling_options_give_greedy_text(
+    endless: TextGenerator, options: dict[str, Any]
+) -> None:
     found = endless.generate(PROMPTS["short"], max_new_tokens=20, seed=5, **options)
     assert list(found.tokens) == TEXTS["greedy"]["short"][:20]
 
 
-def test_sampling_as_an_object(endless: TextGenerator) -> None:
+def test_sampling_object_matches_keyword_options(endless: TextGenerator) -> None:
     given = clrt.Sampling(temperature=1.0, seed=3, max_new_tokens=9)
     found = endless.generate("x", sampling=given)
     assert found == endless.generate("x", temperature=1.0, seed=3, max_new_tokens=9)
@@ -88,7 +90,7 @@ def test_sampling_as_an_object(endless: TextGenerator) -> None:
         endless.generate("x", sampling={"seed": 1})  # type: ignore[typeddict-item]
 
 
-def test_penalties_and_bias(endless: TextGenerator) -> None:
+def test_logit_bias_and_repetition_penalty_are_applied(endless: TextGenerator) -> None:
     prompt, greedy = PROMPTS["short"], TEXTS["greedy"]["short"]
     banned = endless.generate(prompt, max_new_tokens=20, logit_bias={greedy[0]: float("-inf")})
     assert greedy[0] not in banned.tokens
@@ -97,7 +99,7 @@ def test_penalties_and_bias(endless: TextGenerator) -> None:
     assert len(set(endless.generate(prompt, max_new_tokens=60, repetition_penalty=1e6).tokens)) > 58
 
 
-def test_stop_texts_lie_across_tokens(endless: TextGenerator) -> None:
+def test_stop_text_across_tokens_ends_generation(endless: TextGenerator) -> None:
     whole = endless.generate(PROMPTS["page"], max_new_tokens=60)
     pieces = [endless.tokenizer.decode([token]) for token in whole.tokens]
     ends = np.cumsum([len(piece) for piece in pieces[:20]])
@@ -115,7 +117,7 @@ def test_stop_texts_lie_across_tokens(endless: TextGenerator) -> None:
     raise AssertionError("no pair of letters lies across two tokens")
 
 
-def test_tokens_that_end_a_text(tmp_path: Path) -> None:
+def test_eos_token_ends_generation(tmp_path: Path) -> None:
     greedy = TEXTS["greedy"]["short"]
     end = greedy.index(greedy[5])
     with make_generator(write_texts(tmp_path, [greedy[5]])) as generator:
@@ -124,7 +126,7 @@ def test_tokens_that_end_a_text(tmp_path: Path) -> None:
         assert found.text == generator.tokenizer.decode(greedy[:end])
 
 
-def test_a_stream_gives_the_text(endless: TextGenerator) -> None:
+def test_stream_pieces_join_to_generated_text(endless: TextGenerator) -> None:
     whole = endless.generate(PROMPTS["long"], max_new_tokens=50)
     with endless.stream(PROMPTS["long"], max_new_tokens=50) as stream:
         pieces = list(stream)
@@ -135,7 +137,7 @@ def test_a_stream_gives_the_text(endless: TextGenerator) -> None:
     assert stream.result == whole
 
 
-def test_no_piece_ends_within_a_character(endless: TextGenerator) -> None:
+def test_stream_pieces_contain_whole_characters(endless: TextGenerator) -> None:
     text = "日本語🎉" * 3
     tokens = endless.tokenizer.encode(text).ids
     for token, following in pairwise(tokens):
@@ -144,7 +146,7 @@ def test_no_piece_ends_within_a_character(endless: TextGenerator) -> None:
         assert "".join(stream) == endless.tokenizer.decode([token])
 
 
-def test_a_stream_that_is_closed_ends_at_once(endless: TextGenerator) -> None:
+def test_closed_stream_stops_and_frees_pages(endless: TextGenerator) -> None:
     stream = endless.stream(PROMPTS["long"], max_new_tokens=200)
     first = [next(stream) for _ in range(3)]
     before = computed(endless)
@@ -156,7 +158,7 @@ def test_a_stream_that_is_closed_ends_at_once(endless: TextGenerator) -> None:
     assert "cancelled" in repr(stream)
 
 
-def test_a_stream_that_is_let_go_ends(endless: TextGenerator) -> None:
+def test_deleted_stream_frees_pages(endless: TextGenerator) -> None:
     stream = endless.stream(PROMPTS["long"], max_new_tokens=200)
     next(stream)
     assert pages_in_use(endless)
@@ -165,7 +167,7 @@ def test_a_stream_that_is_let_go_ends(endless: TextGenerator) -> None:
     assert pages_in_use(endless) == 0
 
 
-def test_log_probabilities(endless: TextGenerator) -> None:
+def test_logprobs_match_scores_and_are_sorted(endless: TextGenerator) -> None:
     prompt = PROMPTS["short"]
     assert endless.generate(prompt, max_new_tokens=4).logprobs is None
     found = endless.generate(prompt, max_new_tokens=20, temperature=1.0, seed=4, logprobs=5)
@@ -179,7 +181,7 @@ def test_log_probabilities(endless: TextGenerator) -> None:
         assert dict(told.top).get(told.token, told.logprob) == pytest.approx(told.logprob, abs=1e-4)
 
 
-def test_timings(endless: TextGenerator) -> None:
+def test_generation_timings_count_prompt_and_new_tokens(endless: TextGenerator) -> None:
     found = endless.generate([[k] * 40 for k in (5, 6)], max_new_tokens=6)
     for text in found:
         timings = text.timings
@@ -189,19 +191,19 @@ def test_timings(endless: TextGenerator) -> None:
     assert again == found[0] and again.timings.prompt_tokens == 8
 
 
-def test_the_first_answer_has_waited_for_the_model(tmp_path: Path) -> None:
+def test_first_generation_includes_load_time(tmp_path: Path) -> None:
     with make_generator(write_texts(tmp_path)) as generator:
         first, second = (generator.generate("x", max_new_tokens=1) for _ in range(2))
     assert first.timings.load_s > 0 == second.timings.load_s
 
 
-def test_the_context_ends_a_text(endless: TextGenerator) -> None:
+def test_generation_ends_at_context(endless: TextGenerator) -> None:
     found = endless.generate([9] * (CONTEXT - 4), max_new_tokens=50)
     assert len(found.tokens) == 4 and found.finish_reason == "length"
     assert len(endless.generate([9] * CONTEXT, max_new_tokens=50).tokens) == 1
 
 
-def test_what_the_model_proposes(tmp_path: Path) -> None:
+def test_generation_config_of_folder_sets_defaults(tmp_path: Path) -> None:
     proposed = {"max_new_tokens": 3, "do_sample": True, "temperature": 2.0, "num_beams": 2}
     with make_generator(write_texts(tmp_path, sampling=proposed)) as generator:
         with pytest.raises(clrt.UnsupportedError, match="do_sample with num_beams 2"):
@@ -214,7 +216,7 @@ def test_what_the_model_proposes(tmp_path: Path) -> None:
         assert generator.generate(PROMPTS["short"], temperature=0) == greedy
 
 
-def test_a_narrow_cache(tmp_path: Path) -> None:
+def test_float16_cache_matches_greedy_text(tmp_path: Path) -> None:
     with make_generator(write_texts(tmp_path), cache="float16", context=100) as generator:
         found = generator.generate(PROMPTS["short"], max_new_tokens=8)
         assert list(found.tokens) == TEXTS["greedy"]["short"][:8]
@@ -239,7 +241,7 @@ WRONG_PROMPTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("prompt", "message"), WRONG_PROMPTS)
-def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> None:
+def test_invalid_prompts_are_refused(endless: TextGenerator, prompt: Any, message: str) -> None:
     with pytest.raises(clrt.InputError, match=message):
         endless.generate(prompt, max_new_tokens=2)
     assert pages_in_use(endless) == 0
@@ -261,12 +263,14 @@ def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> Non
         ({"num_beams": 2, "regex": "a"}, "num_beams does not go with regex"),
     ],
 )
-def test_wrong_options(chatting: TextGenerator, options: dict[str, Any], message: str) -> None:
+def test_invalid_generation_options_are_refused(
+    chatting: TextGenerator, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(clrt.InputError, match=message):
         chatting.generate("x", **options)
 
 
-def test_a_stream_is_of_one_text(endless: TextGenerator) -> None:
+def test_stream_of_several_texts_is_refused(endless: TextGenerator) -> None:
     for options in ({"num_beams": 2}, {"num_return_sequences": 2}):
         with pytest.raises(clrt.InputError, match="`stream` gives one text"):
             endless.stream("x", **options)
@@ -274,7 +278,7 @@ def test_a_stream_is_of_one_text(endless: TextGenerator) -> None:
         endless.stream(["x", "y"])
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_invalid_generator_arguments_are_refused(tmp_path: Path) -> None:
     write_texts(tmp_path)
     for options in ({"cache": "int4"}, {"context": 0}, {"sequences": 0}):
         with pytest.raises(clrt.InputError, match=next(iter(options))):
@@ -287,7 +291,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         make_generator(tmp_path)
 
 
-def test_close_frees_the_memory(tmp_path: Path) -> None:
+def test_close_frees_device_memory(tmp_path: Path) -> None:
     session = session_for(quick_device())
     gc.collect()
     session.trim()
@@ -299,7 +303,7 @@ def test_close_frees_the_memory(tmp_path: Path) -> None:
     assert session.allocated_bytes <= before
 
 
-def test_a_generator_that_is_closed(tmp_path: Path) -> None:
+def test_closed_generator_refuses_calls(tmp_path: Path) -> None:
     with make_generator(write_texts(tmp_path)) as generator:
         assert "TextGenerator" in repr(generator) and "llama" in repr(generator)
         stream = generator.stream("x", max_new_tokens=100)
@@ -312,8 +316,8 @@ def test_a_generator_that_is_closed(tmp_path: Path) -> None:
             call("xyz")
 
 
-def test_a_context_without_an_end(tmp_path: Path) -> None:
-    """What config.json says of it takes no memory."""
+def test_huge_context_allocates_no_memory_upfront(tmp_path: Path) -> None:
+    """The context in config.json reserves no memory."""
     folder = write_texts(tmp_path)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     config["max_position_embeddings"] = 1 << 30
@@ -326,7 +330,9 @@ def test_a_context_without_an_end(tmp_path: Path) -> None:
         assert engine.cache.nbytes < 1 << 20
 
 
-def test_extreme_numbers(chatting: TextGenerator, recwarn: pytest.WarningsRecorder) -> None:
+def test_extreme_option_values_do_not_overflow(
+    chatting: TextGenerator, recwarn: pytest.WarningsRecorder
+) -> None:
     greedy = chatting.generate(PROMPTS["short"], max_new_tokens=9)
     for options in ({"temperature": 1e-300}, {"logit_bias": {3: -1e300}}):
         assert chatting.generate(PROMPTS["short"], max_new_tokens=9, **options) == greedy

@@ -1,4 +1,4 @@
-"""Texts of several threads and of an event loop."""
+"""Text generation from several threads and from an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.generation.text_folders import (
 )
 
 
-def test_threads_run_together(endless: TextGenerator) -> None:
+def test_threads_get_same_texts_as_single_calls(endless: TextGenerator) -> None:
     prompts = random_prompts(12, 60)
     alone = [endless.generate(prompt, max_new_tokens=15) for prompt in prompts]
     with ThreadPoolExecutor(6) as pool:
@@ -32,8 +32,8 @@ def test_threads_run_together(endless: TextGenerator) -> None:
     assert pages_in_use(endless) == 0
 
 
-def test_all_threads_get_their_pieces(endless: TextGenerator) -> None:
-    """None waits until another one's text has ended."""
+def test_streams_of_threads_advance_together(endless: TextGenerator) -> None:
+    """No stream waits for the end of another text."""
     seen: list[int] = []
     streams = [endless.stream([k + 5], max_new_tokens=100) for k in range(3)]
     together = threading.Barrier(3)
@@ -53,7 +53,7 @@ def test_all_threads_get_their_pieces(endless: TextGenerator) -> None:
     assert max(firsts) < min(lasts)
 
 
-def test_cancel_from_another_thread(endless: TextGenerator) -> None:
+def test_stream_is_cancelled_from_other_thread(endless: TextGenerator) -> None:
     stream = endless.stream(PROMPTS["long"], max_new_tokens=200)
     next(stream)
     timer = threading.Timer(0.05, stream.cancel)
@@ -64,7 +64,7 @@ def test_cancel_from_another_thread(endless: TextGenerator) -> None:
     assert pages_in_use(endless) == 0
 
 
-def test_close_ends_what_other_threads_wait_for(tmp_path: Path) -> None:
+def test_close_ends_streams_of_other_threads(tmp_path: Path) -> None:
     generator = make_generator(write_texts(tmp_path))
     stream = generator.stream(PROMPTS["long"], max_new_tokens=230)
     next(stream)
@@ -76,7 +76,7 @@ def test_close_ends_what_other_threads_wait_for(tmp_path: Path) -> None:
     timer.join()
 
 
-def test_an_event_loop_goes_on(endless: TextGenerator) -> None:
+def test_agenerate_leaves_event_loop_responsive(endless: TextGenerator) -> None:
     async def main() -> tuple[list[Any], int]:
         ticks = 0
 
@@ -98,7 +98,7 @@ def test_an_event_loop_goes_on(endless: TextGenerator) -> None:
     assert ticks > 30
 
 
-def test_asynchronous_streams(endless: TextGenerator) -> None:
+def test_astream_and_agenerate_match_generate(endless: TextGenerator) -> None:
     async def main() -> None:
         whole = endless.generate(PROMPTS["short"], max_new_tokens=20)
         async with endless.astream(PROMPTS["short"], max_new_tokens=20) as stream:
@@ -120,9 +120,7 @@ def test_asynchronous_streams(endless: TextGenerator) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
-def test_a_task_that_is_cancelled_ends_its_text(
-    endless: TextGenerator, options: dict[str, Any]
-) -> None:
+def test_cancelled_task_ends_its_text(endless: TextGenerator, options: dict[str, Any]) -> None:
     async def main() -> None:
         asked = endless.agenerate(PROMPTS["long"], max_new_tokens=220, **options)
         with pytest.raises((asyncio.TimeoutError, TimeoutError)):
@@ -135,7 +133,7 @@ def test_a_task_that_is_cancelled_ends_its_text(
     assert pages_in_use(endless) == 0
 
 
-def test_errors_reach_the_task(endless: TextGenerator) -> None:
+def test_agenerate_errors_reach_awaiting_task(endless: TextGenerator) -> None:
     banned = dict.fromkeys(range(450), float("-inf"))
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Decoders from Hugging Face folders against transformers' logits."""
+"""Decoders from Hugging Face folders, against transformers' logits."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def largest_error(name: str, folder: Path, cache: DType = DType.FLOAT32, **optio
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits(name: str, tmp_path: Path) -> None:
+def test_decoder_logits_match_transformers(name: str, tmp_path: Path) -> None:
     assert largest_error(name, tmp_path / name) < TOLERANCE
 
 
 @pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16, DType.UINT8])
-def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
+def test_decoder_logits_with_narrow_cache_match_transformers(cache: DType, tmp_path: Path) -> None:
     parts = {DType.FLOAT16: 1, DType.BFLOAT16: 8, DType.UINT8: 16}[cache]
     assert largest_error("llama", tmp_path, cache) < HALF_TOLERANCE * parts
 
@@ -109,8 +109,10 @@ def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, cache", [("llama_bf16", DType.FLOAT16), ("qwen3_moe", DType.BFLOAT16)]
 )
-def test_16_bits_stay_as_they_are(name: str, cache: DType, tmp_path: Path) -> None:
-    """Neither a cache nor weights get casts, which would copy all of them."""
+def test_decoder_16_bit_weights_and_cache_get_no_casts(
+    name: str, cache: DType, tmp_path: Path
+) -> None:
+    """Casts of the cache or the weights would copy all of them."""
     graph = decoder_graph(*read_folder(write_folder(tmp_path, CASES[name])), cache)
     optimize(graph)
     casts = [n for n in graph.nodes if n.op.name == "Cast"]

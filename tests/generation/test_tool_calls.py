@@ -1,4 +1,4 @@
-"""Calls of tools as objects: formats of templates, texts in pieces, and what is no call."""
+"""Tool calls parsed from generated text: template formats, streaming, and malformed calls."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ QWEN = ("assistant\n", "<|im_end|>")
         ("llama31", "<|python_tag|>", ("assistant<|end_header_id|>\n\n", "<|eot_id|>")),
     ],
 )
-def test_templates_write_calls_in_their_formats(
+def test_tool_call_format_is_found_from_template(
     template: str, start: str, around: tuple[str, str]
 ) -> None:
-    """And the call that transformers renders by them is read."""
+    """The call that transformers renders by the template is parsed."""
     source = (TEMPLATES / f"{template}.jinja").read_text("utf-8")
     known = find_format(ChatTemplate(source, SPECIAL))
     assert known is not None and known.start == start
@@ -71,12 +71,12 @@ def test_templates_write_calls_in_their_formats(
 
 
 @pytest.mark.parametrize("template", ["chatml", "gemma", "phi3", "odds"])
-def test_templates_without_calls(template: str) -> None:
+def test_template_without_tool_calls_has_no_format(template: str) -> None:
     source = (TEMPLATES / f"{template}.jinja").read_text("utf-8")
     assert find_format(ChatTemplate(source, SPECIAL)) is None
 
 
-def test_templates_that_take_arguments_as_text() -> None:
+def test_template_with_text_arguments_is_detected() -> None:
     loop = "{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ '%s' }}[ARGS]{{ %s }}{% endfor %}"
     call = loop.replace("'%s'", "c.function.name").replace("%s", "'' + c.function.arguments")
     source = "{% for m in messages %}{{ m.content }}" + call + "{% endfor %}"
@@ -132,8 +132,10 @@ CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]], str]] = [
 
 
 @pytest.mark.parametrize(("start", "text", "wanted", "rest"), CALLS)
-def test_calls_of_each_format(start: str, text: str, wanted: Any, rest: str) -> None:
-    """Also where they come in pieces, of which none has a part of a call."""
+def test_tool_calls_of_each_format_are_parsed_in_pieces(
+    start: str, text: str, wanted: Any, rest: str
+) -> None:
+    """Also in pieces; the text shown meanwhile never contains part of a call."""
     for step in (1, 2, 3, 7, len(text)):
         one, shown = reader(start), ""
         for at in range(0, len(text), step):
@@ -169,7 +171,7 @@ NONE: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("start", "text"), NONE)
-def test_what_is_no_call_stays_text(start: str, text: str) -> None:
+def test_malformed_tool_calls_stay_text(start: str, text: str) -> None:
     for step in (1, 5, len(text)):
         one = reader(start)
         pieces = [one.push(text[at : at + step]) for at in range(0, len(text), step)]
@@ -192,15 +194,15 @@ def test_what_is_no_call_stays_text(start: str, text: str) -> None:
         "<tool_call>" + '{"name": "a", "arguments": {"n": ' + "9" * 100_000 + "}}</tool_call>",
     ],
 )
-def test_texts_that_mean_harm(text: str) -> None:
+def test_malicious_tool_call_text_is_parsed_in_bounded_time(text: str) -> None:
     started = time.perf_counter()
     one = reader("<tool_call>")
     assert one.push(text) + one.finish() == text
     assert time.perf_counter() - started < 2
 
 
-def test_ids() -> None:
-    """Nine letters and digits, as Mistral's template asks for."""
+def test_tool_call_ids_are_kept_or_made_unique() -> None:
+    """New ids have nine letters and digits, as Mistral's template requires."""
     expected = ExpectedCalls.of(BY_START["[TOOL_CALLS]"], TOOLS)
     text = "[TOOL_CALLS]clock[CALL_ID]abcdefgh1[ARGS]{}[TOOL_CALLS]clock[CALL_ID]7[ARGS]{}"
     text += "[TOOL_CALLS]clock[ARGS]{}"
@@ -216,8 +218,8 @@ def test_ids() -> None:
     }
 
 
-def test_special_tokens_of_calls_are_text() -> None:
-    """Others are not, and none is without tools."""
+def test_tool_call_special_tokens_are_kept_in_text() -> None:
+    """Other special tokens are dropped, and all of them if no tools are given."""
     tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("[TOOL_CALLS]", "[ARGS]")])
     tokens = tokenizer.encode(f"<s>Hm.[TOOL_CALLS]weather[ARGS]{WHERE}").ids
@@ -241,7 +243,7 @@ def exactly(text: str) -> str:
     return f"start: {json.dumps(text, ensure_ascii=False)}"
 
 
-def test_a_chat_with_tools(tmp_path: Path) -> None:
+def test_chat_parses_tool_calls_and_accepts_results(tmp_path: Path) -> None:
     folder = write_texts(tmp_path, [END], template="qwen25")
     text = f"I look.\n{HERMES}\n{TIME}"
     options: dict[str, Any] = {"grammar": exactly(text), "max_new_tokens": 200}
@@ -272,7 +274,7 @@ def test_a_chat_with_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("template", "text"), [("llama31", BARE), ("mistral", CALLS[12][1])])
-def test_calls_go_back_through_templates(template: str, text: str, tmp_path: Path) -> None:
+def test_tool_calls_round_trip_through_template(template: str, text: str, tmp_path: Path) -> None:
     folder = write_texts(tmp_path, [END], template=template)
     (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL))
     with make_generator(folder, context=1600) as generator:
@@ -284,7 +286,7 @@ def test_calls_go_back_through_templates(template: str, text: str, tmp_path: Pat
         assert chat.messages[1]["tool_calls"][0]["function"] == CALL["tool_calls"][0]["function"]
 
 
-def test_streams_of_event_loops(tmp_path: Path) -> None:
+def test_astream_result_has_tool_calls(tmp_path: Path) -> None:
     import asyncio
 
     folder = write_texts(tmp_path, [END], template="qwen25")

@@ -1,4 +1,4 @@
-"""Model folders of tiny decoders that have all that a text generator reads."""
+"""Complete model folders of tiny decoders, for text generators."""
 
 from __future__ import annotations
 
