@@ -25,7 +25,7 @@ from tests.generation.adapter_folders import (
 from tests.generation.checkpoints import Array, load_json, noise, write_folder
 from tests.generation.gguf_decoders import convert as to_gguf
 from tests.generation.oracle_adapters import GGUF_ADAPTERS
-from tests.generation.test_gguf_model_takes_peft_and_gguf_adapters import TOKENS
+from tests.generation.test_gguf_models import TOKENS
 from tests.generation.text_folders import TEXTS, make_generator, write_texts
 from tests.harness import quick_device
 

@@ -56,7 +56,7 @@ def test_page_pool_never_evicts_pages_in_use() -> None:
         pool.take()
 
 
-def test_page_pool_prefix_match_returns_pages_of_those_tokens() -> None:
+def test_page_pool_prefix_match_returns_pages_of_its_tokens() -> None:
     """Random sequences start and end; each matched page contains the expected tokens."""
     rng = random.Random(3)
     pool = pool_of(6, 6, 12)
