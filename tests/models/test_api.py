@@ -1,4 +1,4 @@
-"""The public API around `run`: threads, warm-up, subsets, host fallback, both kinds of tensors."""
+"""Public API around `Model.run`: threads, warm-up, host fallback, memory release and paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model() -> Iterator[clrt.Model]:
         yield loaded
 
 
-def test_threads_get_their_own_results(model: clrt.Model) -> None:
+def test_concurrent_runs_return_independent_results(model: clrt.Model) -> None:
     feeds = [text_feeds(NAMES, 1 + i % 3, 5 + i, True, 200) for i in range(16)]
     alone = [model.run(f)["last_hidden_state"] for f in feeds]
     with ThreadPoolExecutor(8) as pool:
@@ -38,7 +38,7 @@ def test_threads_get_their_own_results(model: clrt.Model) -> None:
         np.testing.assert_array_equal(left, right)
 
 
-def test_arena_that_grows_leaves_older_plans_right() -> None:
+def test_older_plans_stay_correct_after_arena_growth() -> None:
     proto = load_family("distilbert_dynamo20")
     with clrt.load(proto, device="cpu", strict=True) as model:
         for shape in ((1, 4), (4, 64), (1, 4), (2, 30)):
@@ -59,7 +59,7 @@ def test_specs_have_symbolic_dims(model: clrt.Model) -> None:
     assert model.outputs[0].shape == ("batch", "sequence", 32)
 
 
-def test_inputs_so_small_that_a_size_is_divided_by_zero_are_refused() -> None:
+def test_shape_division_by_zero_is_refused() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["n"]),
         helper.make_node("Div", ["n", "eight"], ["frames"]),
@@ -81,8 +81,8 @@ def test_inputs_so_small_that_a_size_is_divided_by_zero_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dims", [[2, 1], []])
-def test_declared_shapes_that_are_wrong_are_not_relied_on(dims: list[int]) -> None:
-    """Where inference knows nothing, a file's word is all there is until the shapes come."""
+def test_wrong_declared_shapes_do_not_change_results(dims: list[int]) -> None:
+    """Declared shapes that inference cannot check hold only until a run gives real shapes."""
 
     def info(name: str, shape: list[int] | None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -98,7 +98,7 @@ def test_declared_shapes_that_are_wrong_are_not_relied_on(dims: list[int]) -> No
 
 
 def _without_kernel() -> onnx.ModelProto:
-    """An op on a dtype that it has a reference but no kernel for."""
+    """Returns a model whose op has a reference but no kernel for its dtype."""
 
     def info(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["b", 2, "s", 8])
@@ -113,7 +113,7 @@ def _input() -> Array:
     return np.random.default_rng(0).standard_normal((1, 2, 5, 8))
 
 
-def test_host_fallback_is_announced_once() -> None:
+def test_host_fallback_warns_once() -> None:
     with clrt.load(_without_kernel(), device="cpu", strict=False) as model:
         with pytest.warns(clrt.HostFallbackWarning, match=r"'block'.*no kernel") as told:
             first = model.run(_input())["z"]
@@ -123,14 +123,14 @@ def test_host_fallback_is_announced_once() -> None:
             np.testing.assert_array_equal(model.run({"x": _input()})["z"], first)
 
 
-def test_host_fallback_of_a_plan_is_announced_at_the_line_that_asks() -> None:
+def test_host_fallback_warning_of_plan_points_at_caller() -> None:
     with clrt.load(_without_kernel(), device="cpu", strict=False) as model:
         with pytest.warns(clrt.HostFallbackWarning) as told:
             model.plan({"x": _input().shape})
         assert told[0].filename == __file__
 
 
-def test_strict_refuses_host_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_mode_refuses_host_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(clrt.UnsupportedError, match="LpNormalization 'block'"):
         clrt.load(_without_kernel(), device="cpu", strict=True).run(_input())
     monkeypatch.setenv("CLRT_STRICT", "1")
@@ -148,7 +148,7 @@ def test_close_frees_device_memory() -> None:
     assert session.allocated_bytes <= before
 
 
-def test_a_model_that_nobody_holds_is_freed_at_once() -> None:
+def test_unreferenced_model_is_freed_without_gc() -> None:
     model = clrt.load(load_family("distilbert_dynamo20"), device="cpu")
     model.run(text_feeds(NAMES, 2, 16, False, 200))
     gone = weakref.ref(model._runner)
@@ -160,7 +160,7 @@ def test_a_model_that_nobody_holds_is_freed_at_once() -> None:
         gc.enable()
 
 
-def test_paths_may_start_with_the_home_folder(
+def test_tilde_in_paths_expands_to_home_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

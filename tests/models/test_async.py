@@ -1,4 +1,4 @@
-"""Runs that an event loop, a future or a deadline waits for."""
+"""`run_async`, futures of submitted runs, and run timeouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models.test_runs import cache_model, rows
 
 
 @DEVICES
-def test_many_tasks_await_runs(device: DeviceInfo) -> None:
+def test_run_async_results_match_run_in_concurrent_tasks(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feeds = [chain_feeds(n) for n in (3, 5, 3, 5)]
         wanted = [model.run(feed)["y"] for feed in feeds]
@@ -44,7 +44,7 @@ def test_many_tasks_await_runs(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_the_loop_goes_on_meanwhile(device: DeviceInfo) -> None:
+def test_run_async_does_not_block_event_loop(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(3)
         expected = model.run(feed)["y"]
@@ -60,9 +60,7 @@ def test_the_loop_goes_on_meanwhile(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_task_that_is_cancelled_ends_its_run(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_task_ends_its_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(3)
         expected = model.run(feed)["y"]
@@ -83,7 +81,9 @@ def test_a_task_that_is_cancelled_ends_its_run(
 
 
 @DEVICES
-def test_a_future_is_told(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_future_completes_with_run_results(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(3)
         expected = model.run(feed)["y"]
@@ -102,7 +102,7 @@ def test_a_future_is_told(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -
 
 
 @DEVICES
-def test_a_future_has_the_error_or_is_cancelled(
+def test_future_reports_run_error_and_cancellation(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cache_model(device) as model:
@@ -124,7 +124,7 @@ def test_a_future_has_the_error_or_is_cancelled(
 
 @DEVICES
 @pytest.mark.parametrize("long_s", [1e9, 0.0], ids=["whole", "in_parts"])
-def test_a_run_may_take_so_long(
+def test_run_timeout_raises_after_deadline(
     device: DeviceInfo, long_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cache_model(device) as model:
@@ -147,10 +147,10 @@ def test_a_run_may_take_so_long(
 
 @DEVICES
 @pytest.mark.parametrize("long_s", [1e9, 0.0], ids=["whole", "in_parts"])
-def test_a_state_outlives_a_timeout(
+def test_state_stays_usable_after_run_timeout(
     device: DeviceInfo, long_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the caller's again: as it was where the run was ended, or updated where it was not."""
+    """The state returns to the caller: unchanged if the run ended early, updated otherwise."""
     with cache_model(device) as model:
         state = model.new_state({"cache": "next"}, {"cache": (1, 8, 4)})
         model.run(rows(1.0, 0), state=state)

@@ -1,4 +1,4 @@
-"""What a model says of an index out of range: which input it came from, and its value."""
+"""Index errors at run time name the model input and the value out of range."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ IDS = {"ids": (TensorProto.INT64, ["n"])}
         ),
     ],
 )
-def test_the_input_of_the_model_is_named(
+def test_index_error_names_model_input(
     nodes: Callable[[], list[onnx.NodeProto]], said: str, device: DeviceInfo
 ) -> None:
     before = nodes()
@@ -91,7 +91,7 @@ def test_the_input_of_the_model_is_named(
 
 
 @DEVICES
-def test_the_input_is_named_where_a_graph_in_a_node_reads_it(device: DeviceInfo) -> None:
+def test_index_error_in_loop_body_names_model_input(device: DeviceInfo) -> None:
     body = helper.make_graph(
         [
             helper.make_node("Gather", ["table", "ids"], ["rows"], name="inner"),
@@ -125,7 +125,7 @@ def test_the_input_is_named_where_a_graph_in_a_node_reads_it(device: DeviceInfo)
 
 
 @DEVICES
-def test_a_wrong_constant_is_the_fault_of_the_model(device: DeviceInfo) -> None:
+def test_constant_index_out_of_range_raises_model_error(device: DeviceInfo) -> None:
     model = _model(
         [
             helper.make_node("Add", ["table", "x"], ["moved"]),
@@ -141,7 +141,7 @@ def test_a_wrong_constant_is_the_fault_of_the_model(device: DeviceInfo) -> None:
             loaded.run(np.float32(0))
 
 
-def test_a_wrong_constant_in_arithmetic_on_shapes_is_found_at_load() -> None:
+def test_constant_shape_index_out_of_range_is_refused_at_load() -> None:
     model = _model(
         [
             helper.make_node("Shape", ["x"], ["s"]),
@@ -155,7 +155,7 @@ def test_a_wrong_constant_in_arithmetic_on_shapes_is_found_at_load() -> None:
         clrt.load(model)
 
 
-def test_texts_that_the_host_looks_up_are_checked_alike() -> None:
+def test_string_gather_index_out_of_range_names_input() -> None:
     model = _model(
         [helper.make_node("Gather", ["words", "ids"], ["y"], name="words_of")],
         {**IDS, "words": (TensorProto.STRING, [3])},

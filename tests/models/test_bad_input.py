@@ -1,4 +1,4 @@
-"""Each mistake a user can make gives one clear sentence and an error class of its own."""
+"""User errors in files, inputs and arguments: error class and message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _info(name: str, dtype: int, shape: list[int | str]) -> onnx.ValueInfoProto:
 
 
 def _embedding() -> onnx.ModelProto:
-    """Rows of a table of 10 by id, scaled by a second input."""
+    """Returns a model that gathers rows of a 10-row table and scales them by a second input."""
     table = onnx.numpy_helper.from_array(np.eye(10, 4, dtype=np.float32), "table")
     graph = helper.make_graph(
         [
@@ -53,12 +53,12 @@ def _says(model: clrt.Model, error: type[Exception], text: str, **inputs: object
         model.run(inputs)
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_missing_model_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(clrt.ModelError, match=r"absent\.onnx' does not exist"):
         clrt.load(tmp_path / "absent.onnx")
 
 
-def test_folder_whose_models_have_names_of_their_own(tmp_path: Path) -> None:
+def test_folder_without_standard_model_name_lists_candidates(tmp_path: Path) -> None:
     (tmp_path / "onnx").mkdir()
     for name in ("config.json", "onnx/model_int8.onnx", "mine.onnx"):
         (tmp_path / name).touch()
@@ -66,7 +66,7 @@ def test_folder_whose_models_have_names_of_their_own(tmp_path: Path) -> None:
         clrt.load(tmp_path)
 
 
-def test_text_file_called_onnx(tmp_path: Path) -> None:
+def test_text_file_named_onnx_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("Dear diary,\ntoday I exported nothing.\n")
     with pytest.raises(clrt.ModelError, match="text file"):
@@ -74,7 +74,7 @@ def test_text_file_called_onnx(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
-def test_truncated_onnx(tmp_path: Path, part: float) -> None:
+def test_truncated_onnx_file_is_refused(tmp_path: Path, part: float) -> None:
     data = _embedding().SerializeToString()
     path = tmp_path / "cut.onnx"
     path.write_bytes(data[: int(len(data) * part)])
@@ -82,7 +82,7 @@ def test_truncated_onnx(tmp_path: Path, part: float) -> None:
         clrt.load(path)
 
 
-def test_external_data_missing(tmp_path: Path) -> None:
+def test_missing_external_data_is_refused(tmp_path: Path) -> None:
     proto = _embedding()
     path = tmp_path / "model.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -91,7 +91,7 @@ def test_external_data_missing(tmp_path: Path) -> None:
         clrt.load(path)
 
 
-def test_unsupported_ops_are_all_named() -> None:
+def test_unsupported_op_error_names_every_node() -> None:
     graph = helper.make_graph(
         [
             helper.make_node("Frobnicate", ["x"], ["a"], "first", domain="acme"),
@@ -110,7 +110,7 @@ def test_unsupported_ops_are_all_named() -> None:
     assert "Mangle 'second'" in str(info.value)
 
 
-def test_input_names(model: clrt.Model) -> None:
+def test_missing_and_unknown_input_names_are_refused(model: clrt.Model) -> None:
     _says(
         model, clrt.InputError, r"Missing input scale: float32\[batch, sequence, 4\]", input_ids=IDS
     )
@@ -126,7 +126,7 @@ def test_input_names(model: clrt.Model) -> None:
         model.run(IDS)
 
 
-def test_input_shapes(model: clrt.Model) -> None:
+def test_mismatched_input_shapes_are_refused(model: clrt.Model) -> None:
     _says(model, clrt.ShapeError, "'input_ids' has rank 1", input_ids=IDS[0], scale=SCALE)
     _says(model, clrt.ShapeError, "'scale' has 5 at axis 2; the model wants 4",
           input_ids=IDS, scale=np.ones((1, 3, 5), np.float32))  # fmt: skip
@@ -134,7 +134,7 @@ def test_input_shapes(model: clrt.Model) -> None:
           input_ids=IDS, scale=SCALE[:, :2])  # fmt: skip
 
 
-def test_input_dtypes(model: clrt.Model) -> None:
+def test_only_lossless_input_dtypes_are_accepted(model: clrt.Model) -> None:
     lossless = model.run({"input_ids": IDS.astype(np.int32), "scale": SCALE.astype(np.float16)})
     np.testing.assert_array_equal(lossless["y"], model.run({"input_ids": IDS, "scale": SCALE})["y"])
     as_lists = model.run({"input_ids": IDS.tolist(), "scale": SCALE.tolist()})
@@ -153,19 +153,19 @@ def test_input_dtypes(model: clrt.Model) -> None:
 
 
 class Refuses:
-    """As torch's tensors that want a gradient."""
+    """Array-like whose conversion raises, as torch tensors that require a gradient."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise RuntimeError("Call detach() first.")
 
 
-def test_what_is_no_array(model: clrt.Model) -> None:
+def test_inputs_not_convertible_to_arrays_are_refused(model: clrt.Model) -> None:
     none = r"^Input scale: float32\[batch, sequence, 4\] is None"
     _says(model, clrt.InputError, none, input_ids=IDS, scale=None)
     _says(model, clrt.InputError, "Call detach", input_ids=IDS, scale=Refuses())
 
 
-def test_small_floats_do_not_hold_all_integers() -> None:
+def test_inexact_integers_for_float8_input_are_refused() -> None:
     info = helper.make_tensor_value_info("x", TensorProto.FLOAT8E4M3FN, [2])
     cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
     out = helper.make_empty_tensor_value_info("y")
@@ -183,8 +183,8 @@ def _cast(source: int, to: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def test_text_and_numbers() -> None:
-    """Text in lists is no number and numbers are no text; a text must start with a number."""
+def test_string_and_numeric_inputs_are_not_interchangeable() -> None:
+    """Numeric inputs refuse strings, string inputs refuse numbers; casts need numeric strings."""
     number, text = TensorProto.FLOAT, TensorProto.STRING
     for source, given, says in (
         (number, ["1"], "must be float32"),
@@ -202,7 +202,7 @@ def test_text_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("to", ["FLOAT", "DOUBLE", "INT64", "INT32", "UINT8", "UINT64", "BOOL"])
-def test_text_becomes_numbers_as_in_onnxruntime(to: str) -> None:
+def test_cast_from_string_matches_onnxruntime(to: str) -> None:
     texts = ["1", "1.5", " -3", "-2.5e1", "300", "+5", "3z", "1_000", "9" * 9]
     texts += ["nan", "-INF", "infinity", ".5"] if to in ("FLOAT", "DOUBLE") else []
     content = _cast(TensorProto.STRING, getattr(TensorProto, to)).SerializeToString()
@@ -215,7 +215,7 @@ def test_text_becomes_numbers_as_in_onnxruntime(to: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_, np.int64])
-def test_numbers_become_text_as_in_onnxruntime(dtype: type) -> None:
+def test_cast_to_string_matches_onnxruntime(dtype: type) -> None:
     x = np.array([0.1, 1, -0.0, np.nan, np.inf, 123456789, 1e20, 2.5e-5, 1 / 3])
     x = (x[:3] if dtype in (np.bool_, np.int64) else x[:5] if dtype is np.float16 else x).astype(
         dtype
@@ -227,7 +227,7 @@ def test_numbers_become_text_as_in_onnxruntime(dtype: type) -> None:
         assert model.run({"x": x})["y"].tolist() == expected.tolist()
 
 
-def test_lists_are_python_numbers(model: clrt.Model) -> None:
+def test_list_inputs_match_arrays_or_are_refused(model: clrt.Model) -> None:
     numbers = [[[0.1, float("nan"), 1e30, 2], [1, 2, 3, 4], [5, 6, 7, 8]]]
     as_array = np.array(numbers, np.float32)
     found = [model.run({"input_ids": IDS, "scale": s})["y"] for s in (numbers, as_array)]
@@ -239,7 +239,7 @@ def test_lists_are_python_numbers(model: clrt.Model) -> None:
 
 
 @pytest.mark.parametrize("shape", ["2x3", 3, None, (-1, 3, 4), ("n", 3, 4), (2.5, 3, 4)])
-def test_what_is_no_shape(model: clrt.Model, shape: Any) -> None:
+def test_invalid_shape_arguments_are_refused(model: clrt.Model, shape: Any) -> None:
     shapes = {"input_ids": (1, 3), "scale": shape}
     for method in (model.warmup, model.memory, model.plan):
         with pytest.raises(clrt.InputError, match="'scale' must be sizes"):
@@ -250,7 +250,7 @@ def test_what_is_no_shape(model: clrt.Model, shape: Any) -> None:
         model.warmup(3)  # type: ignore[arg-type]
 
 
-def test_shapes_past_what_a_tensor_may_have(model: clrt.Model) -> None:
+def test_shapes_above_element_limit_are_refused(model: clrt.Model) -> None:
     shapes = {"input_ids": (10**9, 3), "scale": (10**9, 3, 4)}
     for method in (model.warmup, model.memory, model.plan):
         with pytest.raises(clrt.ShapeError, match="more elements than a tensor may have"):
@@ -258,46 +258,46 @@ def test_shapes_past_what_a_tensor_may_have(model: clrt.Model) -> None:
 
 
 @pytest.mark.parametrize("bad", [10, -11, 2**40, -(2**62)])
-def test_token_id_out_of_range(model: clrt.Model, bad: int) -> None:
+def test_token_id_out_of_range_is_refused(model: clrt.Model, bad: int) -> None:
     ids = IDS.copy()
     ids[0, 1] = bad
     _says(model, clrt.InputError, "Gather 'embed'", input_ids=ids, scale=SCALE)
     assert model.run({"input_ids": IDS, "scale": SCALE})["y"].shape == (1, 3, 4)
 
 
-def test_unknown_output(model: clrt.Model) -> None:
+def test_unknown_output_name_is_refused(model: clrt.Model) -> None:
     with pytest.raises(clrt.InputError, match="no output 'yy'"):
         model.run({"input_ids": IDS, "scale": SCALE}, ["yy"])
     for outputs in ("y", (name for name in ["y"])):
         assert list(model.run({"input_ids": IDS, "scale": SCALE}, outputs)) == ["y"]
 
 
-def test_what_is_no_list_of_outputs(model: clrt.Model) -> None:
+def test_non_list_outputs_argument_is_refused(model: clrt.Model) -> None:
     with pytest.raises(clrt.InputError, match="outputs is 5; it is a list of: y"):
         model.run({"input_ids": IDS, "scale": SCALE}, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("source", ["x" * 5000, "a\0b"])
-def test_what_is_no_path(source: str) -> None:
+def test_unreadable_path_is_refused_in_short_message(source: str) -> None:
     with pytest.raises(clrt.ModelError, match="cannot be read") as caught:
         clrt.load(source)
     assert len(str(caught.value)) < 200
 
 
-def test_what_is_no_source() -> None:
+def test_invalid_load_arguments_are_refused() -> None:
     with pytest.raises(clrt.InputError, match="this is NoneType"):
         clrt.load(None)  # type: ignore[arg-type]
     with pytest.raises(clrt.InputError, match="optimize_level is 3"):
         clrt.load(_embedding(), optimize_level=3)
 
 
-def test_closed_model() -> None:
+def test_closed_model_refuses_runs() -> None:
     model = clrt.load(_embedding(), device="cpu")
     model.close()
     with pytest.raises(clrt.InputError, match="closed"):
         model.run({"input_ids": IDS, "scale": SCALE})
 
 
-def test_absent_device() -> None:
+def test_unknown_device_name_is_refused() -> None:
     with pytest.raises(clrt.DeviceError, match="There is"):
         clrt.load(_embedding(), device="voodoo 2")

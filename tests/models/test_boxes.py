@@ -1,4 +1,4 @@
-"""NonMaxSuppression in models: the device finds what is kept, and ONNX Runtime keeps the same."""
+"""NonMaxSuppression in models, on the device and on the host, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = """g (float[b, n, 4] boxes, float[b, c, n] scores{more}) => (int64[k, 3]
 
 
 def _feeds(boxes: int, classes: int) -> dict[str, Array]:
-    """Boxes of which many overlap, in an image of 100 pixels."""
+    """Returns random boxes and scores, many overlapping, in an image of 100 x 100 pixels."""
     rng = np.random.default_rng(boxes)
     low = rng.uniform(0, 80, (2, boxes, 2))
     corners = np.concatenate([low, low + rng.uniform(5, 20, low.shape)], 2)
@@ -28,7 +28,7 @@ def _feeds(boxes: int, classes: int) -> dict[str, Array]:
 
 @DEVICES
 @pytest.mark.parametrize("most", [7, 2**31 - 1])
-def test_as_onnx_runtime(device: DeviceInfo, most: int) -> None:
+def test_non_max_suppression_matches_onnxruntime(device: DeviceInfo, most: int) -> None:
     source = parsed(MODEL.format(more="", most=most, overlap="overlap"))
     other = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
     with clrt.load(source, device=device.index) as model:
@@ -42,8 +42,8 @@ def test_as_onnx_runtime(device: DeviceInfo, most: int) -> None:
 
 
 @DEVICES
-def test_limits_that_are_computed(device: DeviceInfo) -> None:
-    """The host does all of it then, and of sizes that one work-item is too slow for."""
+def test_non_max_suppression_on_host_matches_onnxruntime(device: DeviceInfo) -> None:
+    """The host runs computed thresholds, and box counts too large for one work-item."""
     source = parsed(MODEL.format(more=", float[1] given", most=9, overlap="given"))
     feeds = {**_feeds(50, 2), "given": np.array([0.2], np.float32)}
     other = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
@@ -57,7 +57,7 @@ def test_limits_that_are_computed(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_boxes_and_scores_must_fit(device: DeviceInfo) -> None:
+def test_mismatched_boxes_and_scores_are_refused(device: DeviceInfo) -> None:
     source = parsed(MODEL.format(more="", most=9, overlap="overlap"))
     feeds = {**_feeds(50, 2), "scores": np.zeros((2, 2, 49), np.float32)}
     with (

@@ -1,4 +1,4 @@
-"""Inputs that choose branches of a model: a graph and a plan for each of their values."""
+"""Specialized graphs and plans for each value of an input that selects If branches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _at(rate: int, cached: bool) -> dict[str, Any]:
 
 
 @DEVICES
-def test_an_input_that_chooses_branches_has_a_plan_for_each_of_its_values(
+def test_branch_input_gets_one_unbroken_plan_per_value(
     device: DeviceInfo,
 ) -> None:
     every = [_at(rate, cached) for rate in (8000, 16000) for cached in (True, False)]
@@ -76,13 +76,13 @@ def test_an_input_that_chooses_branches_has_a_plan_for_each_of_its_values(
 
 
 @DEVICES
-def test_a_number_that_always_changes_gets_a_few_graphs_and_no_more(device: DeviceInfo) -> None:
+def test_specialized_graph_count_is_limited(device: DeviceInfo) -> None:
     ours = agree(_rates(), device, *(_at(rate, True) for rate in range(7990, 8015)))
     assert ours._runner._branches._count == 16
 
 
-def test_a_graph_that_cannot_be_optimised_with_what_is_known_runs_without() -> None:
-    """What a file declares of a branch may hold at other sizes only."""
+def test_failed_specialization_falls_back_to_original_graph() -> None:
+    """Shapes declared in a branch may be valid at other sizes only."""
     calls = []
 
     def refuse(graph: Graph) -> None:
@@ -98,7 +98,7 @@ def test_a_graph_that_cannot_be_optimised_with_what_is_known_runs_without() -> N
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_branches_that_an_input_chooses_are_optimised_as_the_model_is(level: int) -> None:
+def test_branch_specialization_follows_optimize_level(level: int) -> None:
     ours = clrt.load(_rates(), optimize_level=level)
     session = onnxruntime.InferenceSession(_rates())
     for cached in (True, False):

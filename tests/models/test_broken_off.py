@@ -1,6 +1,6 @@
-"""Calls that an exception breaks off anywhere, as Ctrl-C does: what is shared stays whole.
+"""Exceptions at any line of a call, as from Ctrl-C, leave shared state consistent.
 
-`CLRT_INTERRUPTS=1000` has each call broken off so often (`make test-interrupts`).
+`CLRT_INTERRUPTS=1000` sets the interruptions per call (`make test-interrupts`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def feeds(rows: int) -> dict[str, np.ndarray]:
 
 
 class Checked:
-    """A model, and what its answers and its memory are when nothing breaks off."""
+    """A model with its results and memory use without interruptions."""
 
     def __init__(self, device: DeviceInfo) -> None:
         self.source = parsed(SOURCE)
@@ -54,7 +54,7 @@ class Checked:
         self.allocated = self.settled_bytes()
 
     def check(self, rows: int) -> None:
-        """Fails where the answers for so many rows are not those they were."""
+        """Asserts that the results for `rows` rows are unchanged."""
         found = self.model.run(feeds(rows))
         for name, array in self.wanted[rows].items():
             np.testing.assert_array_equal(found[name], array)
@@ -109,7 +109,7 @@ def checked(request: pytest.FixtureRequest) -> Iterator[Checked]:
 
 
 @pytest.mark.parametrize("name", ["run", "anew", "load", "stay", "wait"])
-def test_at_each_line(checked: Checked, name: str) -> None:
+def test_exception_at_any_line_keeps_model_usable(checked: Checked, name: str) -> None:
     call = checked.calls()[name]
     call()
     for number, line in enumerate(sampled(lines_of(call), TIMES, seed=1)):
@@ -120,8 +120,8 @@ def test_at_each_line(checked: Checked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "anew", "load", "stay", "wait"])
-def test_by_signals(checked: Checked, name: str) -> None:
-    """They come in lines of Python's own library, too, and in the midst of lines."""
+def test_signal_at_any_time_keeps_model_usable(checked: Checked, name: str) -> None:
+    """Signals also arrive inside the standard library and within lines."""
     call, draw = checked.calls()[name], Random(2)
     call()
     for number in range(TIMES):
@@ -134,8 +134,8 @@ def test_by_signals(checked: Checked, name: str) -> None:
     checked.check_rest()
 
 
-def test_by_signals_while_others_run(checked: Checked) -> None:
-    """Other threads go on, and get right answers."""
+def test_signal_does_not_disturb_other_threads(checked: Checked) -> None:
+    """Other threads keep running and get correct results."""
     call, draw, ended = checked.calls()["anew"], Random(3), threading.Event()
     errors: list[BaseException] = []
 
@@ -162,7 +162,7 @@ def test_by_signals_while_others_run(checked: Checked) -> None:
     checked.check_rest()
 
 
-def test_a_state_is_the_callers_again(checked: Checked) -> None:
+def test_interrupted_run_returns_state_to_caller(checked: Checked) -> None:
     model = checked.model
     given = {"x": feeds(2)["x"]}
     line, total = 1, None
@@ -181,7 +181,7 @@ def test_a_state_is_the_callers_again(checked: Checked) -> None:
 
 
 @DEVICES
-def test_an_interrupt_is_no_end_of_a_run_on_its_way(device: DeviceInfo) -> None:
+def test_interrupted_wait_does_not_end_submitted_run(device: DeviceInfo) -> None:
     with clrt.load(parsed(SOURCE), device=device.index) as model:
         wanted = model.run(feeds(3))["y"]
         run = model.submit(feeds(3))

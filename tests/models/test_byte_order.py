@@ -1,4 +1,4 @@
-"""Arrays in any byte order and layout are their numbers, whichever way they come in."""
+"""Arrays of any byte order and memory layout, in every API that accepts arrays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
 @each_layout
-def test_models_and_tensors(model: clrt.Model, layout: Any) -> None:
+def test_run_and_tensor_accept_any_array_layout(model: clrt.Model, layout: Any) -> None:
     x, device = layout(X), quick_device().index
     tensor = clrt.tensor(x, device=device)
     np.testing.assert_array_equal(tensor.numpy(), X)
@@ -76,13 +76,13 @@ def test_models_and_tensors(model: clrt.Model, layout: Any) -> None:
 
 
 @each_layout
-def test_functional(layout: Any) -> None:
+def test_functional_op_accepts_any_array_layout(layout: Any) -> None:
     found = clrt.functional.MatMul(layout(X), layout(W))
     np.testing.assert_array_equal(np.asarray(found), X @ W)
 
 
 @each_layout
-def test_onnxruntime(layout: Any) -> None:
+def test_onnxruntime_api_accepts_any_array_layout(layout: Any) -> None:
     session = ort.InferenceSession(_bytes())
     value = ort.OrtValue.ortvalue_from_numpy(layout(X))
     np.testing.assert_array_equal(value.numpy(), X)
@@ -106,7 +106,7 @@ def test_onnxruntime(layout: Any) -> None:
 
 
 @each_layout
-def test_files_of_inputs(layout: Any, tmp_path: Path) -> None:
+def test_read_feeds_accepts_any_array_layout(layout: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=layout(X))
     found = read_feeds(tmp_path / "x.npz")["x"]
     assert found.dtype.isnative
@@ -115,7 +115,7 @@ def test_files_of_inputs(layout: Any, tmp_path: Path) -> None:
 
 @each_layout
 @pytest.mark.parametrize("kind", ["i2", "f4", "f8"])
-def test_sounds(kind: str, layout: Any) -> None:
+def test_read_audio_accepts_any_array_layout(kind: str, layout: Any) -> None:
     sound = (np.sin(np.arange(1600)) * 1000).astype(kind)
     wanted, found = (read_audio(s, 16000, to=16000) for s in (sound, layout(sound)))
     np.testing.assert_array_equal(found, wanted)
@@ -132,7 +132,7 @@ def test_sounds(kind: str, layout: Any) -> None:
     ],
     ids=lambda a: str(a.dtype),
 )
-def test_dtypes_without_tensors_are_refused(model: clrt.Model, wrong: Any) -> None:
+def test_unsupported_numpy_dtypes_are_refused(model: clrt.Model, wrong: Any) -> None:
     with pytest.raises(ClrtError):
         clrt.tensor(wrong, device=quick_device().index)
     with pytest.raises(ClrtError):
@@ -141,7 +141,7 @@ def test_dtypes_without_tensors_are_refused(model: clrt.Model, wrong: Any) -> No
         clrt.functional.Neg(wrong)
 
 
-def test_no_dtype_of_another_order_passes_for_one() -> None:
+def test_non_native_byte_order_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="byte order"):
         DType.of(np.dtype(">f4"))
     array = np.ones((2, 3), np.float32)

@@ -1,4 +1,4 @@
-"""A step of one row into a cache on the device: it costs that row, whatever room the cache has."""
+"""Decode steps that append one row to a key/value cache on the device, at a cost per row."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _attention() -> onnx.ModelProto:
 
 
 def _rows(op: str, lengths: Array, count: int) -> dict[str, Array]:
-    """The inputs but for the caches: `count` new rows, with which the sequences are so long."""
+    """Returns the inputs without caches: `count` new rows, and lengths including them."""
     batch, by_head = len(lengths), op == "Attention"
     shapes = {
         n: (batch, heads, count, SIZE) if by_head else (batch, count, heads * SIZE)
@@ -99,7 +99,7 @@ def _rows(op: str, lengths: Array, count: int) -> dict[str, Array]:
     ],
     ids=["lengths", "plain", "window", "interleaved"],
 )
-def test_steps_in_place_are_those_of_a_cache_that_is_copied(
+def test_in_place_cache_steps_match_copied_cache(
     op: str, attrs: dict[str, int], device: DeviceInfo
 ) -> None:
     proto = _attention() if op == "Attention" else _group_query(**attrs)
@@ -128,7 +128,7 @@ def test_steps_in_place_are_those_of_a_cache_that_is_copied(
 
 @DEVICES
 @OPS
-def test_a_step_costs_its_row_whatever_room_there_is(op: str, device: DeviceInfo) -> None:
+def test_decode_step_cost_is_independent_of_cache_capacity(op: str, device: DeviceInfo) -> None:
     proto, seconds = _attention() if op == "Attention" else _group_query(), dict[int, float]()
     for megabytes in (1, 64):
         model = clrt.load(proto, device=device.index)
@@ -152,7 +152,7 @@ def test_a_step_costs_its_row_whatever_room_there_is(op: str, device: DeviceInfo
 
 
 def _cache_launches(plan: Plan) -> dict[str, int]:
-    """How many launches touch the memory of each cache."""
+    """Returns the number of launches that access each cache's memory."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
     touched = [{plan.root(b).name for b in x.buffers if isinstance(b, Value)} for x in launches]
     return {name: sum(name in t for t in touched) for name in PAIRS}

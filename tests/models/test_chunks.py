@@ -1,4 +1,4 @@
-"""Loops whose iterations the host cannot count when it plans: several as one graph."""
+"""Loops of unknown length at planning: several iterations run as one graph (a chunk)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ g (float[20] x) => (float last) {
 
 @pytest.fixture(autouse=True)
 def _as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop runs in a kernel."""
+    """Disables loops in kernels."""
     monkeypatch.setattr(kernel_loop, "_MAX_WORK", -1)
 
 
@@ -80,7 +80,7 @@ def _feeds(n: int, limit: float) -> dict[str, Any]:
 
 
 def _made(model: clrt.Model) -> list[int]:
-    """Sizes of the graphs of several iterations that a model has made."""
+    """Returns the chunk sizes, in iterations, that a model has built."""
     (loop,) = (n.op for n in model._graph.nodes if isinstance(n.op, Loop))
     notes: Mapping[Any, Any] = {}
     for graph, found in model._runner.planner.notes.items():
@@ -90,7 +90,7 @@ def _made(model: clrt.Model) -> list[int]:
 
 
 @DEVICES
-def test_iterations_of_a_computed_condition_run_in_chunks(device: DeviceInfo) -> None:
+def test_loop_with_computed_condition_runs_in_chunks(device: DeviceInfo) -> None:
     feeds = [
         _feeds(n, limit)
         for n, limit in ((500, 60), (500, 60), (500, 3), (70, 200), (500, 25), (0, 9), (9, 1e9))
@@ -101,9 +101,7 @@ def test_iterations_of_a_computed_condition_run_in_chunks(device: DeviceInfo) ->
 
 
 @DEVICES
-def test_counted_iterations_run_in_chunks(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counted_loop_runs_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, run = [0], GraphRun.run
 
     def counting(self: GraphRun, *args: Any) -> Any:
@@ -120,13 +118,15 @@ def test_counted_iterations_run_in_chunks(
 
 @DEVICES
 @pytest.mark.parametrize(("text", "name"), [(GROWING, "n"), (FOLLOWING, "x")])
-def test_bodies_that_cannot_be_repeated_run_alone(device: DeviceInfo, text: str, name: str) -> None:
+def test_unrepeatable_loop_bodies_run_without_chunks(
+    device: DeviceInfo, text: str, name: str
+) -> None:
     feeds = {"n": np.array(20), "x": normal(1, 1)} if name == "n" else {"x": np.ones(20, "f")}
     ours = agree(parsed(text), device, feeds, feeds)
     assert not _made(ours)
 
 
-def test_a_chunk_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_is_limited_by_node_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_MAX_NODES", 40)
     with clrt.load(parsed(COUNTED), device="portable") as model:
         found = [model.run(_feeds(200, 0))["numbers"] for _ in range(2)]
@@ -136,7 +136,7 @@ def test_a_chunk_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @DEVICES
-def test_heavy_iterations_are_never_made_past_the_end(
+def test_heavy_loop_bodies_run_without_chunks(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "_MAX_SURPLUS_BYTES", 10)
@@ -144,9 +144,7 @@ def test_heavy_iterations_are_never_made_past_the_end(
 
 
 @DEVICES
-def test_chunks_without_room_are_made_smaller(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_shrink_to_memory_limit(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_MAX_OUTPUT_BYTES", 16 * 8 * 4)
     ours = agree(parsed(COUNTED), device, *[_feeds(50, 0)] * 6)
     assert ours._runner.planner.notes
@@ -173,7 +171,7 @@ g (float[3] s, float[2, n, 3] x, float[n, 2] z) => (float[3] t, float[2, 3, n] r
 
 
 @DEVICES
-def test_scans_run_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_runs_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unroll, "_FEW_NODES", 0)
     feeds = [
         {"s": normal(1, 3), "x": normal(2, 2, n, 3), "z": normal(3, n, 2)} for n in (40, 40, 9, 33)

@@ -1,4 +1,4 @@
-"""The ops of ai.onnx.ml and of ai.onnx.preview.training, against ONNX Runtime or the reference."""
+"""Ops of ai.onnx.ml and ai.onnx.preview.training, against ONNX Runtime or ONNX's reference."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _same(found: Array, expected: Any) -> None:
 
 
 def _forest(kind: str, ids: list[int], sign: bool = False) -> dict[str, Any]:
-    """Three trees of 15 nodes; each leaf has a weight for each of the ids."""
+    """Returns attributes of three 15-node trees; each leaf has a weight for each id."""
     rng = np.random.default_rng(7)
     attrs: dict[str, Any] = {f"nodes_{k}": [] for k in _NODE} | {f"{kind}_{k}": [] for k in _LEAF}
     for tree in range(3):
@@ -189,7 +189,7 @@ CASES = [*_features(), *_linear(), *_trees(), *_svm()]
 
 @SWEEP
 @pytest.mark.parametrize("op", sorted({c[0] for c in CASES}))
-def test_agrees_with_onnx_runtime(op: str, device: DeviceInfo) -> None:
+def test_ml_op_matches_onnxruntime(op: str, device: DeviceInfo) -> None:
     for _, inputs, outputs, attrs in (c for c in CASES if c[0] == op):
         model = _model(op, inputs, outputs, dict(attrs))
         feeds = {f"x{i}": a for i, a in enumerate(inputs)}
@@ -201,9 +201,7 @@ def test_agrees_with_onnx_runtime(op: str, device: DeviceInfo) -> None:
 
 @SWEEP
 @pytest.mark.parametrize("transform", ["SOFTMAX", "SOFTMAX_ZERO", "LOGISTIC"])
-def test_two_classes_of_one_score_agree_with_the_reference(
-    transform: str, device: DeviceInfo
-) -> None:
+def test_binary_tree_classifier_matches_reference(transform: str, device: DeviceInfo) -> None:
     attrs = {"post_transform": transform, "classlabels_int64s": [4, 9], **_forest("class", [0])}
     x = np.nan_to_num(HOLES)
     model = _model("TreeEnsembleClassifier", [x], (INT64, FLOAT), attrs)
@@ -214,7 +212,7 @@ def test_two_classes_of_one_score_agree_with_the_reference(
 
 @SWEEP
 @pytest.mark.parametrize("op", ["Adam", "Adagrad", "Momentum"])
-def test_optimizers_agree_with_the_reference(op: str, device: DeviceInfo) -> None:
+def test_training_optimizers_match_reference(op: str, device: DeviceInfo) -> None:
     attrs: dict[str, Any] = {"norm_coefficient": 0.1, "domain": "ai.onnx.preview.training"}
     attrs |= {"Adam": {"norm_coefficient_post": 0.2}, "Adagrad": {"decay_factor": 0.1}}.get(
         op, {"alpha": 0.9, "beta": 0.8, "mode": "nesterov"}
@@ -230,7 +228,7 @@ def test_optimizers_agree_with_the_reference(op: str, device: DeviceInfo) -> Non
             _same(found, wanted)
 
 
-def test_trees_that_do_not_end_are_refused() -> None:
+def test_cyclic_trees_are_refused() -> None:
     attrs = _forest("target", [0])
     for way in ("true", "false"):
         bad = {**attrs, f"nodes_{way}nodeids": [0] * 45, "n_targets": 1}
@@ -238,13 +236,13 @@ def test_trees_that_do_not_end_are_refused() -> None:
             clrt.load(_model("TreeEnsembleRegressor", [X], (FLOAT,), bad))
 
 
-def test_forms_that_onnx_does_not_have_are_named() -> None:
+def test_unknown_normalizer_norm_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="norm 'L3'"):
         clrt.load(_model("Normalizer", [X], (FLOAT,), {"norm": "L3"}))
 
 
 @SWEEP
-def test_an_unknown_category_is_reported(device: DeviceInfo) -> None:
+def test_unknown_one_hot_category_is_refused(device: DeviceInfo) -> None:
     attrs = {"cats_int64s": [0, 2], "zeros": 0}
     x = np.array([2, 5])
     with pytest.raises(InputError, match="an index computed from input 'x0' is 2; allowed"):

@@ -14,7 +14,7 @@ from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 
 @DEVICES
-def test_branches_with_their_own_shapes_and_values_from_outside(device: DeviceInfo) -> None:
+def test_if_branches_with_different_shapes_match_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (float[n, 3] x, bool c) => (float[m, k] y, float[n, 3] z) {
@@ -32,7 +32,7 @@ def test_branches_with_their_own_shapes_and_values_from_outside(device: DeviceIn
 
 
 @DEVICES
-def test_a_branch_that_the_shapes_choose_is_part_of_the_plan(device: DeviceInfo) -> None:
+def test_if_on_shape_condition_has_no_graph_break(device: DeviceInfo) -> None:
     text = """
         g (float[n, 2] x) => (float[m] y) {
           s = Shape<start = 0, end = 1>(x)
@@ -50,8 +50,8 @@ def test_a_branch_that_the_shapes_choose_is_part_of_the_plan(device: DeviceInfo)
 
 
 @DEVICES
-def test_small_branches_run_both_rather_than_wait_for_a_condition(device: DeviceInfo) -> None:
-    """As in wake-word nets, whose second net looks again where the first one heard something."""
+def test_small_if_branches_both_run_without_graph_break(device: DeviceInfo) -> None:
+    """Wake-word models: a second net runs if the first one detects something."""
     text = """
         g (float[1, 6] x, float[6, 8] w, float[6, 1] v) => (float[1, 1] y) {
           p = MatMul(x, v)
@@ -78,7 +78,7 @@ def test_small_branches_run_both_rather_than_wait_for_a_condition(device: Device
 
 
 @DEVICES
-def test_loops_that_count_stop_and_stack(device: DeviceInfo) -> None:
+def test_loop_count_condition_and_stacking_match_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (float[n] x, int64 limit, float bound) => (float[n] last, float[t, n] all, float[t] top) {
@@ -107,8 +107,8 @@ def test_loops_that_count_stop_and_stack(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_loop_whose_state_outgrows_the_shape_that_its_graph_declares(device: DeviceInfo) -> None:
-    """As torch exports a list of results that starts empty, or a state that gains an axis."""
+def test_loop_state_may_outgrow_declared_shape(device: DeviceInfo) -> None:
+    """torch exports result lists that start empty, and states that gain an axis, in this form."""
     model = parsed(
         """
         g (float[n] x, int64 limit) => (float[m, n] y, float[k] z) {
@@ -132,10 +132,10 @@ def test_a_loop_whose_state_outgrows_the_shape_that_its_graph_declares(device: D
 
 
 @DEVICES
-def test_a_loop_whose_state_starts_as_a_number_and_whose_turn_is_a_vector(
+def test_loop_state_may_change_declared_rank(
     device: DeviceInfo,
 ) -> None:
-    """As Paddle exports variables that the loop sets first; their declared ranks do not hold."""
+    """Paddle exports variables first set inside the loop in this form; declared ranks are wrong."""
     model = parsed(
         """
         g (float[2, n] x, int64 limit) => (float[a, b] y, bool[c] z) {
@@ -160,7 +160,7 @@ def test_a_loop_whose_state_starts_as_a_number_and_whose_turn_is_a_vector(
 
 @DEVICES
 @pytest.mark.parametrize("few", (0, 512), ids=("host", "plan"))
-def test_scans_forwards_and_backwards_along_any_axis(
+def test_scan_axes_and_directions_match_onnxruntime(
     few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unroll, "_FEW_NODES", few)
@@ -197,7 +197,7 @@ def test_scans_forwards_and_backwards_along_any_axis(
         ("num_scan_inputs = 1, scan_input_axes = [7]", "axis 7"),
     ],
 )
-def test_attributes_of_scan_fit_its_tensors(attributes: str, says: str) -> None:
+def test_invalid_scan_attributes_are_refused(attributes: str, says: str) -> None:
     model = parsed(
         f"""
         g (float[d] s, float[t, d] a) => (float[d] e, float[t, d] p) {{
@@ -215,7 +215,7 @@ def test_attributes_of_scan_fit_its_tensors(attributes: str, says: str) -> None:
 
 
 @DEVICES
-def test_a_loop_in_a_branch_in_a_loop(device: DeviceInfo) -> None:
+def test_nested_loop_and_if_match_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (float[n] x, int64 limit) => (float[n] y) {
@@ -249,7 +249,7 @@ def test_a_loop_in_a_branch_in_a_loop(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_sequences_in_and_out(device: DeviceInfo) -> None:
+def test_sequence_inputs_and_outputs_match_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (seq(float[n]) s, float[k] x, int64 at) => (seq(float[m]) t, float[j] y, int64 count) {
@@ -272,7 +272,7 @@ def test_sequences_in_and_out(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_map_over_a_sequence_of_tensors_of_all_sizes(device: DeviceInfo) -> None:
+def test_sequence_map_over_unequal_sizes_matches_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (float[n, 2] x, int64[k] sizes, float[2] b) => (float[m] y) {
@@ -295,7 +295,7 @@ def test_a_map_over_a_sequence_of_tensors_of_all_sizes(device: DeviceInfo) -> No
 
 
 @DEVICES
-def test_text_goes_in_and_comes_out(device: DeviceInfo) -> None:
+def test_string_tensors_pass_through_model(device: DeviceInfo) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
     y = helper.make_tensor_value_info("y", TensorProto.STRING, [None, None])
     nodes = [
@@ -319,7 +319,7 @@ def test_text_goes_in_and_comes_out(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_an_absent_optional(device: DeviceInfo) -> None:
+def test_absent_optional_input_is_detected(device: DeviceInfo) -> None:
     float_2 = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     optional = helper.make_optional_type_proto(float_2)
     graph = helper.make_graph(
@@ -353,13 +353,13 @@ _TURNS = 'y=Loop(k,"")<body=b(int64 i, bool c)=>(bool d, float[a] o) { d=Identit
     ],
     ids=["computed outside", "of an expression", "of as many elements", "twice the same"],
 )
-def test_sizes_of_the_graph_around(text: str, device: DeviceInfo) -> None:
+def test_loop_body_with_outer_dims_matches_onnxruntime(text: str, device: DeviceInfo) -> None:
     model = parsed(text)
     agree(model, device, *({"x": normal(0, n, 3), "k": np.array(2)} for n in (2, 1)))
 
 
 @DEVICES
-def test_a_shape_of_which_one_part_depends_on_data(device: DeviceInfo) -> None:
+def test_partly_data_dependent_shape_matches_onnxruntime(device: DeviceInfo) -> None:
     model = parsed(
         """g (float[n,3] x, bool[m] b) => (float[a,n] y) <int64[2] c={-1,3}, int64[1] one={1}> {
         k=Compress<axis=0>(x,b) u=Unsqueeze(k,one) e=Concat<axis=1>(u,u) r=Reshape(e,c)
@@ -370,7 +370,7 @@ def test_a_shape_of_which_one_part_depends_on_data(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_sequence_map_reads_values_from_outside(device: DeviceInfo) -> None:
+def test_sequence_map_captures_outer_values(device: DeviceInfo) -> None:
     model = parsed(
         """g (float[n,3] x, float[3] w) => (seq(float[c,3]) z) {
         q=SplitToSequence<axis=0>(x) e=Exp(w)
@@ -379,7 +379,7 @@ def test_a_sequence_map_reads_values_from_outside(device: DeviceInfo) -> None:
     agree(model, device, {"x": normal(2, 2, 3), "w": normal(3, 3)})
 
 
-def test_results_are_the_callers_own() -> None:
+def test_writes_to_results_do_not_change_later_runs() -> None:
     model = clrt.load(
         parsed(
             """g (float[2] x) => (optional(float[a]) o, seq(float[b]) s) <float[2] c={1,2}> {

@@ -1,4 +1,4 @@
-"""Control flow: what of it is part of a plan, and which plans serve more than one turn."""
+"""Plans of If, Loop and Scan: graph breaks, and plans shared by iterations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
 
 @DEVICES
-def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_with_growing_state_reuses_kept_plans(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = parsed(
         """
         g (float[n] x, int64 limit) => (float[m] y) {
@@ -48,8 +50,8 @@ def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.Monkey
 
 
 @DEVICES
-def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: DeviceInfo) -> None:
-    """As TensorFlow exports weights; these are constant once Sqrt is folded."""
+def test_loop_invariant_state_becomes_constant(device: DeviceInfo) -> None:
+    """TensorFlow passes weights through loops like this; folding Sqrt makes them constant."""
     model = parsed(
         """
         g (float[2, 2] x, float[2] shift, int64 limit)
@@ -79,10 +81,10 @@ def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: Devi
 
 
 @DEVICES
-def test_a_little_arithmetic_of_both_branches_runs_without_reading_the_condition(
+def test_cheap_if_branches_run_without_reading_condition(
     device: DeviceInfo,
 ) -> None:
-    """As TensorFlow's AutoGraph writes `if`, `continue` and `break` in a loop."""
+    """TensorFlow's AutoGraph exports `if`, `continue` and `break` in a loop in this form."""
     model = parsed(
         """
         g (float[n, 3] x, int64 limit) => (float[3] total, int64 taken) {
@@ -126,7 +128,7 @@ def test_a_little_arithmetic_of_both_branches_runs_without_reading_the_condition
 
 
 @DEVICES
-def test_branches_that_do_not_fit_each_other_wait_for_the_condition(device: DeviceInfo) -> None:
+def test_mismatched_if_branches_wait_for_condition(device: DeviceInfo) -> None:
     model = parsed(
         """
         g (float[n] x, float[h] z, bool c) => (float[m] y, float[k] w) {
@@ -150,8 +152,8 @@ def test_branches_that_do_not_fit_each_other_wait_for_the_condition(device: Devi
 
 
 @DEVICES
-def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: DeviceInfo) -> None:
-    """As tf.shape(x)[0] is in a TensorFlow loop: no turn waits to read what shapes tell."""
+def test_loop_body_plan_knows_outer_dims(device: DeviceInfo) -> None:
+    """tf.shape(x)[0] in a TensorFlow loop: no iteration reads a value that shapes determine."""
     model = parsed(
         """
         g (float[b, n] x, int64 limit) => (float[b, n] y) {
@@ -182,8 +184,8 @@ def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: D
 
 
 @DEVICES
-def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
-    """As Paddle writes to a tensor turn by turn; a plan takes longer than a turn."""
+def test_iteration_dependent_slices_share_plan(device: DeviceInfo) -> None:
+    """Paddle writes to a tensor in every iteration; planning takes longer than an iteration."""
     model = parsed(
         """
         g (float[2, n] x, float[2, 2] start, int64 limit) => (float[2, 2] y, float[2, n] z)
@@ -237,10 +239,10 @@ def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
         ("nearest", "uint8", 5),
     ],
 )
-def test_crops_by_computed_boxes_share_a_plan(
+def test_resize_crops_of_computed_boxes_share_plan(
     device: DeviceInfo, mode: str, kind: str, rows: int
 ) -> None:
-    """As tf2onnx writes tf.image.crop_and_resize: a Resize of an image for each box."""
+    """tf2onnx exports tf.image.crop_and_resize in this form: a Resize of an image for each box."""
     model = parsed(
         f"""
         g ({kind}[1, 2, h, w] x, float[b, 4] boxes, int64 limit) => ({kind}[b, 1, 2, r, 3] y) {{
@@ -285,10 +287,10 @@ def test_crops_by_computed_boxes_share_a_plan(
 
 
 @DEVICES
-def test_what_a_turn_hands_on_is_not_run(
+def test_unchanged_loop_state_needs_no_launch(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a scripted search stops: a branch gives a constant, or the state that came in."""
+    """A scripted search stops in this form: a branch returns a constant or the incoming state."""
     model = parsed(
         """
         g (float[2, 3] x, int64 limit) => (float[2, 3] y) {
@@ -330,7 +332,7 @@ def test_what_a_turn_hands_on_is_not_run(
 
 
 @DEVICES
-def test_a_scan_of_one_slice_is_part_of_the_plan(device: DeviceInfo) -> None:
+def test_one_slice_scan_has_no_graph_break(device: DeviceInfo) -> None:
     text = """
         g (float[n, 3] s, float[n, t, 3] a) => (float[n, 3] e, float[n, t, 3] p, float[t, 3] q)
         <float[3, 3] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0}> {

@@ -1,4 +1,4 @@
-"""clrt-convert from the shell, and what its files do."""
+"""clrt-convert from the shell, and its output files."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _converted(tmp_path: Path, *args: object) -> Path:
 
 @pytest.mark.lengthy
 @DEVICES
-def test_gives_the_same_vectors(tmp_path: Path, device: DeviceInfo) -> None:
-    """Also on a device that packs its weights otherwise than the one it was made on."""
+def test_converted_encoder_matches_original_vectors(tmp_path: Path, device: DeviceInfo) -> None:
+    """Also on a device that packs weights differently from the converting one."""
     target = _converted(tmp_path, "--shape", "input_ids=2x16", "--verify")
     with clrt.SentenceEncoder(model_folder(), device=device.index) as plain:
         expected = plain.encode(SENTENCES)
@@ -74,7 +74,7 @@ def test_gives_the_same_vectors(tmp_path: Path, device: DeviceInfo) -> None:
 
 
 def _other_tiles(model: clrt.Model) -> None:
-    """What a device does whose kernels want other panels than lie in the file."""
+    """Compares results of tile sizes that differ from the packed panels in the file."""
     (shapes,) = model.shapes
     feeds = sample_inputs(model, {n: tuple(s) for n, s in shapes.items()})
     expected = model.run(feeds)["last_hidden_state"]
@@ -92,7 +92,9 @@ def _other_tiles(model: clrt.Model) -> None:
         ("--quantize=int8", 0.28, 0.999),
     ],
 )
-def test_fewer_bits(tmp_path: Path, option: str, share: float, cosine: float) -> None:
+def test_low_precision_options_shrink_file_and_keep_cosine(
+    tmp_path: Path, option: str, share: float, cosine: float
+) -> None:
     check_fewer_bits(_converted(tmp_path, option), share, cosine)
 
 
@@ -110,7 +112,7 @@ def check_fewer_bits(target: Path, share: float, cosine: float) -> None:
 @pytest.mark.lengthy
 @SWEEP
 @pytest.mark.parametrize("name", FAMILIES)
-def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
+def test_every_family_converts_and_verifies(tmp_path: Path, name: str, device: DeviceInfo) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
     source.write_bytes(load_family(name).SerializeToString())
     for option in ("--precision=float32", "--precision=auto", "--quantize=int8"):
@@ -121,8 +123,8 @@ def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
 @pytest.mark.parametrize(
     "option", ["--precision=float32", "--precision=float16", "--quantize=int4"]
 )
-def test_to_onnx(tmp_path: Path, option: str) -> None:
-    """ONNX Runtime computes what clrt computes with the same weights."""
+def test_onnx_export_matches_compiled_model(tmp_path: Path, option: str) -> None:
+    """ONNX Runtime and clrt give equal results with the same weights."""
     source, target, compiled = (tmp_path / n for n in ("m.onnx", "out.onnx", "m.clrt"))
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     for path, to in ((target, "onnx"), (compiled, "clrt")):
@@ -138,14 +140,14 @@ def test_to_onnx(tmp_path: Path, option: str) -> None:
             assert np.abs(ours - theirs[name]).max() <= 1e-5 * np.abs(theirs[name]).max()
 
 
-def test_a_fixed_dim_and_one_output(tmp_path: Path) -> None:
+def test_dim_and_keep_outputs_options_apply(tmp_path: Path) -> None:
     target = _converted(tmp_path, "--dim", "batch=3", "--keep-outputs", "pooler_output")
     with clrt.load(target) as model:
         assert [o.name for o in model.outputs] == ["pooler_output"]
         assert {spec.shape[0] for spec in model.inputs if spec.shape} == {3}
 
 
-def test_is_named_after_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_file_is_named_after_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt.onnx").write_bytes(load_family("gpt2_torchscript17").SerializeToString())
     assert _run("gpt.onnx").exit_code == 0
@@ -159,7 +161,7 @@ def test_is_named_after_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_a_converted_file_is_a_source(tmp_path: Path) -> None:
+def test_converted_file_can_be_converted_again(tmp_path: Path) -> None:
     first = _converted(tmp_path)
     second = tmp_path / "again.clrt"
     assert _run(first, "-o", second, "--precision", "float16").exit_code == 0
@@ -167,7 +169,7 @@ def test_a_converted_file_is_a_source(tmp_path: Path) -> None:
     assert clrt.SentenceEncoder(second).encode(SENTENCES).shape == (5, 384)
 
 
-def test_programs_compiled_ahead(tmp_path: Path) -> None:
+def test_precompiled_programs_need_no_build(tmp_path: Path) -> None:
     cache = tmp_path / "programs"
     shapes = ("--shape", "input_ids=2x16")
     target = _converted(tmp_path, *shapes, "--precompile", cache)
@@ -183,9 +185,7 @@ def test_programs_compiled_ahead(tmp_path: Path) -> None:
         assert model._session.programs.builds == before
 
 
-def test_nothing_is_compiled_for_simulators(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precompile_skips_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device whose index does not exist would be an error."""
     real = [d for d in devices() if not d.caps.simulator]
     fake = replace(real[0], index=99, caps=replace(real[0].caps, simulator=True))
@@ -202,7 +202,7 @@ def test_nothing_is_compiled_for_simulators(
     assert all(re.search(r"^[1-9]\d* programs? compiled for .* s$", line) for line in lines)
 
 
-def test_verify_fails_past_the_tolerance(tmp_path: Path) -> None:
+def test_verify_above_tolerance_fails_and_writes_nothing(tmp_path: Path) -> None:
     options = ("--quantize", "int8", "--verify", "--tolerance", "1e-9")
     for before in (None, b"an older file"):
         if before is not None:
@@ -219,7 +219,7 @@ def _feeds(tmp_path: Path, **arrays: Array) -> Path:
     return tmp_path / "feeds.npz"
 
 
-def test_inputs_of_ones_own(tmp_path: Path) -> None:
+def test_verify_accepts_inputs_file(tmp_path: Path) -> None:
     ids = np.array([[101, 7592, 102]])
     given = _feeds(tmp_path, input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)
     target = _converted(tmp_path, "--verify", "--inputs", given)
@@ -265,7 +265,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--report", "page.json"], "'page.json' does not end in .html or .htm"),
     ],
 )
-def test_mistakes_get_one_sentence(
+def test_option_errors_print_message_and_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -288,7 +288,7 @@ def test_mistakes_get_one_sentence(
         "g (float[2,3] x) => (optional(float[2,3]) y) { y=Optional(x) }",
     ],
 )
-def test_verifies_what_is_no_tensor_of_numbers(tmp_path: Path, text: str) -> None:
+def test_verify_compares_strings_sequences_and_optionals(tmp_path: Path, text: str) -> None:
     source, inputs = tmp_path / "m.onnx", tmp_path / "x.npz"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>{text}'), source)
     x = np.array(["a b", "c"]) if "string" in text else np.ones((2, 3), np.float32)
@@ -297,7 +297,7 @@ def test_verifies_what_is_no_tensor_of_numbers(tmp_path: Path, text: str) -> Non
     assert result.exit_code == 0, result.output
 
 
-def test_says_where_no_weight_is_smaller(tmp_path: Path) -> None:
+def test_conversion_warns_if_no_weight_shrinks(tmp_path: Path) -> None:
     source, narrow, again = (tmp_path / n for n in ("m.onnx", "narrow.clrt", "again.clrt"))
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     result = _run(source, "-o", narrow, "--precision", "float16")
@@ -306,7 +306,7 @@ def test_says_where_no_weight_is_smaller(tmp_path: Path) -> None:
     assert "No weight became int8" in result.stderr
 
 
-def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
+def test_sequence_input_model_converts_without_shapes(tmp_path: Path) -> None:
     text = "g (seq(float[a,3]) q) => (float[b,3] y) { y=ConcatFromSequence<axis=0>(q) }"
     source = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>{text}'), source)
@@ -315,7 +315,7 @@ def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
         assert model.run({"q": [np.ones((2, 3), np.float32)] * 2})["y"].shape == (4, 3)
 
 
-def test_why_a_folder_makes_no_encoder(tmp_path: Path) -> None:
+def test_unsupported_encoder_modules_are_named(tmp_path: Path) -> None:
     folder = tiny.make_folder(tmp_path)
     listed = json.loads((folder / "modules.json").read_text("utf-8"))
     listed.append({"path": "2_CNN", "type": "sentence_transformers.models.CNN"})
@@ -326,7 +326,7 @@ def test_why_a_folder_makes_no_encoder(tmp_path: Path) -> None:
     assert settings is not None and trouble is None
 
 
-def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_onnx_file_is_found_in_transformer_subfolder(tmp_path: Path) -> None:
     inner = tmp_path / "0_Transformer"
     inner.mkdir()
     for name in ("config.json", "model.onnx"):
@@ -334,7 +334,7 @@ def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert onnx_file(tmp_path) == inner / "model.onnx"
 
 
-def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
+def test_sentence_encoder_without_tokenizer_is_refused(tmp_path: Path) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     assert _run(source, "-o", target).exit_code == 0
@@ -342,7 +342,7 @@ def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
         clrt.SentenceEncoder(target)
 
 
-def test_names_are_whole_where_the_terminal_is_narrow() -> None:
+def test_report_tables_keep_full_names_in_narrow_terminal() -> None:
     shrunk = WeightCompression(
         "a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2
     )
@@ -358,7 +358,7 @@ def test_names_are_whole_where_the_terminal_is_narrow() -> None:
         assert name in (shrunk.name, difference.name)
 
 
-def test_help_says_it_all() -> None:
+def test_help_lists_options_and_usage_errors_exit_2() -> None:
     text = _run("--help").output
     for word in ("--precision", "--quantize", "--verify", "--install-completion", "Exit codes"):
         assert word in text
@@ -367,8 +367,10 @@ def test_help_says_it_all() -> None:
         assert _run("m.onnx", *wrong).exit_code == 2
 
 
-def test_the_source_runs_on_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime where it is installed, else the references; a kernel of clrt only for .clrt."""
+def test_verify_reports_runtime_of_original_and_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime, if installed, or the references run the original; clrt runs .clrt results."""
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     shown = _run(source, "-o", target, "--verify").output
@@ -386,10 +388,8 @@ def test_the_source_runs_on_something_else(tmp_path: Path, monkeypatch: pytest.M
     assert "original by the references (since onnxruntime is not installed)" in shown
 
 
-def test_verify_finds_what_clrt_computes_wrongly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were the source run by clrt as well, both sides would be wrong alike."""
+def test_verify_detects_wrong_clrt_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If clrt ran the source as well, both sides would be wrong alike."""
     source = tmp_path / "m.onnx"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     plain = clrt.Model.run
@@ -401,7 +401,7 @@ def test_verify_finds_what_clrt_computes_wrongly(
     assert _run(source, "-o", tmp_path / "m.clrt", "--verify").exit_code == EXIT_DIFFERS
 
 
-def test_random_numbers_are_those_of_the_references(tmp_path: Path) -> None:
+def test_verify_compares_random_ops_with_references(tmp_path: Path) -> None:
     text = "g (float[n] x) => (float[n] y) { r=RandomNormalLike<seed=3.0>(x) y=Add(x,r) }"
     source = tmp_path / "m.onnx"
     header = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -412,10 +412,10 @@ def test_random_numbers_are_those_of_the_references(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_int4(tmp_path: Path) -> None:
+def test_int4_calibrates_on_text_and_keeps_cosine(tmp_path: Path) -> None:
     """Compared on text: made-up ids gave a cosine of 0.968 where text has 0.995.
 
-    Fixed dims are met by all that runs the model: calibration, comparison, compiling ahead.
+    Calibration, comparison and precompilation all respect fixed dims.
     """
     target, programs = tmp_path / "m.clrt", tmp_path / "programs"
     dims = ("--dim", "batch=4", "--dim", "sequence=24")
@@ -430,7 +430,7 @@ def test_int4(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_only_inputs_that_clrt_chose_are_blamed(
+def test_verify_failure_blames_only_sample_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_given: bool
 ) -> None:
     def refuse(*_: object) -> None:

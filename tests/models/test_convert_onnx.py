@@ -1,4 +1,4 @@
-"""clrt-convert --to onnx: other runtimes take what it writes."""
+"""clrt-convert --to onnx: exported files run in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.ops.test_microsoft_quantised import Case
 
 
 def _product(**weights: Any) -> onnx.ModelProto:
-    """A product of x [N, 256] with weights, by MatMul, or by MatMulNBits where these have bits."""
+    """Returns a model of x [N, 256] times weights: MatMul, or MatMulNBits for packed levels."""
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["h"])
     if "B" in weights:
         options = {"K": 256, "N": 128, "bits": 4, "block_size": 32}
@@ -41,7 +41,7 @@ def _product(**weights: Any) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("options", [("--quantize", "int8"), ("--quantize", "int4"), ()])
-def test_onnx_runtime_takes_quantised_onnx_files(tmp_path: Path, options: Sequence[str]) -> None:
+def test_quantized_onnx_export_runs_in_onnxruntime(tmp_path: Path, options: Sequence[str]) -> None:
     rng, out = np.random.default_rng(0), tmp_path / "out.onnx"
     if options:
         model = _product(w=rng.standard_normal((256, 128)).astype(np.float32))
@@ -60,7 +60,7 @@ def test_onnx_runtime_takes_quantised_onnx_files(tmp_path: Path, options: Sequen
     assert "MatMulNBits" in used and len(list(tmp_path.iterdir())) == 2
 
 
-def test_onnx_runtime_takes_quantised_recurrent_nets(tmp_path: Path) -> None:
+def test_quantized_lstm_export_runs_in_onnxruntime(tmp_path: Path) -> None:
     inputs = quantized_inputs(DynamicQuantizeLSTM(), (2, 1, 3, 4), (False,) * 5)
     case = Case("DynamicQuantizeLSTM", inputs, (1, 2, 8, 9, 10, 11), 3, {"hidden_size": 4})
     source, out, (model, feeds) = tmp_path / "in.onnx", tmp_path / "out.onnx", case.model()
@@ -73,10 +73,10 @@ def test_onnx_runtime_takes_quantised_recurrent_nets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["attribute", "type"])
-def test_onnx_files_that_others_refuse_are_not_written(
+def test_invalid_onnx_export_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """As were those with an attribute of clrt's own."""
+    """For example files with an attribute that only clrt defines."""
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     levels = np.zeros((128, 8, 16), np.uint8)
     model = _product(B=levels, s=np.ones((128, 8), np.float32))

@@ -1,4 +1,4 @@
-"""Shapes that depend on computed data: the host reads what is needed, and the plan goes on."""
+"""Shapes that depend on computed data: graph breaks, host reads and replanning."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _x(seed: int, *shape: int) -> Array:
 
 
 @DEVICES
-def test_rows_that_are_not_zero_are_gathered_and_multiplied(device: DeviceInfo) -> None:
+def test_nonzero_gather_matmul_matches_onnxruntime(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
         [
@@ -75,7 +75,7 @@ def test_rows_that_are_not_zero_are_gathered_and_multiplied(device: DeviceInfo) 
 
 
 @DEVICES
-def test_a_computed_shape_is_read_and_plans_are_kept_by_it(device: DeviceInfo) -> None:
+def test_computed_reshape_dims_reuse_programs(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
         [
@@ -102,7 +102,7 @@ def test_a_computed_shape_is_read_and_plans_are_kept_by_it(device: DeviceInfo) -
 
 
 @DEVICES
-def test_a_shape_given_as_input_and_an_input_passed_through(device: DeviceInfo) -> None:
+def test_expand_to_input_shape_matches_onnxruntime(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
         [node("Expand", ["x", "shape"], ["wide"]), node("Add", ["wide", "x"], ["y"])],
@@ -116,7 +116,7 @@ def test_a_shape_given_as_input_and_an_input_passed_through(device: DeviceInfo) 
 
 
 @DEVICES
-def test_work_on_what_was_given_a_computed_shape(device: DeviceInfo) -> None:
+def test_relu_of_computed_reshape_matches_onnxruntime(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
         [node("Reshape", ["x", "shape"], ["r"]), node("Relu", ["r"], ["y"])],
@@ -128,7 +128,7 @@ def test_work_on_what_was_given_a_computed_shape(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
+def test_compress_condition_past_axis_end_is_refused(device: DeviceInfo) -> None:
     model = _model(
         [helper.make_node("Compress", ["x", "c"], ["y"], axis=0)],
         {"x": (FLOAT, ["n", 2]), "c": (TensorProto.BOOL, ["k"])},
@@ -140,8 +140,8 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_as_paddle_writes_masks_and_squeezes(device: DeviceInfo) -> None:
-    """A condition with the axes of x, and an empty list of axes."""
+def test_paddle_masks_and_squeezes_match_onnxruntime(device: DeviceInfo) -> None:
+    """Compress by a condition of x's shape, and Squeeze with an empty axes list."""
     model = _model(
         [
             helper.make_node("Greater", ["x", "zero"], ["mask"]),
@@ -160,8 +160,10 @@ def test_as_paddle_writes_masks_and_squeezes(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("axis", [None, 0, -1])
-def test_a_known_condition_chooses_on_the_device(device: DeviceInfo, axis: int | None) -> None:
-    """Of a constant, or of shapes, as tf2onnx pads by reflection."""
+def test_compress_by_plan_time_condition_matches_onnxruntime(
+    device: DeviceInfo, axis: int | None
+) -> None:
+    """Conditions from constants or shapes; tf2onnx exports reflection padding in this form."""
     axes = {} if axis is None else {"axis": axis}
     model = _model(
         [
@@ -191,7 +193,7 @@ def test_a_known_condition_chooses_on_the_device(device: DeviceInfo, axis: int |
         ("TopK", [1, 2], "k has 2 elements"),
     ],
 )
-def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> None:
+def test_invalid_computed_sizes_are_refused(op: str, values: list[int], says: str) -> None:
     outputs = dict.fromkeys(("y", "z") if op in ("Split", "TopK") else ("y",), FLOAT)
     nodes = [helper.make_node(op, ["x", "k"], list(outputs))]
     if op == "SplitToSequence":
@@ -202,7 +204,7 @@ def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> Non
         clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "k": np.array(values)})
 
 
-def test_a_computed_rank_that_an_order_of_axes_does_not_fit() -> None:
+def test_transpose_perm_of_wrong_rank_is_refused_at_run() -> None:
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["r"]),
         helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 1]),
@@ -213,7 +215,7 @@ def test_a_computed_rank_that_an_order_of_axes_does_not_fit() -> None:
 
 
 @DEVICES
-def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
+def test_compressed_size_is_usable_after_graph_break(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
         [
@@ -238,8 +240,8 @@ def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
-    """The shapes are known, but which axis to sum along is computed."""
+def test_computed_cumsum_axis_runs_on_device(device: DeviceInfo) -> None:
+    """Shapes are known, but the CumSum axis is computed."""
     nodes = [
         helper.make_node("Add", ["axis", "axis"], ["twice"]),
         helper.make_node("CumSum", ["x", "twice"], ["sums"]),
@@ -252,8 +254,8 @@ def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_views_of_sizes_that_are_known_once_constants_are_folded(device: DeviceInfo) -> None:
-    """The end of the slice is; by then the view after it already has its dims as a constant."""
+def test_views_of_folded_slice_match_onnxruntime(device: DeviceInfo) -> None:
+    """The slice end is a folded constant; the following view's dims are already constant."""
     nodes = [
         helper.make_node("Sqrt", ["sixteen"], ["root"]),
         helper.make_node("Cast", ["root"], ["end"], to=INT),
@@ -272,8 +274,8 @@ def test_views_of_sizes_that_are_known_once_constants_are_folded(device: DeviceI
 
 
 @DEVICES
-def test_all_that_waits_for_data_goes_into_one_cut(device: DeviceInfo) -> None:
-    """Two searches whose results have sizes of their own, and a shape that is computed."""
+def test_data_dependent_nodes_share_one_graph_break(device: DeviceInfo) -> None:
+    """Two NonZero results of data-dependent size, and a computed shape."""
     nodes = [
         helper.make_node("Relu", ["x"], ["high"]),
         helper.make_node("NonZero", ["high"], ["above"]),
@@ -293,8 +295,8 @@ def test_all_that_waits_for_data_goes_into_one_cut(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_boxes_of_classes_that_are_apart(device: DeviceInfo) -> None:
-    """As detectors suppress by class: each has a range of coordinates of its own."""
+def test_non_max_suppression_of_class_offsets_matches_onnxruntime(device: DeviceInfo) -> None:
+    """Detectors suppress per class by giving each class its own coordinate range."""
     names = ["boxes", "scores", "most", "overlap", "least"]
     nodes = [helper.make_node("NonMaxSuppression", names, ["y"])]
     inputs: dict[str, tuple[int, list[str | int]]] = {

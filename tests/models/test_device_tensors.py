@@ -1,4 +1,4 @@
-"""Tensors on a device beside arrays: NumPy's protocols, DLPack, and explicit release."""
+"""Device tensors: NumPy protocols, DLPack, and explicit release."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def add_one() -> Any:
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_numpy_takes_a_dtype_of_clrt(dtype: DType) -> None:
+def test_numpy_accepts_clrt_dtype(dtype: DType) -> None:
     assert np.dtype(dtype) == dtype.numpy
     assert np.zeros(2, dtype).dtype == np.zeros(2, dtype.numpy).dtype
 
 
-def test_numpy_takes_the_dtype_of_a_spec(add_one: clrt.Model) -> None:
+def test_numpy_accepts_dtype_of_input_spec(add_one: clrt.Model) -> None:
     (spec,) = add_one.inputs
     assert np.dtype(spec.dtype) == np.float32
     np.testing.assert_array_equal(add_one.run(np.ones(2, spec.dtype))["y"], [2, 2])
@@ -55,7 +55,7 @@ def test_numpy_takes_the_dtype_of_a_spec(add_one: clrt.Model) -> None:
     ],
     ids=lambda a: f"{a.dtype}{list(a.shape)}",
 )
-def test_an_array_goes_to_the_device_and_back(array: np.ndarray[Any, Any]) -> None:
+def test_array_round_trips_through_device_tensor(array: np.ndarray[Any, Any]) -> None:
     there = clrt.tensor(array, device=DEVICE)
     assert (there.shape, there.ndim, there.size) == (array.shape, array.ndim, array.size)
     back = np.asarray(there)
@@ -63,7 +63,7 @@ def test_an_array_goes_to_the_device_and_back(array: np.ndarray[Any, Any]) -> No
     np.testing.assert_array_equal(back, array)
 
 
-def test_what_becomes_a_tensor() -> None:
+def test_tensor_infers_dtype_and_refuses_invalid_data() -> None:
     assert clrt.tensor([[1.5, 2]], device=DEVICE).dtype is DType.FLOAT32
     assert clrt.tensor([1, 2], device=DEVICE).dtype is DType.INT64
     assert clrt.tensor(FLOATS, "float16", device=DEVICE).dtype is DType.FLOAT16
@@ -74,7 +74,7 @@ def test_what_becomes_a_tensor() -> None:
             clrt.tensor(wrong, device=DEVICE)
 
 
-def test_numpy_converts_as_it_is_asked_to() -> None:
+def test_numpy_array_protocol_honours_dtype_and_copy() -> None:
     there = clrt.tensor(FLOATS, device=DEVICE)
     assert np.asarray(there, np.float64).dtype == np.float64
     copied = np.array(there)
@@ -85,7 +85,7 @@ def test_numpy_converts_as_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize("device", SHARES)
-def test_dlpack_reads_the_memory_of_a_cpu_where_it_is(device: int) -> None:
+def test_dlpack_shares_cpu_memory(device: int) -> None:
     there = clrt.tensor(FLOATS, device=device)
     first, second = np.from_dlpack(there), there.__array__(copy=False)
     assert np.shares_memory(first, second)
@@ -94,15 +94,15 @@ def test_dlpack_reads_the_memory_of_a_cpu_where_it_is(device: int) -> None:
 
 
 @pytest.mark.parametrize("device", SHARES)
-def test_memory_that_an_array_shares_is_not_used_again(device: int) -> None:
+def test_dlpack_shared_memory_is_not_reused(device: int) -> None:
     shared = np.from_dlpack(clrt.tensor(FLOATS, device=device))
     others = [clrt.tensor(np.full_like(FLOATS, 9), device=device) for _ in range(4)]
     np.testing.assert_array_equal(shared, FLOATS)
     assert not any(np.shares_memory(shared, np.from_dlpack(o)) for o in others)
 
 
-def test_dlpack_copies_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a GPU, whose buffers have no memory on the host."""
+def test_dlpack_copies_non_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU buffers have no host memory."""
     there = clrt.tensor(FLOATS, device=DEVICE)
     monkeypatch.setattr(type(there), "_shared", lambda self: None)
     assert there.__dlpack_device__() == (1, 0)
@@ -114,7 +114,7 @@ def test_dlpack_copies_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         there.__array__(copy=False)
 
 
-def test_dlpack_refuses_what_it_cannot_do() -> None:
+def test_dlpack_refuses_unsupported_requests() -> None:
     there = clrt.tensor(FLOATS, device=DEVICE)
     with pytest.raises(BufferError, match="to the host"):
         there.__dlpack__(dl_device=(2, 0))
@@ -124,9 +124,9 @@ def test_dlpack_refuses_what_it_cannot_do() -> None:
         np.from_dlpack(clrt.tensor(FLOATS, "bfloat16", device=DEVICE))
 
 
-def test_other_libraries_arrays_come_in_by_dlpack() -> None:
+def test_from_dlpack_accepts_foreign_arrays() -> None:
     class Foreign:
-        """An array that has DLPack and nothing else."""
+        """An array that supports only DLPack."""
 
         def __dlpack__(self, **options: Any) -> Any:
             return FLOATS.__dlpack__(**options)
@@ -139,14 +139,14 @@ def test_other_libraries_arrays_come_in_by_dlpack() -> None:
         clrt.from_dlpack([1, 2], device=DEVICE)
 
 
-def test_torch_and_clrt_exchange_tensors() -> None:
+def test_torch_tensors_round_trip_by_dlpack() -> None:
     torch = pytest.importorskip("torch")
     there = clrt.from_dlpack(torch.arange(6.0).reshape(2, 3), device=DEVICE)
     np.testing.assert_array_equal(there.numpy(), FLOATS)
     assert torch.equal(torch.from_dlpack(there), torch.arange(6.0).reshape(2, 3))
 
 
-def test_a_released_tensor_gives_its_memory_back(add_one: clrt.Model) -> None:
+def test_released_tensor_memory_is_reused(add_one: clrt.Model) -> None:
     with clrt.tensor(FLOATS[0], device=DEVICE) as there:
         buffer = there.buffer
         np.testing.assert_array_equal(add_one.run(there)["y"], FLOATS[0] + 1)
@@ -157,7 +157,7 @@ def test_a_released_tensor_gives_its_memory_back(add_one: clrt.Model) -> None:
             use()
 
 
-def test_a_donated_tensor_stays_donated(add_one: clrt.Model) -> None:
+def test_donated_tensor_stays_donated_after_release(add_one: clrt.Model) -> None:
     there = clrt.tensor(FLOATS[0], device=DEVICE)
     add_one.run(there, donate=["x"])
     there.release()

@@ -1,4 +1,4 @@
-"""Exported models give what the originals give, in ONNX Runtime and in clrt."""
+"""Exported models match their originals in ONNX Runtime and in clrt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.models.test_light_models import FILES
 
 
 def exported(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model that the optimised graph of a model makes, checked."""
+    """Returns the checked ONNX export of a model's optimized graph."""
     graph = import_model(proto)
     optimize(graph)
     result = export_model(graph)
@@ -29,7 +29,7 @@ def exported(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def feeds_for(proto: onnx.ModelProto, batch: int, sequence: int) -> dict[str, Array]:
-    """Token ids with padding, or pixels."""
+    """Returns token ids with padding, or pixels."""
     names = [i.name for i in proto.graph.input]
     if "pixel_values" in names:
         dims = [d.dim_value or batch for d in proto.graph.input[0].type.tensor_type.shape.dim]
@@ -38,7 +38,7 @@ def feeds_for(proto: onnx.ModelProto, batch: int, sequence: int) -> dict[str, Ar
 
 
 @pytest.mark.parametrize("name", family_names())
-def test_a_family_gives_the_same(name: str) -> None:
+def test_exported_family_matches_original(name: str) -> None:
     proto = load_family(name)
     result = exported(proto)
     assert not {n.domain for n in result.graph.node} - {"", "ai.onnx"}
@@ -51,7 +51,7 @@ def test_a_family_gives_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert_dynamo20", "gpt2_nomask_torchscript17"])
-def test_clrt_reads_it_again(name: str) -> None:
+def test_exported_model_loads_in_clrt(name: str) -> None:
     proto = load_family(name)
     feeds = feeds_for(proto, 2, 7)
     with clrt.load(exported(proto), strict=True) as model:
@@ -60,7 +60,7 @@ def test_clrt_reads_it_again(name: str) -> None:
         assert relative_error(np.asarray(found[output]), array) < 1e-4
 
 
-def test_dims_and_names_stay() -> None:
+def test_export_keeps_dims_and_node_names() -> None:
     proto = load_family("bert_dynamo20")
     result = exported(proto)
     for a, b in zip(proto.graph.input, result.graph.input, strict=True):
@@ -71,7 +71,7 @@ def test_dims_and_names_stay() -> None:
 
 
 @pytest.mark.parametrize("path", [f for f in FILES if "squeezenet" in f.stem], ids=lambda p: p.stem)
-def test_a_convolutional_network_gives_the_same(path: Path) -> None:
+def test_exported_squeezenet_matches_original(path: Path) -> None:
     proto = onnx.load(path)
     result = exported(proto)
     feeds = {
@@ -101,7 +101,7 @@ _FORMS = {
 
 
 @pytest.mark.parametrize("name", _FORMS)
-def test_forms_of_nodes(name: str) -> None:
+def test_exported_node_forms_match_original(name: str) -> None:
     opset = 11 if "Resize" in _FORMS[name] else 18
     head = f'<ir_version: 9, opset_import: ["" : {opset}]>'
     proto = onnx.parser.parse_model(head + _FORMS[name])
@@ -118,7 +118,7 @@ def test_forms_of_nodes(name: str) -> None:
         np.testing.assert_allclose(array, expected(proto, feeds)[output], rtol=1e-5)
 
 
-def test_minilm_gives_the_same() -> None:
+def test_exported_minilm_matches_original() -> None:
     proto = load_minilm("minilm_dynamo20", model_folder())
     result = exported(proto)
     feeds = text_feeds([i.name for i in proto.graph.input], 3, 17, True, 30000)

@@ -1,4 +1,4 @@
-"""Convolutions of images of every size of numbers, beside ONNX Runtime."""
+"""Convolutions of images with very small to very large values, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 1e-4
 
 
 def net() -> onnx.ModelProto:
-    """A first layer, two convolutions that go by Winograd, a residual, a depthwise one."""
+    """Returns a first layer, two Winograd convolutions, a residual and a depthwise convolution."""
     model = onnx.load_from_string(
         parsed(
             f"""
@@ -45,7 +45,7 @@ def net() -> onnx.ModelProto:
 
 
 def images() -> dict[str, Array]:
-    """By what they are: [1, 3, SIDE, SIDE]."""
+    """Returns images [1, 3, SIDE, SIDE] by description."""
     x, rng = normal(9, 1, 3, SIDE, SIDE), np.random.default_rng(9)
     one, stripes = x.copy(), np.ones_like(x)
     one[0, 1, 20, 21] = 1e8
@@ -65,7 +65,7 @@ def images() -> dict[str, Array]:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("device", all_devices(), ids=name_of)
-def test_agrees_with_onnxruntime(device: DeviceInfo) -> None:
+def test_convolutions_of_extreme_images_match_onnxruntime(device: DeviceInfo) -> None:
     proto = net()
     session = session_of(proto)
     with clrt.load(proto.SerializeToString(), device=device.index, strict=True) as model:

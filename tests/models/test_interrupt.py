@@ -22,7 +22,7 @@ SIZE, STEPS = 256, 200
 
 
 def chain() -> bytes:
-    """Many launches: products and Softmax in turns."""
+    """Returns a model of many launches: alternating products and Softmax."""
     lines, x = [], "x"
     for k in range(STEPS):
         lines.append(f"g{k} = MatMul({x}, w)\nh{k} = Softmax(g{k})")
@@ -44,7 +44,7 @@ def feeds(rows: int) -> dict[str, np.ndarray]:
 
 
 class Launches:
-    """Counts what is enqueued, and calls something at a given number."""
+    """Counts enqueued launches, and calls a function at a given count."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, self.at, self.action = 0, -1, lambda: None
@@ -63,7 +63,7 @@ class Launches:
 
 
 class RunInThread:
-    """A run in a thread of its own, and the errors that end it."""
+    """A run in its own thread, and the errors that end it."""
 
     def __init__(self, model: clrt.Model, feed: dict[str, np.ndarray]) -> None:
         self.errors: list[clrt.ClrtError] = []
@@ -89,7 +89,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
 
 @DEVICES
-def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paced_run_matches_unpaced_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = feeds(5)
         model.run(feed)
@@ -103,7 +103,7 @@ def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.M
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """What is started in the background of a shell ignores interrupts."""
+    """Raises KeyboardInterrupt on SIGINT, which background processes of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -111,7 +111,7 @@ def interruptible() -> Iterator[None]:
 
 @DEVICES
 @pytest.mark.parametrize("first", [True, False], ids=["first_run", "later_run"])
-def test_an_interrupt_comes_between_launches(
+def test_keyboard_interrupt_stops_between_launches(
     device: DeviceInfo, first: bool, launches: Launches, interruptible: None
 ) -> None:
     with clrt.load(chain(), device=device.index) as model:
@@ -127,7 +127,7 @@ def test_an_interrupt_comes_between_launches(
 
 
 @DEVICES
-def test_few_launches_are_in_the_queue_of_a_long_run(
+def test_long_run_queues_at_most_two_launches(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
@@ -145,7 +145,7 @@ def test_few_launches_are_in_the_queue_of_a_long_run(
 
 
 @DEVICES
-def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launches) -> None:
+def test_close_ends_run_in_other_thread(device: DeviceInfo, launches: Launches) -> None:
     model = clrt.load(chain(), device=device.index)
     feed = feeds(5)
     model.run(feed)
@@ -170,7 +170,7 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
 
 
 @DEVICES
-def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
+def test_close_does_not_wait_and_run_frees_memory(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clrt.runtime.execution.runner._CLOSE_S", 0.01)
@@ -194,8 +194,8 @@ def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
 
 
 @DEVICES
-def test_close_from_a_signal_in_the_midst_of_a_run(device: DeviceInfo, launches: Launches) -> None:
-    """The run of the same thread still uses what would be freed."""
+def test_close_during_run_of_same_thread_ends_run(device: DeviceInfo, launches: Launches) -> None:
+    """The run of the same thread still uses memory that close would free."""
     model = clrt.load(chain(), device=device.index)
     feed = feeds(5)
     model.run(feed)

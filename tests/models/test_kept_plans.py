@@ -1,4 +1,4 @@
-"""How many plans a model keeps, and what it takes to find out."""
+"""Plan cache of a model: eviction, byte accounting, and release of programs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 @DEVICES
-def test_plans_without_steps_are_dropped_too(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stepless_plans_are_evicted(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans_module, "MAX_PLANS", 70)
     model = clrt.load(
         parsed("g (float[n, m] x) => (int64[2] y) { y = Shape(x) }"), device=device.index
@@ -35,7 +33,7 @@ def test_plans_without_steps_are_dropped_too(
 
 
 @DEVICES
-def test_what_plans_take_is_known_without_asking_each(
+def test_plan_cache_tracks_bytes_incrementally(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = parsed(
@@ -88,7 +86,7 @@ def test_what_plans_take_is_known_without_asking_each(
 
 @DEVICES
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "collected"])
-def test_programs_of_a_model_go_with_it(device: DeviceInfo, closes: bool) -> None:
+def test_programs_are_freed_with_their_model(device: DeviceInfo, closes: bool) -> None:
     ops = ("Exp", "Abs", "Neg", "Sqrt")
     names = [(a, b, c) for a in ops for b in ops for c in ops][: _MAX_RECENT_PROGRAMS + 3]
     programs = session_for(device).programs

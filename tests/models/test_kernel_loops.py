@@ -1,4 +1,4 @@
-"""Loops over small tensors, whose iterations run in one launch, against ONNX Runtime."""
+"""Loops over small tensors that run in one launch, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 
 def _loop(carried: str, body: str, outputs: str, inputs: str = "", before: str = "") -> bytes:
-    """A Loop that ends by its condition `more`; `carried` and `outputs` are declarations."""
+    """Returns a Loop that ends by condition `more`; `carried` and `outputs` are declarations."""
     names = ", ".join(part.split()[-1] for part in carried.split("; "))
     results = ", ".join(part.split()[-1] for part in outputs.split("; "))
     formals = ", ".join(f"{part}_" for part in carried.split("; "))
@@ -37,7 +37,7 @@ def _loop(carried: str, body: str, outputs: str, inputs: str = "", before: str =
 
 
 def _uses_kernel(model: clrt.Model) -> bool:
-    """Whether a plan of a model has a loop that runs in a kernel."""
+    """Returns whether a plan of the model runs a loop in a kernel."""
     launches = (x for s in model._runner.planner.kept.values() for x in launches_of(s.plan.steps))
     return any(x.kernel.entry == "kernel_loop" for x in launches)
 
@@ -232,7 +232,7 @@ def test_small_loop_runs_in_one_kernel(device: DeviceInfo, name: str) -> None:
 
 @DEVICES
 @EACH
-def test_work_items_of_a_group_share_an_iteration(
+def test_work_group_shares_loop_iteration(
     device: DeviceInfo, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (group,) = (v for v in KernelLoop.variants if v.name == "group")
@@ -243,7 +243,7 @@ def test_work_items_of_a_group_share_an_iteration(
 
 
 @DEVICES
-def test_long_loops_are_several_launches(
+def test_long_loops_split_into_launches(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_loop, "_MAX_ITERATIONS", 16)
@@ -253,7 +253,7 @@ def test_long_loops_are_several_launches(
 
 
 @DEVICES
-def test_index_out_of_range_is_an_error_of_the_iteration_that_reads_it(device: DeviceInfo) -> None:
+def test_loop_index_out_of_range_is_reported_if_read(device: DeviceInfo) -> None:
     model, feed = CASES["following"]
     with clrt.load(model, device=device.index) as ours:
         assert ours.run(feed)["d"] == 0
@@ -264,7 +264,7 @@ def test_index_out_of_range_is_an_error_of_the_iteration_that_reads_it(device: D
         assert ours.run(feed)["d"] == 0
 
 
-def test_heavy_bodies_run_as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heavy_loop_bodies_run_as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_loop, "_MAX_WORK", 10)
     model, feed = CASES["floats"]
     with clrt.load(model, device="portable") as ours:
@@ -273,7 +273,7 @@ def test_heavy_bodies_run_as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @DEVICES
-def test_new_lengths_compile_nothing(device: DeviceInfo) -> None:
+def test_new_loop_length_compiles_nothing(device: DeviceInfo) -> None:
     found = set()
     with clrt.load(SCANNED, device=device.index) as ours:
         for n in (20, 33, 50):

@@ -1,4 +1,4 @@
-"""Models have queues of their own: none waits for another's runs, and tensors pass between them."""
+"""Command queues per model: independent runs, donation between models, priorities and cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models.test_runs import cache_model, rows
 
 @contextmanager
 def held(model: clrt.Model) -> Iterator[None]:
-    """What is enqueued for a model within it starts at its end."""
+    """Delays launches enqueued for a model inside the context until its end."""
     lane = model._runner.room.lane
     gate = cl.UserEvent(lane.connection.context)
     cl.enqueue_barrier(lane.queue, wait_for=[gate])
@@ -41,7 +41,7 @@ def small(device: DeviceInfo) -> clrt.Model:
 
 
 @DEVICES
-def test_a_run_does_not_wait_for_another_models(device: DeviceInfo) -> None:
+def test_run_does_not_wait_for_other_model(device: DeviceInfo) -> None:
     with small(device) as first, small(device) as second:
         x = np.arange(4, dtype=np.float32)
         expected = first.run(x)["y"]
@@ -56,7 +56,7 @@ def test_a_run_does_not_wait_for_another_models(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_what_is_donated_is_read_before_it_is_written_to(device: DeviceInfo) -> None:
+def test_donated_tensor_is_read_before_overwrite(device: DeviceInfo) -> None:
     reader = clrt.load(
         parsed("g (float[b, n, 4] x) => (float[b, n, 4] y) { y = Neg(x) }"), device=device.index
     )
@@ -89,10 +89,10 @@ def test_what_is_donated_is_read_before_it_is_written_to(device: DeviceInfo) -> 
 
 @DEVICES
 @pytest.mark.parametrize("submits", [False, True])
-def test_what_is_donated_waits_for_runs_in_threads_of_their_own(
+def test_donation_waits_for_reader_in_other_thread(
     device: DeviceInfo, submits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A first run is handed to a thread, and has not read its inputs when `submit` returns."""
+    """A first run goes to a thread, and may not have read its inputs when `submit` returns."""
     begins, goes_on = threading.Event(), threading.Event()
 
     def late(self: GraphRun, *args: Any) -> Any:
@@ -123,10 +123,10 @@ def test_what_is_donated_waits_for_runs_in_threads_of_their_own(
 
 
 @DEVICES
-def test_a_run_that_was_interrupted_is_not_waited_for(
+def test_donation_inside_interrupted_reader_is_refused(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal's handler donates what the run that it came into reads."""
+    """A signal handler donates a tensor that the interrupted run reads."""
     monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
     with cache_model(device) as reader, cache_model(device) as writer:
         start = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 2)}
@@ -148,8 +148,8 @@ def test_a_run_that_was_interrupted_is_not_waited_for(
 
 
 @DEVICES
-def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a short run of another model waits, a long one enqueues a part now and then."""
+def test_long_run_yields_to_short_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a short run of another model waits, a long run enqueues parts at intervals."""
     monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
     with clrt.load(chain(), device=device.index) as long, small(device) as short:
         feed, x = chain_feeds(4), np.ones(4, np.float32)
@@ -180,7 +180,7 @@ def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch)
 
 
 @DEVICES
-def test_time_spent_waiting_makes_no_run_long(device: DeviceInfo) -> None:
+def test_queue_wait_does_not_mark_run_long(device: DeviceInfo) -> None:
     with small(device) as model, small(device) as other:
         x = np.ones(4, np.float32)
         for _ in range(2):
@@ -202,7 +202,7 @@ def test_time_spent_waiting_makes_no_run_long(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_the_background_has_one_part_in_the_queue(
+def test_background_model_queues_one_part_at_a_time(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
@@ -242,7 +242,7 @@ def test_the_background_has_one_part_in_the_queue(
 
 
 @DEVICES
-def test_a_cpu_leaves_cores_free(device: DeviceInfo) -> None:
+def test_cores_option_limits_compute_units(device: DeviceInfo) -> None:
     source = parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }")
     x = np.ones(4, np.float32)
     units = device.caps.compute_units
@@ -269,8 +269,8 @@ def test_a_cpu_leaves_cores_free(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_one_core_is_all_that_is_used(device: DeviceInfo) -> None:
-    """The process takes no more CPU time than has passed."""
+def test_cores_1_uses_one_core_of_cpu_time(device: DeviceInfo) -> None:
+    """The process uses no more CPU time than wall time."""
     if device.caps.compute_units < 2:
         pytest.skip("there is one core")
     with clrt.load(chain(), device=device.index, cores=1) as model:
@@ -284,7 +284,7 @@ def test_one_core_is_all_that_is_used(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_model_that_is_trimmed_goes_on(device: DeviceInfo) -> None:
+def test_trimmed_model_still_runs(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         room, session = model._runner.room, model._session
         feed = chain_feeds(8)

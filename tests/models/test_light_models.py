@@ -1,4 +1,4 @@
-"""The networks in the onnx package, whose weights are made by their nodes."""
+"""Light models of the onnx package, whose nodes generate the weights, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.models.oracle import outputs_of, session_of
 FILES = sorted((Path(onnx.backend.test.__file__).parent / "data" / "light").glob("*.onnx"))
 
 
-def test_all_are_there() -> None:
+def test_light_models_are_all_present() -> None:
     names = {f.stem.removeprefix("light_") for f in FILES}
     assert names >= {
         "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
@@ -26,7 +26,7 @@ def test_all_are_there() -> None:
 
 
 def _expected(path: Path) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Inputs, and what ONNX Runtime gives; its copy of the weights, of up to 550 MB, is gone."""
+    """Returns inputs and ONNX Runtime's outputs; its weights, up to 550 MB, are freed."""
     session = session_of(path)
     rng = np.random.default_rng(0)
     feeds = {
@@ -46,7 +46,7 @@ LARGE_NAMES = {"light_bvlc_alexnet", "light_vgg19", "light_zfnet512"}
     "path",
     [pytest.param(f, marks=LARGE if f.stem in LARGE_NAMES else (), id=f.stem) for f in FILES],
 )
-def test_agrees_with_onnxruntime(path: Path, device: DeviceInfo) -> None:
+def test_light_model_matches_onnxruntime(path: Path, device: DeviceInfo) -> None:
     feeds, expected = _expected(path)
     with clrt.load(path, device=device.index, strict=True) as model:
         found = model.run(feeds)

@@ -1,4 +1,4 @@
-"""Loops as part of the plan around them, against ONNX Runtime and loops that the host drives."""
+"""Loops unrolled into the surrounding plan, against ONNX Runtime and host-driven loops."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def same_all(found: Any, wanted: Any) -> None:
 
 
 @DEVICES
-def test_a_loop_that_the_host_can_count_is_one_plan(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counted_loop_is_one_plan(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_loop, "_MAX_WORK", -1)
     feeds = [_recurrent(t, n) for t, n in ((1, 1), (7, 2), (4, 2), (7, 3), (20, 1))]
     ours = agree(parsed(RECURRENT), device, *feeds)
@@ -84,7 +82,7 @@ def test_a_loop_that_the_host_can_count_is_one_plan(
 
 
 @DEVICES
-def test_a_long_loop_joins_the_plan_of_shapes_that_come_again(
+def test_long_loop_is_unrolled_for_repeated_shapes(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unroll, "_FEW_NODES", 0)
@@ -105,7 +103,7 @@ def test_a_long_loop_joins_the_plan_of_shapes_that_come_again(
 
 
 @DEVICES
-def test_a_loop_without_room_in_the_plan_stays_the_hosts(
+def test_loop_stays_on_host_if_plan_exceeds_memory(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unroll, "_FEW_NODES", 0)
@@ -131,10 +129,10 @@ def test_a_loop_without_room_in_the_plan_stays_the_hosts(
     ("limit", "start", "end"),
     (("5", 1, 3), ("2", 1, 9), ("4", 0, 9), ("0", 1, 9), ("", 1, 4), ("3", 1, -1)),
 )
-def test_where_a_loop_ends(
+def test_loop_end_conditions_match_onnxruntime(
     limit: str, start: int, end: int, few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its number of iterations, its condition, or at once; its state grows meanwhile."""
+    """Loop ends by trip count, by condition, or before the first iteration; its state grows."""
     monkeypatch.setattr(unroll, "_FEW_NODES", few)
     most = f"most = Constant<value = int64 {{{limit}}}>()" if limit else ""
     model = parsed(

@@ -1,4 +1,4 @@
-"""Maps, which classifiers end in and dictionaries start with, against ONNX Runtime."""
+"""Map types: ZipMap outputs, CastMap and DictVectorizer inputs, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _one(op: str, given: onnx.TypeProto, made: onnx.TypeProto, **attrs: Any) -> 
 
 
 def _classifier() -> bytes:
-    """As converters of scikit-learn write one."""
+    """Returns a classifier in the form that scikit-learn converters export."""
     attrs = {"coefficients": [0.5, -1.0, 1.0], "intercepts": [0.25], "classlabels_ints": [7, 3]}
     nodes = [
         helper.make_node(
@@ -104,7 +104,7 @@ def _run(model: bytes, given: Any, device: DeviceInfo) -> Any:
     ],
     ids=["int64", "equal", "string"],
 )
-def test_zip_map(key: int, labels: dict[str, Any], device: DeviceInfo) -> None:
+def test_zip_map_matches_onnxruntime(key: int, labels: dict[str, Any], device: DeviceInfo) -> None:
     model = _one("ZipMap", _tensor(FLOAT), _maps(key), **labels)
     for x in (X, X[:1], X[:0], X[1]):
         # The same text: keys and values of Python's types, in the same order.
@@ -112,7 +112,7 @@ def test_zip_map(key: int, labels: dict[str, Any], device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_classifier(device: DeviceInfo, tmp_path: Path) -> None:
+def test_classifier_with_zip_map_matches_onnxruntime(device: DeviceInfo, tmp_path: Path) -> None:
     content, x = _classifier(), np.nan_to_num(X, nan=2, posinf=-4)
     model = clrt.load(content, device=device.index)
     assert str(model.outputs[1]) == "maps: sequence of map from int64 to float32"
@@ -133,7 +133,7 @@ def test_a_classifier(device: DeviceInfo, tmp_path: Path) -> None:
     assert default_shapes(model)[0] == {"x": (1, 3)}
 
 
-def test_a_classifier_as_text_and_as_onnx() -> None:
+def test_classifier_round_trips_as_text_and_onnx() -> None:
     content, x = _classifier(), np.nan_to_num(X, nan=2, posinf=-4)
     graph = read_graph(content)
     text = print_graph(graph)
@@ -147,7 +147,7 @@ def test_a_classifier_as_text_and_as_onnx() -> None:
         assert largest_difference({"y": ours}, {"y": theirs})[0] < 1e-6
 
 
-def test_results_of_other_maps_are_far_apart() -> None:
+def test_largest_difference_compares_maps() -> None:
     one = [{1: 0.5, 2: 0.25}]
     assert largest_difference({"y": one}, {"y": [{1: 0.5, 2: 0.5}]}) == (0.5, "y")
     assert largest_difference({"y": one}, {"y": [{1: 0.5, 3: 0.25}]})[0] == np.inf
@@ -157,7 +157,7 @@ def test_results_of_other_maps_are_far_apart() -> None:
 @DEVICES
 @pytest.mark.parametrize("form", [{}, {"map_form": "SPARSE", "max_map": 4}], ids=["", "sparse"])
 @pytest.mark.parametrize("to", ["FLOAT", "INT64", "STRING"])
-def test_cast_map(to: str, form: dict[str, Any], device: DeviceInfo) -> None:
+def test_cast_map_matches_onnxruntime(to: str, form: dict[str, Any], device: DeviceInfo) -> None:
     made = _tensor(getattr(TensorProto, to))
     model = _one("CastMap", _map(INT64, FLOAT), made, cast_to=f"TO_{to}", **form)
     for given in ({3: 1.75, 1: -2.6, 7: 0.1}, {0: 1e20, 2: 4}, {9: 1.0}):
@@ -172,7 +172,7 @@ def test_cast_map(to: str, form: dict[str, Any], device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_dict_vectorizer(device: DeviceInfo) -> None:
+def test_dict_vectorizer_matches_onnxruntime(device: DeviceInfo) -> None:
     words = {"string_vocabulary": ["b", "a", "c", "b"]}
     model = _one("DictVectorizer", _map(STRING, FLOAT), _tensor(FLOAT), **words)
     for given in ({"a": 0.1, "b": 2.0, "d": 3.0}, {"d": 1.0}, {"a": np.float32(4)}):
@@ -230,14 +230,14 @@ def test_dict_vectorizer(device: DeviceInfo) -> None:
         ),
     ],
 )
-def test_models_that_are_refused(
+def test_invalid_map_models_are_refused(
     op: str, given: onnx.TypeProto, attrs: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         clrt.load(_one(op, given, _tensor(FLOAT), **attrs))
 
 
-def test_a_sequence_where_an_op_takes_tensors_is_refused() -> None:
+def test_sequence_input_of_tensor_op_is_refused() -> None:
     sequence = helper.make_sequence_type_proto(_tensor(FLOAT))
     nested = helper.make_sequence_type_proto(sequence)
     joined = {"axis": 0}
@@ -264,7 +264,7 @@ def test_a_sequence_where_an_op_takes_tensors_is_refused() -> None:
         ({1: 1e300}, "its values"),
     ],
 )
-def test_feeds_that_are_refused(given: Any, text: str) -> None:
+def test_invalid_map_feeds_are_refused(given: Any, text: str) -> None:
     model = clrt.load(
         _one("DictVectorizer", _map(INT64, FLOAT), _tensor(FLOAT), int64_vocabulary=[1])
     )
@@ -272,7 +272,7 @@ def test_feeds_that_are_refused(given: Any, text: str) -> None:
         model.run({"x": given})
 
 
-def test_data_that_do_not_fit() -> None:
+def test_map_ops_refuse_mismatched_data() -> None:
     model = clrt.load(_one("ZipMap", _tensor(FLOAT), _maps(INT64), classlabels_int64s=[1, 2]))
     for x in (X, X[None], X[0, 0]):
         with pytest.raises(ShapeError, match=r"'n': .*expected float32 \[N,2\]"):
@@ -283,7 +283,7 @@ def test_data_that_do_not_fit() -> None:
         model.run({"x": {1: 1.0, -1: 2.0}})
 
 
-def test_a_sequence_of_maps_comes_back() -> None:
+def test_sequence_of_maps_passes_through() -> None:
     model = clrt.load(_model([], {"x": _maps(STRING)}, {"x": _maps(STRING)}))
     given = [{"a": 1, "b": 0.5}, {}]
     found = model.run({"x": given})["x"]
@@ -294,7 +294,7 @@ def test_a_sequence_of_maps_comes_back() -> None:
         model.run({"x": [1]})
 
 
-def test_a_map_has_no_shape_to_plan_for() -> None:
+def test_map_input_needs_no_shape_in_plan() -> None:
     content = _one("DictVectorizer", _map(INT64, FLOAT), _tensor(FLOAT), int64_vocabulary=[1, 2])
     model = clrt.load(content)
     assert str(model.inputs[0]) == "x: map from int64 to float32"

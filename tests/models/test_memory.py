@@ -1,4 +1,4 @@
-"""Memory is known before it is allocated, limits hold, and a model survives running out of it."""
+"""Memory estimates, limits, and recovery from failed allocations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def _gemv(opset: int = 17) -> onnx.ModelProto:
-    """A quantised and a plain product, an index, a constant output: each form of a weight."""
+    """Returns a model with every weight form: quantized, plain, index, constant output."""
     rng = np.random.default_rng(0)
     constants = {
         "w": rng.standard_normal((33, 40)).astype(np.float32),
@@ -77,7 +77,7 @@ def _gemv(opset: int = 17) -> onnx.ModelProto:
 
 
 def _growth(model: clrt.Model, feeds: dict[str, Array]) -> int:
-    """Bytes that the device holds more after a run."""
+    """Returns the growth of device memory by a run, in bytes."""
     gc.collect()
     session = model._session
     before = session.allocated_bytes
@@ -85,13 +85,13 @@ def _growth(model: clrt.Model, feeds: dict[str, Array]) -> int:
     return session.allocated_bytes - before
 
 
-def test_a_plan_takes_what_was_said(model: clrt.Model) -> None:
+def test_memory_estimate_matches_allocation(model: clrt.Model) -> None:
     said = model.memory(_shapes((3, 17)))
     assert _growth(model, _feeds((3, 17))) == said.device_bytes
     assert said.total_bytes - said.device_bytes == 2 * 3 * 17 * 8 + 3 * 17 * 32 * 4
 
 
-def test_each_form_of_a_weight_counts() -> None:
+def test_memory_estimate_counts_every_weight_form() -> None:
     feeds = {"x": np.ones((5, 33), np.float32), "i": np.array([1, 6, 0])}
     with clrt.load(_gemv(), device="cpu", strict=True) as model:
         said = model.memory({n: a.shape for n, a in feeds.items()})
@@ -100,7 +100,7 @@ def test_each_form_of_a_weight_counts() -> None:
     assert sum(held.values()) == said.weights_bytes
 
 
-def test_the_best_batch_fits_and_the_next_does_not(model: clrt.Model) -> None:
+def test_best_batch_size_is_largest_that_fits(model: clrt.Model) -> None:
     limit = model.memory(_shapes((21, 16))).device_bytes
     batch = model.best_batch_size(_shapes((3, 16)), limit)
     assert batch >= 21
@@ -110,7 +110,7 @@ def test_the_best_batch_fits_and_the_next_does_not(model: clrt.Model) -> None:
         model.best_batch_size(_shapes((3, 16)), "1KiB")
 
 
-def test_a_limit_refuses_before_it_allocates(proto: onnx.ModelProto) -> None:
+def test_memory_limit_refuses_before_allocation(proto: onnx.ModelProto) -> None:
     with clrt.load(proto, device="cpu", strict=True) as free:
         limit = free.memory(_shapes((2, 16))).device_bytes
         wanted = free.run(_feeds(SMALL))["last_hidden_state"]
@@ -129,7 +129,7 @@ def test_a_limit_refuses_before_it_allocates(proto: onnx.ModelProto) -> None:
         np.testing.assert_array_equal(model.run(_feeds(SMALL))["last_hidden_state"], wanted)
 
 
-def test_a_buffer_that_the_device_cannot_allocate_names_the_batch(model: clrt.Model) -> None:
+def test_allocation_limit_error_names_fitting_batch(model: clrt.Model) -> None:
     caps = replace(model.device.caps, max_alloc_bytes=256 << 10)
     model._runner.planner._caps = caps
     with pytest.raises(clrt.OutOfMemoryError, match=r"at once.* A batch of \d+ would fit") as info:
@@ -142,7 +142,7 @@ def test_a_buffer_that_the_device_cannot_allocate_names_the_batch(model: clrt.Mo
         model.run(_feeds((fitting + 1, 80)))
 
 
-def test_other_shapes_make_room(proto: onnx.ModelProto) -> None:
+def test_older_shapes_are_evicted_within_memory_limit(proto: onnx.ModelProto) -> None:
     with clrt.load(proto, device="cpu", strict=True) as free:
         limit = max(free.memory(_shapes(s)).device_bytes for s in ((1, 80), (40, 2)))
     with clrt.load(proto, device="cpu", strict=True, memory_limit=limit) as model:
@@ -152,7 +152,7 @@ def test_other_shapes_make_room(proto: onnx.ModelProto) -> None:
             assert model._session.allocated_bytes - before <= limit
 
 
-def test_a_model_survives_what_the_device_refuses(
+def test_model_runs_after_device_allocation_failure(
     model: clrt.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = model.run(_feeds(SMALL))["last_hidden_state"]
@@ -173,7 +173,7 @@ def test_a_model_survives_what_the_device_refuses(
         np.testing.assert_array_equal(model.run(_feeds(SMALL))["last_hidden_state"], wanted)
 
 
-def test_limits_are_checked(proto: onnx.ModelProto) -> None:
+def test_invalid_memory_limits_are_refused(proto: onnx.ModelProto) -> None:
     for bad in ("many", "-1GiB", 0, "nan"):
         with pytest.raises(clrt.InputError, match="memory limit"):
             clrt.load(proto, device="cpu", memory_limit=bad)

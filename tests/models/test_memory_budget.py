@@ -1,4 +1,4 @@
-"""Limits of device memory under several threads, and over several models."""
+"""Device memory limits across threads, and the budget across models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def feed(rows: int) -> dict[str, np.ndarray]:
 
 
 class Highest:
-    """The most bytes that a ledger ever had."""
+    """Records the maximum bytes of a ledger."""
 
     def __init__(self, of: Callable[[Ledger], bool], monkeypatch: pytest.MonkeyPatch) -> None:
         self.nbytes, add = 0, Ledger.add
@@ -88,7 +88,9 @@ def run_in_threads(count: int, work: Callable[[int], None]) -> None:
 
 
 @DEVICES
-def test_threads_share_a_limit(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_stay_within_model_memory_limit(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = (1, 8, 100, 400)
     with clrt.load(source(0), device=device.index) as free:
         wanted = {rows: free.run(feed(rows))["y"] for rows in sizes}
@@ -111,10 +113,10 @@ def test_threads_share_a_limit(device: DeviceInfo, monkeypatch: pytest.MonkeyPat
 
 
 @DEVICES
-def test_models_share_a_budget(
+def test_models_stay_within_memory_budget(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, budget: None
 ) -> None:
-    """There is room for two models of five at a time; all compute right, in three threads."""
+    """The budget fits two of five models at a time; all give correct results in three threads."""
     models = [clrt.load(source(k), device=device.index) for k in range(5)]
     wanted = [m.run(feed(20))["y"] for m in models]
     needed = models[0].memory({"x": (20, WIDTH)}).device_bytes
@@ -145,7 +147,7 @@ def test_models_share_a_budget(
 
 
 @DEVICES
-def test_a_lower_budget_frees_what_is_idle(device: DeviceInfo, budget: None) -> None:
+def test_lower_budget_frees_idle_memory(device: DeviceInfo, budget: None) -> None:
     with clrt.load(source(0), device=device.index) as model:
         wanted = model.run(feed(20))["y"]
         room = model._runner.room
@@ -157,7 +159,7 @@ def test_a_lower_budget_frees_what_is_idle(device: DeviceInfo, budget: None) -> 
 
 
 @DEVICES
-def test_tensors_count(device: DeviceInfo, budget: None) -> None:
+def test_device_tensors_count_against_budget(device: DeviceInfo, budget: None) -> None:
     clrt.set_memory_budget(BUDGET.nbytes + (1 << 20))
     kept = clrt.tensor(np.zeros(200_000, np.float32), device=device.index)
     with pytest.raises(clrt.OutOfMemoryError, match="set_memory_budget allows"):
@@ -166,6 +168,6 @@ def test_tensors_count(device: DeviceInfo, budget: None) -> None:
     clrt.tensor(np.zeros(150_000, np.float32), device=device.index)
 
 
-def test_what_is_no_budget_is_refused() -> None:
+def test_invalid_memory_budget_is_refused() -> None:
     with pytest.raises(clrt.InputError, match="memory limit"):
         clrt.set_memory_budget("much")

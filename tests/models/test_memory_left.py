@@ -1,4 +1,4 @@
-"""What a model took is the system's again once it is closed, a mapped file's pages too."""
+"""Closing a model returns its memory to the system, including pages of a mapped file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_nothing_of_a_closed_model_stays(device: DeviceInfo, path: Path) -> None:
+def test_closed_model_returns_process_memory(device: DeviceInfo, path: Path) -> None:
     command = [sys.executable, "-c", CODE, str(path), str(device.index), str(ROWS)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     for line in done.stdout.splitlines():

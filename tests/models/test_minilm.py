@@ -38,7 +38,7 @@ def _proto(name: str) -> onnx.ModelProto:
 
 
 # First, before the fixtures of the others hold a model and a session.
-def test_safetensors_graph_equals_the_export() -> None:
+def test_safetensors_graph_matches_onnx_export() -> None:
     feeds = text_feeds(NAMES, 3, 37, False, VOCABULARY)
     left = expected(_proto("safetensors"), feeds)["last_hidden_state"]
     right = expected(_proto("minilm_torchscript17"), feeds)["last_hidden_state"]
@@ -70,7 +70,7 @@ def model(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
-def test_matches_onnxruntime(
+def test_minilm_matches_onnxruntime(
     name: str, model: clrt.Model, session: onnxruntime.InferenceSession, shape: tuple[int, int]
 ) -> None:
     if np.prod(shape) > 1000 and name not in LARGE:
@@ -79,20 +79,20 @@ def test_matches_onnxruntime(
         check(model, session, text_feeds(NAMES, *shape, padded, VOCABULARY))
 
 
-def test_forward_is_few_launches_and_nothing_on_the_host(model: clrt.Model) -> None:
+def test_forward_has_few_launches_and_no_host_steps(model: clrt.Model) -> None:
     for shape in SHAPES:
         plan = model.plan(dict.fromkeys(NAMES, shape))
         assert plan.launches <= MAX_LAUNCHES
         assert not plan.host_steps
 
 
-def test_arena_is_near_the_live_bytes(model: clrt.Model) -> None:
+def test_arena_size_is_near_live_bytes(model: clrt.Model) -> None:
     for shape in SHAPES:
         plan = model.plan(dict.fromkeys(NAMES, shape))
         assert plan.arena.nbytes <= 1.10 * plan.live_bytes
 
 
-def test_steady_state_allocates_nothing(model: clrt.Model) -> None:
+def test_repeated_runs_allocate_nothing(model: clrt.Model) -> None:
     feeds = text_feeds(NAMES, 3, 37, True, VOCABULARY)
     model.run(feeds)
     session = model._session
@@ -115,7 +115,7 @@ def test_new_shape_compiles_nothing(model: clrt.Model) -> None:
     assert model._session.programs.requests == before
 
 
-def test_device_tensors_pass_from_run_to_run(model: clrt.Model) -> None:
+def test_device_output_matches_host_output(model: clrt.Model) -> None:
     feeds = text_feeds(NAMES, 2, 16, False, VOCABULARY)
     hidden = model.run(feeds, ["last_hidden_state"], device_outputs=True)["last_hidden_state"]
     assert isinstance(hidden, clrt.DeviceTensor)

@@ -1,5 +1,5 @@
-"""Graphs that are almost what a pass looks for, or at the edge of what an op says, beside ONNX
-Runtime without its optimiser."""
+"""Graphs that almost match a pass's pattern, or use an op's edge cases, against unoptimized ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOWEST = np.finfo(np.float32).min
 
 @dataclass(frozen=True)
 class Case:
-    """A graph in ONNX's text form, its initializers and its inputs; other inputs, too."""
+    """A graph in ONNX's text format, its initializers, and one or two sets of inputs."""
 
     text: str
     constants: Mapping[str, object] = field(default_factory=dict)
@@ -430,7 +430,7 @@ CASES = {
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("name", CASES)
-def test_near_miss(name: str, device: DeviceInfo) -> None:
+def test_near_miss_matches_unoptimized_onnxruntime(name: str, device: DeviceInfo) -> None:
     case = CASES[name]
     domains = f'["" : {case.opset}, "com.microsoft" : 1, "ai.onnx.ml" : 3]'
     proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: {domains}>{case.text}")

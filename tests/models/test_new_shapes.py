@@ -1,4 +1,4 @@
-"""Runs at many shapes: most plans come from templates, and their kernels are patched."""
+"""Runs at many shapes: most plans are instantiated from templates with patched kernel arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 2
 
 
 def sized(model: clrt.Model) -> int:
-    """How many of the kept plans a template gave."""
+    """Returns the number of kept plans instantiated from a template."""
     return sum(isinstance(s.plan, InstantiatedPlan) for s in model._runner.planner.kept.values())
 
 
@@ -39,7 +39,7 @@ def decoder_feeds(past: int, length: int, batch: int = 1) -> dict[str, Array]:
 
 
 @DEVICES
-def test_a_cache_grows_on_the_device(device: clrt.DeviceInfo) -> None:
+def test_growing_device_cache_uses_plan_templates(device: clrt.DeviceInfo) -> None:
     model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
     session = session_of(decoder(LAYERS))
     names = [o.name for o in session.get_outputs()]
@@ -58,7 +58,7 @@ def test_a_cache_grows_on_the_device(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
-def test_shapes_that_come_again(device: clrt.DeviceInfo) -> None:
+def test_recurring_decoder_shapes_match_onnxruntime(device: clrt.DeviceInfo) -> None:
     proto = decoder(LAYERS)
     model = clrt.load(proto, device=device.index, strict=True)
     session = session_of(proto)
@@ -69,7 +69,7 @@ def test_shapes_that_come_again(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
-def test_shapes_of_an_encoder(device: clrt.DeviceInfo) -> None:
+def test_varying_encoder_shapes_match_onnxruntime(device: clrt.DeviceInfo) -> None:
     proto = load_family("bert_dynamo20")
     session = session_of(proto)
     with clrt.load(proto, device=device.index, strict=True) as model:
@@ -91,7 +91,7 @@ def test_shapes_of_an_encoder(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
-def test_what_a_kernel_reports_at_a_new_shape(device: clrt.DeviceInfo) -> None:
+def test_index_error_in_template_plan_names_input(device: clrt.DeviceInfo) -> None:
     model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
     for past in (30, 31, 32):
         model.run(decoder_feeds(past, 1))
@@ -105,7 +105,7 @@ def test_what_a_kernel_reports_at_a_new_shape(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
-def test_runs_at_once_at_new_shapes(device: clrt.DeviceInfo) -> None:
+def test_concurrent_runs_at_new_shapes_match_onnxruntime(device: clrt.DeviceInfo) -> None:
     model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
     session = onnxruntime.InferenceSession(decoder(LAYERS).SerializeToString())
     pasts = (30, 31, 32, 33, 34, 35, 31, 36, 33)
@@ -130,7 +130,7 @@ net (float[N, 4, S] x, float[N, K] e) => (float[4, N, S] y, float[N, L] z) {
 
 @DEVICES
 @pytest.mark.parametrize("first", [(1, 5, 0), (1, 1, 0)])
-def test_kernels_that_the_first_shape_does_not_need(
+def test_first_shape_compiles_kernels_of_later_shapes(
     device: clrt.DeviceInfo, first: tuple[int, int, int], tmp_path: Path
 ) -> None:
     proto = onnx.parser.parse_model(IDLE)

@@ -1,4 +1,4 @@
-"""Numbers of a layer's own are arguments: layers that differ in them alone share their kernels."""
+"""Scalar constants are kernel arguments: layers that differ only in them share kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ r1 = Tanh(q4) r2 = Mul(r1, three) r3 = Add(r2, half) y = MatMul(r3, w)"""
 
 @DEVICES
 @pytest.mark.parametrize("body", [PRODUCTS, ELEMENTWISE], ids=["products", "elementwise"])
-def test_layers_share_their_kernels(device: DeviceInfo, body: str) -> None:
+def test_layers_with_different_constants_share_kernels(device: DeviceInfo, body: str) -> None:
     feeds = {"x": normal(1, 7, 40), "w": normal(2, 40, 40) / 6}
     with agree(parsed(MODEL.format(body)), device, feeds) as model:
         steps = model.plan({k: v.shape for k, v in feeds.items()}).steps

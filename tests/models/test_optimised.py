@@ -1,4 +1,4 @@
-"""Transformers as ONNX Runtime's optimizer fuses them, in float32 and in float16."""
+"""Transformers fused by ONNX Runtime's optimizer, in float32 and float16."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _feeds(proto: onnx.ModelProto, batch: int, sequence: int) -> dict[str, Array
 @DEVICES
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "float16"])
 @pytest.mark.parametrize(("name", "kind", "ops"), MODELS, ids=[m[0] for m in MODELS])
-def test_agrees_with_onnxruntime(
+def test_onnxruntime_optimized_model_matches_onnxruntime(
     name: str, kind: str, ops: set[str], half: bool, device: DeviceInfo
 ) -> None:
     proto = _optimised(name, kind, half)

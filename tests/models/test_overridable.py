@@ -1,4 +1,4 @@
-"""Initializers that a file lists as inputs, too: a run may be given others, as in ONNX Runtime."""
+"""Initializers also listed as inputs: runs may override them, as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model_bytes(ir_version: int = 8) -> bytes:
     return parsed(TEXT.format(weights=WEIGHTS), ir_version)
 
 
-def test_runs_are_those_of_onnx_runtime() -> None:
+def test_overridable_initializers_match_onnxruntime() -> None:
     theirs = onnxruntime.InferenceSession(model_bytes(), providers=["CPUExecutionProvider"])
     with clrt.load(model_bytes(), device=quick_device().index) as model:
         assert [s.name for s in model.inputs] == [i.name for i in theirs.get_inputs()] == ["x"]
@@ -47,7 +47,7 @@ def test_runs_are_those_of_onnx_runtime() -> None:
             assert model.feeds(feeds).keys() == feeds.keys()
 
 
-def test_wrong_values_are_refused_as_inputs_are() -> None:
+def test_invalid_overridable_initializers_are_refused() -> None:
     with clrt.load(model_bytes(), device=quick_device().index) as model:
         with pytest.raises(InputError, match="no input 'u'"):
             model.run({"x": X, "w": X, "u": X})
@@ -59,7 +59,7 @@ def test_wrong_values_are_refused_as_inputs_are() -> None:
         model.run({"x": X, "w": OTHER})
 
 
-def test_files_before_version_4_have_none() -> None:
+def test_ir_version_3_has_no_overridable_initializers() -> None:
     with clrt.load(model_bytes(3), device=quick_device().index) as model:
         assert model.overridable == ()
         with pytest.raises(InputError, match="no input 'w'"):

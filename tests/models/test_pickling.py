@@ -1,4 +1,4 @@
-"""Models and encoders that go to other processes as pickles, or are copied in this one."""
+"""Pickles and copies of models and encoders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
 
 
 def _model() -> onnx.ModelProto:
-    """A product, a branch by the number of rows, and text."""
+    """Returns a model with a product, an If on the row count, and strings."""
     proto = onnx.load_from_string(
         parsed(
             """g (float[n, 4] x) => (float[n, 6] y, string[1] name) {
@@ -80,7 +80,7 @@ def _same(again: clrt.Model, model: clrt.Model) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "compiled", "bytes", "proto", "graph"])
-def test_models_pickle_and_copy(kind: str, tmp_path: Path) -> None:
+def test_pickled_and_copied_models_give_same_results(kind: str, tmp_path: Path) -> None:
     source = _source(kind, tmp_path)
     model = clrt.load(source, device=DEVICE.index, memory_limit="64MiB")
     for again in (
@@ -94,7 +94,7 @@ def test_models_pickle_and_copy(kind: str, tmp_path: Path) -> None:
     assert model.run(FEED)["y"].shape == (3, 6)
 
 
-def test_a_pickle_has_the_path_and_not_the_weights(
+def test_pickle_stores_path_without_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "m.onnx")
@@ -112,14 +112,14 @@ def test_a_pickle_has_the_path_and_not_the_weights(
             pickle.loads(gone)
 
 
-def test_options_go_with_a_pickle() -> None:
+def test_pickle_keeps_load_options() -> None:
     model = clrt.load(_model(), device=DEVICE.index, strict=False, optimize_level=0)
     again = pickle.loads(pickle.dumps(model))
     assert again._graph.nodes[0].op == model._graph.nodes[0].op
     assert again._recipe.options == {"strict": False, "optimize_level": 0, "device": DEVICE.index}
 
 
-def test_origins_go_with_a_pickle() -> None:
+def test_pickle_keeps_node_origins() -> None:
     model = clrt.load(load_family("distilbert_dynamo20"), device=DEVICE.index)
     again = pickle.loads(pickle.dumps(model))
     assert [(n.name, n.origins, n.made_by) for n in again._graph.nodes] == [
@@ -128,8 +128,8 @@ def test_origins_go_with_a_pickle() -> None:
     assert any(n.made_by for n in again._graph.nodes)
 
 
-def test_a_device_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its index may be another one; of two that are called the same it is the same one."""
+def test_pickled_device_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index may change; of two devices with equal names the same one is chosen."""
     twin = replace(DEVICE, index=DEVICE.index + 10)
     monkeypatch.setattr(pickling, "devices", lambda: [DEVICE, twin])
     first, second = pickling.DeviceName.of(DEVICE), pickling.DeviceName.of(twin)
@@ -150,7 +150,7 @@ def _vector_in_worker(encoder: Any, text: str) -> Any:
     return encoder.encode(text)
 
 
-def test_models_go_to_spawned_processes() -> None:
+def test_models_pickle_to_spawned_processes() -> None:
     model = clrt.load(_model(), device=DEVICE.index)
     encoder = clrt.SentenceEncoder("all-MiniLM-L6-v2", device=DEVICE.index)
     context = multiprocessing.get_context("spawn")
@@ -164,7 +164,7 @@ def test_models_go_to_spawned_processes() -> None:
     assert again.encode("A cat sleeps.").shape == (384,)
 
 
-def test_an_encoder_pickles_as_its_arguments(tmp_path: Path) -> None:
+def test_sentence_encoder_pickles_as_arguments(tmp_path: Path) -> None:
     encoder = clrt.SentenceEncoder(
         "all-MiniLM-L6-v2", device=DEVICE.index, pooling="cls", max_length=32
     )

@@ -32,7 +32,7 @@ def small_model() -> onnx.ModelProto:
 
 
 def counted_model() -> onnx.ModelProto:
-    """y = the places of what is not zero in relu(x): how many there are depends on the data."""
+    """y = NonZero(Relu(x)), whose size depends on the data."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "relu"),
         helper.make_node("NonZero", ["a"], ["b"], "places"),
@@ -52,7 +52,7 @@ def _model(
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_every_launch_is_timed(device: DeviceInfo) -> None:
+def test_profile_times_every_launch(device: DeviceInfo) -> None:
     with clrt.load(small_model(), device=device.index) as model:
         found = model.profile({"x": ROWS}, repeat=3)
         launches = model.plan({"x": ROWS.shape}).launches
@@ -73,7 +73,7 @@ def test_every_launch_is_timed(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(y, np.full((2, 64), 64 * 64, np.float32))
 
 
-def test_stages_follow_one_another(tmp_path: Path) -> None:
+def test_profile_stages_do_not_overlap(tmp_path: Path) -> None:
     with clrt.load(counted_model(), strict=False) as model:
         found = model.profile(ROWS, repeat=2)
     assert len(found.stages) == 2
@@ -87,7 +87,7 @@ def test_stages_follow_one_another(tmp_path: Path) -> None:
     assert {e["tid"] for e in events if e["ph"] == "X"} == {0, 1, 2}
 
 
-def test_a_gather_moves_no_more_than_comes_out() -> None:
+def test_gather_bytes_equal_output_size() -> None:
     table = numpy_helper.from_array(np.ones((5000, 64), np.float32), "table")
     nodes = [helper.make_node("Gather", ["table", "x"], ["y"], "rows")]
     model = _model(nodes, ["n"], [table])
@@ -97,7 +97,7 @@ def test_a_gather_moves_no_more_than_comes_out() -> None:
     assert found.nbytes == 2 * 10 * 64 * 4 + 10 * 8
 
 
-def test_explain_and_profile_tell_the_same_bytes() -> None:
+def test_explain_and_profile_report_equal_bytes() -> None:
     rng = np.random.default_rng(0)
     shapes = {"table": (50, 64), "w": (64, 64), "scale": (64,)}
     weights = [
@@ -126,7 +126,7 @@ def test_explain_and_profile_tell_the_same_bytes() -> None:
     assert [told[r.name] for r in explained.rows if r.op == "Concat"] == [2 * 10 * 64 * 4]
 
 
-def test_a_model_can_be_profiled_only_while_it_is_open() -> None:
+def test_profile_refuses_bad_repeat_and_closed_model() -> None:
     model = clrt.load(small_model())
     for repeat in (0, 1.5, "2"):
         with pytest.raises(clrt.InputError, match=f"repeat is {repeat!r}"):
@@ -137,7 +137,7 @@ def test_a_model_can_be_profiled_only_while_it_is_open() -> None:
 
 
 def _recurrent(kind: str, gates: int) -> onnx.ModelProto:
-    """A recurrence over x [time, batch, 64] with 96 states."""
+    """Returns a recurrent layer over x [time, batch, 64] with 96 states."""
     rng = np.random.default_rng(0)
     shapes = {"w": (1, gates * 96, 64), "r": (1, gates * 96, 96)}
     weights = [
@@ -149,7 +149,7 @@ def _recurrent(kind: str, gates: int) -> onnx.ModelProto:
 
 
 def _elementwise() -> onnx.ModelProto:
-    """Programs over x, copies of it, and sums."""
+    """Returns elementwise programs over x, copies and sums."""
     nodes = [
         helper.make_node("Sigmoid", ["x"], ["a"], "sigmoid"),
         helper.make_node("Mul", ["x", "a"], ["b"], "product"),
@@ -175,7 +175,7 @@ def _elementwise() -> onnx.ModelProto:
     ],
     ids=["lstm", "gru", "products", "small", "large"],
 )
-def test_nothing_is_faster_than_its_ceiling(
+def test_profiled_steps_stay_below_measured_peaks(
     device: DeviceInfo, model: onnx.ModelProto, shape: tuple[int, ...]
 ) -> None:
     """A sixth is for clocks that move between the measurements. LSTM had 1,500 %, copies 250 %.

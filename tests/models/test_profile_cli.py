@@ -1,4 +1,4 @@
-"""`clrt profile` and `clrt bench`, and the inputs that they make up."""
+"""`clrt profile` and `clrt bench`, and their generated inputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_profile_prints_tables_and_writes_files(path: Path) -> None:
         ("inspect", "inputs compute kernels host weights arena"),
     ],
 )
-def test_a_narrow_terminal_takes_no_columns_away(path: Path, command: str, columns: str) -> None:
+def test_tables_keep_all_columns_in_narrow_terminal(path: Path, command: str, columns: str) -> None:
     lines = run(command, path, columns=30).output.replace("┃", " ").splitlines()
     words = [line.split() for line in lines]
     assert all(any(name in line for line in words) for name in columns.split())
@@ -77,13 +77,15 @@ def test_bench_compares_times_and_outputs(path: Path) -> None:
         (("bench", "absent.onnx"), "absent.onnx"),
     ],
 )
-def test_mistakes_get_one_sentence(path: Path, args: tuple[str, ...], message: str) -> None:
+def test_argument_errors_print_message_and_exit_1(
+    path: Path, args: tuple[str, ...], message: str
+) -> None:
     result = run(*(path if a == "MODEL" else a for a in args))
     assert result.exit_code == 1
     assert message in result.output.replace("\n", " ")
 
 
-def test_bench_without_onnxruntime_says_how_to_get_it(
+def test_bench_without_onnxruntime_prints_install_command(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -92,7 +94,7 @@ def test_bench_without_onnxruntime_says_how_to_get_it(
     assert "pip install onnxruntime" in result.output
 
 
-def test_differences_count_what_is_no_number() -> None:
+def test_largest_difference_counts_nan_and_shape_mismatch() -> None:
     one, nan = np.float32([1, 4]), np.float32([np.nan, 4])
     assert largest_difference({"a": one}, {"a": one}) == (0, "a")
     assert largest_difference({"a": one}, {"a": np.float32([2, 4])}) == (0.25, "a")
@@ -102,7 +104,7 @@ def test_differences_count_what_is_no_number() -> None:
 
 
 def text_model() -> clrt.Model:
-    """A model with the inputs of a transformer, and a picture."""
+    """Returns a model with the inputs of a transformer, and an image."""
     rows = ["batch", "sequence"]
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.INT64, rows)
@@ -116,8 +118,8 @@ def text_model() -> clrt.Model:
     return clrt.load(helper.make_model(graph, opset_imports=opset, ir_version=10))
 
 
-def test_made_up_shapes_and_samples_suit_the_graph() -> None:
-    """A symbol has one size, images are not tiny, and indices lie in the table they pick from."""
+def test_default_shapes_and_sample_inputs_suit_graph() -> None:
+    """A symbol has one size, images are not tiny, and indices lie within their table."""
     dims = {"ids": ["n", 8], "edges": [2, "n"], "pixels": ["batch", 3, "height", "width"]}
     types = {"ids": TensorProto.INT32}
     inputs = [
@@ -143,8 +145,8 @@ def test_made_up_shapes_and_samples_suit_the_graph() -> None:
     assert feeds["ids"].min() >= 0 and 3 < feeds["ids"].max() < 7
 
 
-def test_a_dim_may_be_a_sum() -> None:
-    """Such as that of a decoder's mask, over what was and what is."""
+def test_sum_of_symbolic_dims_is_resolved() -> None:
+    """For example the length of a decoder's mask: past plus new tokens."""
     dims = {"mask": ("batch", "past + new"), "past": ("batch", "past"), "ids": ("batch", "new")}
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in dims.items()]
     both = helper.make_node("Concat", ["past", "ids"], ["whole"], axis=1)
@@ -158,7 +160,7 @@ def test_a_dim_may_be_a_sum() -> None:
             assert shapes["mask"][1] == shapes["past"][1] + shapes["ids"][1]
 
 
-def test_samples_go_by_name_and_dtype() -> None:
+def test_sample_inputs_depend_on_name_and_dtype() -> None:
     with text_model() as model:
         shapes = parse_shapes("input_ids=2x8", model)
         assert shapes["attention_mask"] == (2, 8) and shapes["pixels"] == (2, 3)

@@ -1,4 +1,4 @@
-"""The HTML page of a profile in a real browser, without a network."""
+"""HTML page of a profile, opened in a browser without network access."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FLAGS = (
 
 
 def open_page(profile: Profile, folder: Path) -> str:
-    """The page's DOM once its script has run; fails where the console logged anything."""
+    """Returns the page's DOM after its script ran; fails if the console logged anything."""
     browser = next((b for b in map(shutil.which, BROWSERS) if b), None)
     if browser is None:
         pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)}")
@@ -52,13 +52,13 @@ def open_page(profile: Profile, folder: Path) -> str:
 
 
 def first_row(dom: str) -> str:
-    """The text of the first row of the table of kernels."""
+    """Returns the text of the first row of the kernel table."""
     row = re.search(r'id="kernels".*?<tbody><tr.*?</tr>', dom, re.DOTALL)
     assert row is not None
     return unescape(re.sub(r"<[^>]+>", " ", row[0].split("<tbody>")[1]))
 
 
-def test_the_slowest_kernel_is_the_first_thing_in_the_page(tmp_path: Path) -> None:
+def test_profile_page_lists_slowest_kernel_first(tmp_path: Path) -> None:
     with clrt.load(counted_model(), strict=False) as model:
         profile = model.profile(np.repeat(ROWS, 100, 0), repeat=2)
     dom = open_page(profile, tmp_path)
@@ -67,7 +67,7 @@ def test_the_slowest_kernel_is_the_first_thing_in_the_page(tmp_path: Path) -> No
     assert 'class="row"' in dom  # the graph's
 
 
-def test_names_that_are_markup_stay_text(tmp_path: Path) -> None:
+def test_profile_page_escapes_markup_in_names(tmp_path: Path) -> None:
     dom = open_page(made_up.profile(), tmp_path)
     assert "gemm" in first_row(dom)
     assert "<script>alert" not in dom

@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime's tools quantise them: within the error that quantising itself makes."""
+"""Models quantized by ONNX Runtime's tools: errors stay below the quantization error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def _saved(proto: onnx.ModelProto, folder: Path) -> Path:
-    """A file of the model: the tools move the weights of a model that they are given to another."""
+    """Saves the model to a file, since the tools move the weights of a model object."""
     onnx.save(proto, folder / "float.onnx")
     return folder / "float.onnx"
 
@@ -76,7 +76,7 @@ def _static(form: QuantFormat) -> Callable[[onnx.ModelProto, Path], onnx.ModelPr
 
 
 def _few_bits(bits: int, symmetric: bool) -> Callable[[onnx.ModelProto, Path], onnx.ModelProto]:
-    """Products with constants as MatMulNBits; the file's quantiser needs a package more."""
+    """Converts constant products to MatMulNBits; the tools' quantizer needs another package."""
 
     def quantise(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
         made = onnx.ModelProto()
@@ -133,7 +133,9 @@ def _original(name: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["bert_dynamo20", "gpt2_torchscript17"])
-def test_quantised_model(name: str, kind: str, tmp_path: Path) -> None:
+def test_onnxruntime_quantized_model_stays_within_own_error(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     original = _original(name)
     proto = KINDS[kind](original, tmp_path)
     domains = {"", "com.microsoft"}
@@ -152,8 +154,8 @@ def test_quantised_model(name: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_dynamic_scales_are_equal_to_the_bit(device: DeviceInfo) -> None:
-    """An ulp of a scale moves numbers to the next integer, and layers behind make it a percent."""
+def test_dynamic_quantize_linear_is_bit_exact(device: DeviceInfo) -> None:
+    """One ulp in a scale moves values to the next integer, and later layers amplify that to 1 %."""
     names = ("y", "y_scale", "y_zero_point")
     infos = [helper.make_empty_tensor_value_info(name) for name in names]
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])

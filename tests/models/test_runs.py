@@ -1,4 +1,4 @@
-"""Runs on their way, tensors that are donated, and states."""
+"""Submitted runs, donated tensors, and states."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows(value: float, *places: int) -> dict[str, Any]:
 
 
 @DEVICES
-def test_submitted_runs_give_what_run_gives(device: DeviceInfo) -> None:
+def test_submitted_runs_match_run(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feeds = [chain_feeds(n) for n in (3, 5, 3, 5)]
         wanted = [model.run(feed)["y"] for feed in feeds]
@@ -49,7 +49,7 @@ def test_submitted_runs_give_what_run_gives(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_run_is_enqueued_while_another_is_on_the_device(
+def test_second_run_is_enqueued_during_first(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bound_plan, "LONG_S", 1e9)
@@ -66,7 +66,7 @@ def test_a_run_is_enqueued_while_another_is_on_the_device(
 
 
 @DEVICES
-def test_steady_runs_allocate_nothing(device: DeviceInfo) -> None:
+def test_repeated_submits_allocate_nothing(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(4)
         for _ in range(2):
@@ -80,7 +80,7 @@ def test_steady_runs_allocate_nothing(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_run_that_nobody_waits_for_is_no_harm(device: DeviceInfo) -> None:
+def test_unawaited_run_does_not_disturb_model(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(4)
         expected = model.run(feed)["y"]
@@ -91,7 +91,7 @@ def test_a_run_that_nobody_waits_for_is_no_harm(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_errors_come_when_they_are_known(device: DeviceInfo) -> None:
+def test_submit_and_wait_raise_input_errors(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         feed = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 3)}
         model.run(feed)
@@ -107,8 +107,8 @@ def test_errors_come_when_they_are_known(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_cancel_ends_a_long_run(device: DeviceInfo) -> None:
-    """One of a third of a second and more ends after a tenth of it."""
+def test_cancel_ends_long_run_early(device: DeviceInfo) -> None:
+    """Cancelling a run longer than 0.3 s takes less than a quarter of its time."""
     with clrt.load(chain(), device=device.index) as model:
         size = 256
         while True:
@@ -140,7 +140,7 @@ def test_cancel_ends_a_long_run(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_close_ends_what_is_on_its_way(device: DeviceInfo) -> None:
+def test_close_ends_submitted_run(device: DeviceInfo) -> None:
     model = clrt.load(chain(), device=device.index)
     feed = chain_feeds(2048)
     model.run(feed)
@@ -153,7 +153,7 @@ def test_close_ends_what_is_on_its_way(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_threads_and_models_give_what_one_thread_gives(device: DeviceInfo) -> None:
+def test_concurrent_models_match_single_thread(device: DeviceInfo) -> None:
     models = [clrt.load(chain(), device=device.index) for _ in range(2)]
     models += [cache_model(device) for _ in range(2)]
     caches = [{"cache": normal(n, n, 8, 4), **rows(n, *range(n))} for n in (1, 3)]
@@ -180,7 +180,7 @@ def test_threads_and_models_give_what_one_thread_gives(device: DeviceInfo) -> No
 
 
 @DEVICES
-def test_a_limit_that_one_arena_fits_into_makes_runs_wait(device: DeviceInfo) -> None:
+def test_one_arena_memory_limit_serializes_runs(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(64)
         expected = model.run(feed)["y"]
@@ -197,7 +197,7 @@ def test_a_limit_that_one_arena_fits_into_makes_runs_wait(device: DeviceInfo) ->
 
 
 @DEVICES
-def test_inputs_on_the_device_are_read_where_they_lie(device: DeviceInfo) -> None:
+def test_device_inputs_are_read_in_place(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         start = normal(1, 2, 8, 4)
         first = model.run({"cache": start, **rows(1.0, 2, 5)}, device_outputs=True)["next"]
@@ -214,7 +214,7 @@ def test_inputs_on_the_device_are_read_where_they_lie(device: DeviceInfo) -> Non
 
 
 @DEVICES
-def test_a_donated_tensor_becomes_an_output(device: DeviceInfo) -> None:
+def test_donated_tensor_buffer_becomes_output(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         start = normal(1, 2, 8, 4)
         first = model.run({"cache": start, **rows(1.0, 2, 5)}, device_outputs=True)["next"]
@@ -240,7 +240,7 @@ def test_a_donated_tensor_becomes_an_output(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_tensor_given_twice_is_not_donated(device: DeviceInfo) -> None:
+def test_donating_tensor_passed_twice_is_refused(device: DeviceInfo) -> None:
     source = parsed("g (float[n] a, float[n] b) => (float[n] y) { y = Sub(a, b) }")
     with clrt.load(source, device=device.index) as model:
         x = np.arange(4, dtype=np.float32)
@@ -252,7 +252,7 @@ def test_a_tensor_given_twice_is_not_donated(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("size", [64, 4096])
-def test_a_state_is_updated_in_place(device: DeviceInfo, size: int) -> None:
+def test_state_is_updated_in_place(device: DeviceInfo, size: int) -> None:
     with cache_model(device) as model:
         state = model.new_state({"cache": "next"}, {"cache": (1, size, 4)})
         wanted = np.zeros((1, size, 4), np.float32)
@@ -278,7 +278,7 @@ def test_a_state_is_updated_in_place(device: DeviceInfo, size: int) -> None:
 
 
 @DEVICES
-def test_outputs_that_are_one_value_or_an_input(device: DeviceInfo) -> None:
+def test_aliased_outputs_get_separate_buffers(device: DeviceInfo) -> None:
     source = parsed(
         "g (float[n] x) => (float[n] a, float[n] b, float[n] c)"
         "{ a = Exp(x)  b = Identity(a)  c = Identity(x) }"
@@ -296,8 +296,8 @@ def test_outputs_that_are_one_value_or_an_input(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_state_is_read_behind_a_graph_break(device: DeviceInfo) -> None:
-    """By the graphs of an If, and by what comes after it: nothing uses it up in front of them."""
+def test_state_stays_readable_after_graph_break(device: DeviceInfo) -> None:
+    """If branches and later nodes read the state, so earlier nodes may not overwrite it."""
     source = parsed(
         """
         g (float[n] x, float[n] state, bool c) => (float[n] y, float[n] next) {

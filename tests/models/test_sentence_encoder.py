@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2's vectors against those of sentence-transformers."""
+"""all-MiniLM-L6-v2: vectors against sentence-transformers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cosines(a: Array, b: Array) -> Array:
     return np.asarray((a * b).sum(axis=1) / lengths)
 
 
-def test_all_sentences(encoder: clrt.SentenceEncoder) -> None:
+def test_vectors_match_sentence_transformers(encoder: clrt.SentenceEncoder) -> None:
     wanted = fixtures.vectors("normalized")
     found = encoder.encode(fixtures.sentences())
     assert found.shape == wanted.shape == (200, 384)
@@ -44,7 +44,7 @@ def test_all_sentences(encoder: clrt.SentenceEncoder) -> None:
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
 
 
-def test_batch_size_does_not_matter(encoder: clrt.SentenceEncoder) -> None:
+def test_vectors_are_independent_of_batch_size(encoder: clrt.SentenceEncoder) -> None:
     texts = fixtures.sentences()[:20]
     wanted = fixtures.vectors("normalized")[:20]
     for batch_size in (1, 7):
@@ -52,21 +52,21 @@ def test_batch_size_does_not_matter(encoder: clrt.SentenceEncoder) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mean", "cls", "max", "mean_sqrt_len_tokens", "sum"])
-def test_pooling_modes(mode: str) -> None:
+def test_pooling_mode_matches_sentence_transformers(mode: str) -> None:
     wanted = fixtures.vectors(mode)
     with clrt.SentenceEncoder(MODEL, pooling=mode, strict=True) as encoder:
         found = encoder.encode(fixtures.sentences()[: len(wanted)])
     assert cosines(found, wanted).min() >= LEAST_COSINE
 
 
-def test_sum_of_token_embeddings(encoder: clrt.SentenceEncoder) -> None:
+def test_token_embeddings_sum_to_sum_pooling(encoder: clrt.SentenceEncoder) -> None:
     wanted = fixtures.vectors("sum")
     tokens = encoder.encode(fixtures.sentences()[: len(wanted)], output_value="token_embeddings")
     sums = np.stack([np.asarray(array).sum(axis=0) for array in tokens])
     np.testing.assert_allclose(sums, wanted, atol=2e-5 * np.abs(wanted).max())
 
 
-def test_truncated_vectors(encoder: clrt.SentenceEncoder) -> None:
+def test_truncate_dim_matches_sentence_transformers(encoder: clrt.SentenceEncoder) -> None:
     texts = fixtures.sentences()[:20]
     wanted = fixtures.vectors("normalized")[:20, :64]
     np.testing.assert_allclose(encoder.encode(texts, truncate_dim=64), wanted, atol=1e-5)
@@ -76,6 +76,6 @@ def test_truncated_vectors(encoder: clrt.SentenceEncoder) -> None:
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
 
 
-def test_empty_input(encoder: clrt.SentenceEncoder) -> None:
+def test_empty_input_gives_empty_or_finite_vectors(encoder: clrt.SentenceEncoder) -> None:
     assert encoder.encode([]).shape == (0, 384)
     assert np.isfinite(encoder.encode("")).all()

@@ -1,4 +1,4 @@
-"""Modules of sentence-transformers beside a transformer and its pooling, by NumPy."""
+"""sentence-transformers modules besides transformer and pooling, against NumPy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = load_json()
 
 
 def static_folder(folder: Path, tensors: Mapping[str, Array], **modules: Any) -> Path:
-    """A folder of StaticEmbedding and other modules: by kind a config and tensors."""
+    """Writes a folder of StaticEmbedding and other modules, each with a config and tensors."""
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -59,7 +59,7 @@ def static_folder(folder: Path, tensors: Mapping[str, Array], **modules: Any) ->
 
 
 def dense(activation: str, inputs: int, outputs: int, **options: Any) -> Any:
-    """A Dense module with weights of noise."""
+    """Returns a Dense module with random weights."""
     config = {"in_features": inputs, "out_features": outputs, "bias": True,
               "activation_function": activation, **options}  # fmt: skip
     tensors = {
@@ -72,7 +72,7 @@ def dense(activation: str, inputs: int, outputs: int, **options: Any) -> Any:
 
 
 def plain(text: str) -> Array:
-    """The mean of the rows of a text's tokens, without special ones."""
+    """Returns the mean of the rows of a text's tokens, without special tokens."""
     ids = [WORDS.index(w) if w in WORDS else 1 for w in text.split()]
     return TABLE[ids].mean(axis=0) if ids else np.zeros(SIZE, np.float32)
 
@@ -82,7 +82,7 @@ SHORT = ["a cat on a mat", "dog", "", "a bird"]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_static_embeddings_and_all_stages(compiled: bool, tmp_path: Path) -> None:
+def test_static_embedding_stages_match_numpy(compiled: bool, tmp_path: Path) -> None:
     scale, shift = noise("s", (8,)), noise("t", (8,))
     tanh = dense("torch.nn.modules.activation.Tanh", SIZE, 8, use_residual=True)
     norm = {"dimension": 8}, {"norm.weight": scale, "norm.bias": shift}
@@ -111,8 +111,8 @@ def test_static_embeddings_and_all_stages(compiled: bool, tmp_path: Path) -> Non
     np.testing.assert_allclose(cut, rows[:, :3], atol=1e-5)
 
 
-def test_tables_of_model2vec(tmp_path: Path) -> None:
-    """Several tokens may share a row, and each has a factor."""
+def test_model2vec_mapping_and_weights_match_numpy(tmp_path: Path) -> None:
+    """Tokens may share a row, and each has a weight."""
     mapping, weights = np.arange(len(WORDS))[::-1] // 2, noise("f", (len(WORDS),))
     tensors = {"embeddings": TABLE.astype(np.float16), "mapping": mapping, "weights": weights}
     folder = static_folder(tmp_path, tensors)
@@ -142,7 +142,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def test_activations_are_those_of_torch(tmp_path: Path) -> None:
+def test_dense_activations_match_torch(tmp_path: Path) -> None:
     x = noise("x", (5, 4))
     for number, (name, function) in enumerate(ACTIVATIONS.items()):
         config, tensors = dense(f"torch.nn.modules.{name}", 4, 3)
@@ -168,7 +168,7 @@ def test_activations_are_those_of_torch(tmp_path: Path) -> None:
         ({"out_features": 9}, "has shape"),
     ],
 )
-def test_a_dense_that_is_not_known_is_refused(
+def test_unsupported_dense_config_is_refused(
     config: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     made, tensors = dense("torch.nn.modules.activation.Tanh", SIZE, 8)
@@ -179,7 +179,7 @@ def test_a_dense_that_is_not_known_is_refused(
         clrt.SentenceEncoder(folder, device=quick_device().index)
 
 
-def test_stages_of_a_compiled_model_are_checked() -> None:
+def test_damaged_stored_stages_are_refused() -> None:
     stage = VectorStage("Dense", "Tanh", False, {"linear.weight": noise("w", (2, 3))})
     stored = json.loads(json.dumps(stage.stored()))
     (again,) = stages_of([stored]) or ()
@@ -197,8 +197,8 @@ def test_stages_of_a_compiled_model_are_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "phi", "gptj", "gpt2", "mistral"])
-def test_a_decoder_reads_whole_texts(name: str, tmp_path: Path) -> None:
-    """The state of each token is what its logits are made of, whatever stands behind it."""
+def test_decoder_hidden_states_match_logits(name: str, tmp_path: Path) -> None:
+    """Each token's hidden state yields its logits, independent of later tokens."""
     folder = write_folder(tmp_path, CASES[name])
     with load(sequence_graph(folder), device=quick_device()) as model:
         ids, mask = np.zeros((2, max(LENGTHS)), np.int64), np.zeros((2, max(LENGTHS)), np.int64)
@@ -216,7 +216,7 @@ def test_a_decoder_reads_whole_texts(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(logits[:, COLUMNS], LOGITS[f"{name}/{row}"], atol=2e-4)
 
 
-def test_a_decoder_that_cannot_is_refused(tmp_path: Path) -> None:
+def test_unsupported_decoder_encoders_are_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a", CASES["bloom"])
     with pytest.raises(UnsupportedError, match="not supported for vectors of texts"):
         sequence_graph(folder)
@@ -227,8 +227,8 @@ def test_a_decoder_that_cannot_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("adds", ["file", "config"])
-def test_the_last_token_of_a_decoder(adds: str, tmp_path: Path) -> None:
-    """An end of text by tokenizer.json or by `add_eos_token`, padding at the left or the right."""
+def test_last_token_pooling_matches_hidden_state(adds: str, tmp_path: Path) -> None:
+    """End-of-text token from tokenizer.json or `add_eos_token`; padding on either side."""
     folder = write_folder(tmp_path, CASES["qwen3"])
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -254,7 +254,7 @@ def test_the_last_token_of_a_decoder(adds: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(encoder.encode(SHORT), wanted, atol=1e-4)
 
 
-def test_token_embeddings_have_no_padding(tmp_path: Path) -> None:
+def test_token_embeddings_exclude_padding(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, files=sentence_files({"pooling_mode": "weightedmean"}))
     with clrt.SentenceEncoder(folder, device=quick_device().index) as encoder:
         rows = encoder.encode(TEXTS, output_value="token_embeddings")

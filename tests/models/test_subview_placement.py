@@ -1,4 +1,4 @@
-"""Concat, Split and Slice by planning: values are made, and read, in the memory of others."""
+"""Subview placement: Concat, Split and Slice without copies, as parts of other tensors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def feeds_of(graph: Graph, images: int = 2) -> Mapping[str, Array]:
 
 
 def check(graph: Graph, device: clrt.DeviceInfo, *feeds: Mapping[str, Array]) -> clrt.Model:
-    """The model of a graph, which computes what the references do."""
+    """Returns the model of a graph after comparing its results with the references."""
     wanted = [evaluate(graph, f) for f in feeds]
     model = clrt.load(graph, device=device.index, strict=True)
     for given, expected in zip(feeds, wanted, strict=True):
@@ -107,13 +107,13 @@ def check(graph: Graph, device: clrt.DeviceInfo, *feeds: Mapping[str, Array]) ->
 
 
 def entries(model: clrt.Model, feeds: Mapping[str, Array]) -> list[str]:
-    """The kernels that it launches, in order."""
+    """Returns the entry points of the launched kernels, in order."""
     rows = model.explain({n: a.shape for n, a in feeds.items()}).rows
     return [k.entry for row in rows for k in row.kernels]
 
 
 def copies(model: clrt.Model, feeds: Mapping[str, Array]) -> int:
-    """Launches that copy; without the two that move the channels at the ends."""
+    """Returns the number of copy launches, without the two layout changes at the ends."""
     return sum(e.startswith(COPIES) for e in entries(model, feeds)) - 2
 
 
@@ -121,7 +121,7 @@ def copies(model: clrt.Model, feeds: Mapping[str, Array]) -> int:
 @pytest.mark.parametrize(
     "body", [C2F, U_NET, PYRAMID, NESTED], ids=["c2f", "u_net", "pyramid", "nested"]
 )
-def test_blocks_of_convolutions_copy_nothing(body: str, device: clrt.DeviceInfo) -> None:
+def test_convolution_blocks_need_no_copies(body: str, device: clrt.DeviceInfo) -> None:
     graph = graph_of(body, IMAGE, "%y")
     feeds = [feeds_of(graph, n) for n in (2, 1, 3)]
     model = check(graph, device, *feeds)
@@ -151,7 +151,7 @@ BESIDE = {
 
 @CPUS
 @pytest.mark.parametrize("name", list(BESIDE))
-def test_what_cannot_be_placed_is_copied(name: str, device: clrt.DeviceInfo) -> None:
+def test_unplaceable_subviews_are_copied_with_reason(name: str, device: clrt.DeviceInfo) -> None:
     joined, outputs, launches = BESIDE[name]
     body = f"""
 const %w: float32[8,16,1,1] = ...
@@ -171,8 +171,8 @@ const %z: float32[16,{joined[joined.rindex("float32[N,") + 10 :].split(",")[0]},
 
 
 @DEVICES
-def test_outermost_axes_are_dense_parts(device: clrt.DeviceInfo) -> None:
-    """Whatever makes and reads them: where sizes before the axis are 1, a part is one block."""
+def test_outermost_axis_subviews_need_no_copies(device: clrt.DeviceInfo) -> None:
+    """A part is one contiguous block if all sizes before the axis are 1."""
     body = """
 %a: float32[32,64] = Exp(%x)
 %b: float32[32,64] = Sin(%x)
@@ -197,7 +197,7 @@ const %m: int64[1] = [0]
 
 
 @DEVICES
-def test_what_is_not_aligned_is_copied(device: clrt.DeviceInfo) -> None:
+def test_unaligned_subviews_are_copied(device: clrt.DeviceInfo) -> None:
     body = """
 %a: float32[3,5] = Exp(%x)
 %b: float32[3,5] = Sin(%x)
@@ -210,8 +210,8 @@ def test_what_is_not_aligned_is_copied(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_deep_nest_is_placed_as_far_as_it_is_cheap(device: clrt.DeviceInfo) -> None:
-    """Each part is looked at with all that lie in it."""
+def test_deep_concat_nesting_is_placed_up_to_limit(device: clrt.DeviceInfo) -> None:
+    """Placement of each part considers all parts nested in it."""
     lines, y, rows = ["%a0: float32[32,8] = Sin(%x)"], "a0", 32
     for i in range(1, 61):
         rows += 32
@@ -226,7 +226,7 @@ def test_a_deep_nest_is_placed_as_far_as_it_is_cheap(device: clrt.DeviceInfo) ->
 
 
 @DEVICES
-def test_parts_of_inputs_and_outputs_on_the_device(device: clrt.DeviceInfo) -> None:
+def test_subviews_of_device_inputs_and_outputs_need_no_copies(device: clrt.DeviceInfo) -> None:
     body = """
 %a: float32[32,64], %b: float32[32,64] = Split{axis=0, num_outputs=2}(%x)
 %c: float32[32,64] = Exp(%a)
@@ -245,7 +245,7 @@ def test_parts_of_inputs_and_outputs_on_the_device(device: clrt.DeviceInfo) -> N
 
 
 @DEVICES
-def test_parts_of_one_image_compile_what_more_images_need(
+def test_batch_of_1_compiles_kernels_of_larger_batches(
     device: clrt.DeviceInfo, tmp_path: Path
 ) -> None:
     body = """
@@ -269,8 +269,8 @@ def test_parts_of_one_image_compile_what_more_images_need(
 
 
 @CPUS
-def test_halves_and_single_rows_are_read_where_they_lie(device: clrt.DeviceInfo) -> None:
-    """As gates of decoders, and the first token of encoders."""
+def test_split_halves_and_gathered_rows_are_read_in_place(device: clrt.DeviceInfo) -> None:
+    """For example gates of decoders, and the first token of encoders."""
     body = """
 const %w: float32[32,64] = ...
 const %v: float32[32,5] = ...
@@ -299,8 +299,8 @@ const %j: int64[1] = [9]
         model.run(dict(short))
 
 
-def test_gaps_that_cost_more_than_a_copy() -> None:
-    """From memory, a skip connection that a pool reads would bring its gaps along twice."""
+def test_subview_is_copied_if_gaps_cost_more() -> None:
+    """A pool that reads a skip connection from memory would load its gaps twice."""
     cpu = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2)
     for side, copied in ((24, 0), (512, 1)):
         body = U_NET.replace("12,20", f"{side},{side}").replace("6,10", f"{side // 2},{side // 2}")
@@ -318,8 +318,8 @@ def test_gaps_that_cost_more_than_a_copy() -> None:
         assert len([r for r in reasons if "move more than a copy" in r]) == copied
 
 
-def test_the_order_of_a_file_changes_no_place() -> None:
-    """Of two Concats that want a value, the outputs tell which gets it."""
+def test_node_order_does_not_change_placement() -> None:
+    """If two Concats compete for a value, their outputs decide which one places it."""
     cpu = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2)
     lines = [
         "%b: float32[64,64] = Concat{axis=0}(%a, %z)",
@@ -336,14 +336,14 @@ def test_the_order_of_a_file_changes_no_place() -> None:
 
 
 @SWEEP
-def test_random_graphs_of_images(device: clrt.DeviceInfo) -> None:
+def test_random_image_graphs_match_references(device: clrt.DeviceInfo) -> None:
     for seed in range(40):
         graph = image_graph(seed)
         check(graph, device, feeds_of(graph, 1 + seed % 2), feeds_of(graph, 3)).close()
 
 
 @SWEEP
-def test_random_graphs_of_matrices(device: clrt.DeviceInfo) -> None:
+def test_random_matrix_graphs_match_references(device: clrt.DeviceInfo) -> None:
     for seed in range(60):
         graph = matrix_graph(seed)
         check(graph, device, feeds_of(graph, 1 + seed % 2), feeds_of(graph, 4)).close()

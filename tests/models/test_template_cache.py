@@ -1,4 +1,4 @@
-"""Templates of whole models give the plans that planning gives."""
+"""Plans instantiated from templates of whole models equal fresh plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def graph_of(name: str) -> Graph:
 
 
 @pytest.mark.parametrize("name", [*family_names(), *minilm_names()])
-def test_plans_of_a_template(name: str) -> None:
+def test_template_plans_equal_fresh_plans(name: str) -> None:
     graph = graph_of(name)
     symbols = sorted(symbol_places(graph))
     assert symbols in (["batch"], ["batch", "sequence"])
@@ -40,7 +40,7 @@ def test_plans_of_a_template(name: str) -> None:
 
 
 @pytest.mark.parametrize("past", [20, 300])
-def test_a_cache_that_grows(past: int) -> None:
+def test_template_plans_of_growing_cache_equal_fresh_plans(past: int) -> None:
     graph = read_graph(decoder(2))
     optimize(graph)
     prepare(graph, CPU)

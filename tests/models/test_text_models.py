@@ -1,4 +1,4 @@
-"""Cross-encoders and sparse encoders: compiled models, ONNX files, and input that does not fit."""
+"""Cross-encoders and sparse encoders: compiled models, ONNX files, invalid input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clrt.CrossEncod
 
 
 @pytest.mark.parametrize("suffix", ["clrt", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_converted_cross_encoder(tmp_path: Path, suffix: str) -> None:
+def test_converted_cross_encoder_matches_original(tmp_path: Path, suffix: str) -> None:
     whole = {"config_sentence_transformers.json": {"activation_fn": "torch.nn.Tanh"}}
     folder = make_folder(tmp_path / "model", head=LABELS, labels=1, files=whole)
     target = folder / f"model.{suffix}" if suffix == "onnx" else tmp_path / "model.clrt"
@@ -48,7 +48,7 @@ def test_converted_cross_encoder(tmp_path: Path, suffix: str) -> None:
             clrt.SentenceEncoder(target)
 
 
-def test_converted_sparse_encoder(tmp_path: Path) -> None:
+def test_converted_sparse_encoder_matches_original(tmp_path: Path) -> None:
     files = sparse_files("sum", "relu")
     folder = make_folder(tmp_path / "model", head="ForMaskedLM", files=files)
     convert(str(folder), "-o", str(tmp_path / "model.clrt"))
@@ -68,12 +68,14 @@ def test_converted_sparse_encoder(tmp_path: Path) -> None:
         ([["a", "b", "c"]], "Pair 0 is not two strings"),
     ],
 )
-def test_what_is_no_pair(ranker: clrt.CrossEncoder, pairs: Any, message: str) -> None:
+def test_invalid_text_pairs_are_refused(
+    ranker: clrt.CrossEncoder, pairs: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         ranker.predict(pairs)
 
 
-def test_pairs_of_every_kind(ranker: clrt.CrossEncoder) -> None:
+def test_predict_accepts_lists_arrays_and_iterators(ranker: clrt.CrossEncoder) -> None:
     wanted = ranker.predict(PAIRS)
     for given in ([list(p) for p in PAIRS], np.array(PAIRS), iter(PAIRS)):
         np.testing.assert_allclose(ranker.predict(given), wanted, atol=1e-6)
@@ -85,7 +87,7 @@ def test_pairs_of_every_kind(ranker: clrt.CrossEncoder) -> None:
     np.testing.assert_allclose(doubled, 2 * logits, atol=1e-6)
 
 
-def test_an_activation_that_is_not_known(tmp_path: Path) -> None:
+def test_unknown_cross_encoder_activation_is_refused(tmp_path: Path) -> None:
     whole = {"config_sentence_transformers.json": {"activation_fn": "own.code.Act"}}
     folder = make_folder(tmp_path / "model", head=LABELS, files=whole)
     with pytest.raises(UnsupportedError, match=r"'own\.code\.Act'; clrt has identity"):
@@ -99,8 +101,8 @@ def test_an_activation_that_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sizes_that_a_file_does_not_fix(tmp_path: Path) -> None:
-    """Exporters leave dims of outputs without a number."""
+def test_symbolic_output_dims_resolve_to_label_count(tmp_path: Path) -> None:
+    """Exporters leave output dims symbolic."""
     models = {LABELS: clrt.CrossEncoder, "ForMaskedLM": clrt.SparseEncoder}
     for head, kind in models.items():
         folder = make_folder(tmp_path / head, head=head)
@@ -114,7 +116,7 @@ def test_sizes_that_a_file_does_not_fix(tmp_path: Path) -> None:
             assert size == (5 if head == LABELS else 30)
 
 
-def test_pickles_keep_what_was_set(tmp_path: Path) -> None:
+def test_pickles_and_copies_keep_changed_settings(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", head=LABELS, labels=1)
     with clrt.CrossEncoder(folder, device="cpu") as ranker:
         ranker.max_length = 9

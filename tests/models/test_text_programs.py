@@ -1,4 +1,4 @@
-"""Programs made for sentence-transformers answer on clrt what they answer on that package."""
+"""Programs written for sentence-transformers give equal results on clrt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _marked(name: str) -> object:
 
 
 @pytest.mark.parametrize("name", [_marked(name) for name in programs()])
-def test_answers_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+def test_program_matches_sentence_transformers(name: str, tmp_path: Path) -> None:
     with np.load(DATA / "text_programs.npz") as archive:
         wanted = archive[name]
     found = to_array(programs()[name](package, tmp_path))
@@ -41,6 +41,6 @@ def test_answers_are_those_of_sentence_transformers(name: str, tmp_path: Path) -
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_each_program_has_an_answer() -> None:
+def test_every_program_has_stored_result() -> None:
     with np.load(DATA / "text_programs.npz") as archive:
         assert set(archive) == set(programs())

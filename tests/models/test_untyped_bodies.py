@@ -1,4 +1,4 @@
-"""Subgraphs that declare no types have those that follow from their nodes."""
+"""Subgraphs without declared types: types are inferred from their nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models.onnx_text import normal, parsed
 
 
 def _without_types(graph: onnx.GraphProto, undefined: bool) -> None:
-    """Takes the types out of subgraphs: no type at all, or one of an undefined element."""
+    """Removes the types of subgraphs, or sets undefined element types."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type != onnx.AttributeProto.GRAPH:
@@ -58,7 +58,7 @@ UNTYPED = {
 
 @pytest.mark.parametrize("undefined", [False, True])
 @pytest.mark.parametrize("name", UNTYPED)
-def test_bodies_without_types_have_those_of_their_nodes(name: str, undefined: bool) -> None:
+def test_untyped_subgraphs_match_typed_subgraphs(name: str, undefined: bool) -> None:
     typed = onnx.load_from_string(parsed(UNTYPED[name]))
     bare = onnx.ModelProto()
     bare.CopyFrom(typed)

@@ -1,4 +1,4 @@
-"""A model in another process: its answers, its errors, and the fallback after a driver's abort."""
+"""Model in a worker process: results, errors, and fallback after a driver crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED = ("aborts", "hangs")
 
 
 def load(source: bytes, device: str | int | None) -> Any:
-    """Loads a model; a device of a name in `REFUSED` has a driver that aborts or hangs."""
+    """Loads a model; for a device name in `REFUSED` it aborts or hangs."""
     model = clrt.load(source, device=QUICK if device in REFUSED else device)
     if device in REFUSED:
 
@@ -39,7 +39,7 @@ def load_on_crash(source: bytes, device: str | int | None) -> Any:
     os.abort()
 
 
-def test_a_driver_that_aborts_or_hangs_is_left_for_the_fallback() -> None:
+def test_aborting_or_hanging_driver_switches_to_fallback() -> None:
     for device, said in (("aborts", "ended .SIGABRT."), ("hangs", "hangs for 3.0 s")):
         with Worker(load, NEG, device=device, fallback=QUICK, timeout_s=3.0) as worker:
             assert worker.device == device
@@ -53,7 +53,7 @@ def test_a_driver_that_aborts_or_hangs_is_left_for_the_fallback() -> None:
             worker.run(FEED)
 
 
-def test_a_device_that_is_not_there_is_replaced_with_a_word() -> None:
+def test_missing_device_falls_back_with_warning() -> None:
     with (
         pytest.warns(UserWarning, match="No OpenCL device matches 'absent'.*goes on with"),
         Worker(clrt.load, NEG, device="absent", fallback=QUICK) as worker,
@@ -63,6 +63,6 @@ def test_a_device_that_is_not_there_is_replaced_with_a_word() -> None:
         Worker(clrt.load, NEG, device="absent", fallback=None)
 
 
-def test_a_crash_without_another_device_is_an_error() -> None:
+def test_crash_without_fallback_raises_device_error() -> None:
     with pytest.raises(DeviceError, match=r"SIGABRT.*no other device"):
         Worker(load_on_crash, NEG, device=QUICK, fallback=None)
