@@ -1,4 +1,4 @@
-"""Attention on GPUs: which tiles it takes, and parts of the keys."""
+"""Attention on GPUs: tile choice, and splits over the keys."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ UNITS = 32
     ("rows", "pairs", "few", "parts"),
     [(1, 8, 1, 8), (4, 8, 1, 8), (128, 2, 1, 4), (128, 12, 0, 1), (512, 12, 0, 1), (1, 256, 1, 1)],
 )
-def test_tiles_leave_no_unit_idle(rows: int, pairs: int, few: int, parts: int) -> None:
+def test_attention_split_fills_all_compute_units(
+    rows: int, pairs: int, few: int, parts: int
+) -> None:
     assert takes_few(rows, pairs, UNITS, 8, 4) == few
     assert not few or split_count(rows, pairs, UNITS, 8, 1024, 64) == parts
 
 
-def test_a_new_shape_compiles_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is planned from the template of another, where the same kernels are taken."""
+def test_attention_new_shape_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans come from the template of another shape if they use the same kernels."""
     gpu = replace(plans.CPU, kind="gpu", compute_units=UNITS)
     gpu = replace(gpu, max_work_group_size=256, local_mem_bytes=1 << 15)
     monkeypatch.setattr(plans, "CPU", gpu)
@@ -52,10 +54,10 @@ def test_a_new_shape_compiles_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=["parts", "tiles"],
 )
-def test_tiles_of_their_own_size(
+def test_attention_parts_and_tiles_match_reference(
     queries: int, keys: int, room: int, entries: list[tuple[str, int | None]]
 ) -> None:
-    """As devices have them, for two heads of queries that share one of keys, in a cache."""
+    """Tile sizes of real devices, with two query heads per key head, in a cache."""
     rng = np.random.default_rng(3)
     q = rng.standard_normal((2, 4, queries, 64)).astype(np.float32)
     k, v = rng.standard_normal((2, 2, 2, room, 64)).astype(np.float32)
@@ -78,7 +80,7 @@ def test_tiles_of_their_own_size(
     np.testing.assert_allclose(result, expected, rtol=0, atol=2e-5)
 
 
-def test_tiles_fit_local_memory() -> None:
+def test_attention_tiles_fit_local_memory() -> None:
     op = FusedAttention.plain(4, 64, is_causal=True)
     q = np.zeros((1, 300, 256), np.float32)
     found = {}

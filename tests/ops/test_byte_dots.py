@@ -1,4 +1,4 @@
-"""Products of levels of 4 and 8 bits by each kind of instruction that this machine has for them."""
+"""Products of 4-bit and 8-bit levels by every 8-bit dot instruction of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K")
 
 
 def product(name: str, raw: Array, a: Array, device: DeviceInfo, dots: MatrixShape) -> Array:
-    """A by the transpose of blocks, beside what it should be."""
+    """Checks A times the transpose of blocks against the reference."""
     type_ = BLOCK_TYPES_BY_NAME[name]
     n, k = len(raw), raw.shape[1] // type_.nbytes * type_.elements
     op = QuantizedMatMul(type=name, K=k, N=n, a_bits=8)
@@ -52,7 +52,9 @@ def product(name: str, raw: Array, a: Array, device: DeviceInfo, dots: MatrixSha
 @DOTS
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("m", "n"), [(1, 64), (6, 37)], ids=str)
-def test_blocks(name: str, m: int, n: int, device: DeviceInfo, dots: MatrixShape) -> None:
+def test_block_product_by_byte_dots_matches_reference(
+    name: str, m: int, n: int, device: DeviceInfo, dots: MatrixShape
+) -> None:
     type_ = BLOCK_TYPES_BY_NAME[name]
     raw = np.random.default_rng(n).integers(0, 256, (n, type_.row_bytes(512)), np.uint8)
     if not np.isfinite(type_.dequantise(raw)).all():
@@ -63,8 +65,10 @@ def test_blocks(name: str, m: int, n: int, device: DeviceInfo, dots: MatrixShape
 @DEVICES
 @DOTS
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
-def test_the_largest_sums(name: str, device: DeviceInfo, dots: MatrixShape) -> None:
-    """Levels of the largest size and one sign, which sums of 16 bits would not hold."""
+def test_byte_dots_do_not_overflow_largest_sums(
+    name: str, device: DeviceInfo, dots: MatrixShape
+) -> None:
+    """Levels of maximum magnitude and equal sign, whose sums exceed 16 bits."""
     type_ = BLOCK_TYPES_BY_NAME[name]
     raw = np.empty((32, 2, type_.nbytes), np.uint8)
     raw[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
@@ -77,7 +81,7 @@ def test_the_largest_sums(name: str, device: DeviceInfo, dots: MatrixShape) -> N
 
 @DEVICES
 @DOTS
-def test_caches_in_8_bits(device: DeviceInfo, dots: MatrixShape) -> None:
+def test_uint8_paged_attention_matches_reference(device: DeviceInfo, dots: MatrixShape) -> None:
     caps, ran = replace(device.caps, matrix_shapes=frozenset({dots})), 0
     for sample in samples(PagedAttention):
         plan = replace(plan_graph(sample_graph(sample), caps), also=())

@@ -1,4 +1,4 @@
-"""Convolution on GPUs: windows read from the images, tiles and parts of K."""
+"""Convolution on GPUs: windows read from the images, tiles, and split K."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def gpu_plan(build: Build, units: int, tunables: Mapping[str, Mapping[str, int]]
         (3, ((1, 8), (1, 4), (1, 2))),
     ],
 )
-def test_tiles_have_no_more_rows_than_needed(rows: int, tiles: tuple[tuple[int, int], ...]) -> None:
+def test_conv_tile_rows_do_not_exceed_output_maps(
+    rows: int, tiles: tuple[tuple[int, int], ...]
+) -> None:
     assert conv_tiles(rows, 8, 8) == tiles
 
 
@@ -60,11 +62,13 @@ def test_tiles_have_no_more_rows_than_needed(rows: int, tiles: tuple[tuple[int, 
     ("maps", "columns", "slices", "tile", "parts"),
     [(512, 49, 288, 1, 6), (512, 784, 288, 0, 3), (128, 784, 72, 1, 1), (256, 50176, 4, 0, 1)],
 )
-def test_no_unit_is_idle(maps: int, columns: int, slices: int, tile: int, parts: int) -> None:
+def test_conv_split_fills_all_compute_units(
+    maps: int, columns: int, slices: int, tile: int, parts: int
+) -> None:
     assert divmod(best_split(maps, columns, 1, slices, 16, 1 << 20, 48, 8, 8), 32) == (tile, parts)
 
 
-def test_order_of_slices() -> None:
+def test_conv_slice_order_depends_on_channels_and_taps() -> None:
     assert ImageWindows(64, 1, 9, {}).order(16) == IN_PLACE
     assert ImageWindows(64, 9, 9, {"in0": 1}).order(16) == BY_TAP
     assert ImageWindows(3, 49, 9, {"in0": 1}).order(16) == BY_CHANNEL
@@ -89,7 +93,7 @@ RESIDUAL = (ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Relu(), (2,)))
     ],
     ids=["parts", "groups", "few channels", "in place"],
 )
-def test_windows_are_read_from_the_images(
+def test_conv_reading_windows_matches_reference(
     op: FusedConv,
     x: tuple[int, ...],
     w: tuple[int, ...],
@@ -115,7 +119,7 @@ def test_windows_are_read_from_the_images(
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_a_new_shape_compiles_no_kernel(window: int) -> None:
+def test_conv_new_shape_compiles_nothing(window: int) -> None:
     n, side = symbol("N"), symbol("H")
     weights = np.ones((64, 32, window, window), np.float32)
     x = Value("x", TensorType(DType.FLOAT32, (n, 32, side, side)))

@@ -1,4 +1,4 @@
-"""Rows that work-items share on GPUs: what a new shape compiles."""
+"""Reductions of rows shared by work-items on GPUs: new shapes compile no kernels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIZES = [(1, 10_000), (400, 64), (2, 5)]
 
 
 @pytest.mark.parametrize(("n", "kernels"), [(N, 3), (10_000, 3), (64, 1)])
-def test_new_shapes_compile_nothing(n: Dim, kernels: int) -> None:
-    """Few outputs of many elements are parted, at some sizes of a model."""
+def test_split_reduction_new_shape_compiles_nothing(n: Dim, kernels: int) -> None:
+    """Few outputs of many elements are split over work-groups, at some sizes of a model."""
     x = Value("x", TensorType(DType.FLOAT32, (B, 3, n)))
     axes = Value("axes", TensorType(DType.INT64, (1,), np.asarray([-1])))
     y = Value("y", TensorType(DType.FLOAT32, (B, 3, 1)))

@@ -1,4 +1,4 @@
-"""Products whose constant weights lie in 16 bits, packed, against the reference."""
+"""Products with packed constant weights in 16 bits, against the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = symbol("rows")
 @pytest.mark.parametrize("transposed", [0, 1])
 # Of the largest a few rows have a kernel of their own.
 @pytest.mark.parametrize(("n", "k"), [(1, 37), (24, 37), (96, 37), (250, 1101)])
-def test_agrees_with_reference(
+def test_product_with_16_bit_weights_matches_reference(
     n: int, k: int, transposed: int, dtype: DType, device: DeviceInfo
 ) -> None:
     rng = np.random.default_rng(n)

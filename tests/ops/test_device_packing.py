@@ -1,4 +1,4 @@
-"""Weights that the device packs are what the host makes of them."""
+"""Weights packed by the device equal weights packed by the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def packed_there(source: PackedWeight, device: DeviceInfo) -> Array:
-    """What the device makes."""
+    """Returns the weights packed by the device."""
     session = session_for(device)
     assert device_packing.packs(source, session) is not device.caps.simulator
     buffer = device_packing.pack(source, session, WeightStore(session).kernel)
@@ -46,7 +46,7 @@ def packed_there(source: PackedWeight, device: DeviceInfo) -> Array:
 
 
 def split_count(array: Array, *borders: int) -> Value:
-    """A constant whose rows lie apart."""
+    """Returns a constant whose rows are in separate parts."""
     parts = tuple(np.split(array, borders))
     return Value("w", TensorType.of(ConcatenatedRows(parts, array.dtype)))
 
@@ -61,7 +61,7 @@ def assert_same(made: Array, expected: Array) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("name", PACKED_TYPES)
-def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
+def test_device_packed_gguf_blocks_equal_host(device: DeviceInfo, name: str) -> None:
     n, k = (35, 256) if device.caps.simulator else (131, 512)
     check_blocks(dot_weights, name, n, k, device)
 
@@ -82,15 +82,15 @@ def check_blocks(
 
 @DEVICES
 @pytest.mark.parametrize("name", ["Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q6_K"])
-def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
-    """As GPUs read them."""
+def test_device_packed_gguf_rows_equal_host(device: DeviceInfo, name: str) -> None:
+    """Layout that GPU kernels read."""
     n, k = (5, 256) if device.caps.simulator else (131, 768)
     check_blocks(level_rows, name, n, k, device)
 
 
 @DEVICES
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_panels(device: DeviceInfo, dtype: str) -> None:
+def test_device_packed_panels_equal_host(device: DeviceInfo, dtype: str) -> None:
     for n, k, width in ((100, 70, 24), (24, 1, 24), (5, 129, 16)):
         weight = rng.standard_normal((n, k)).astype(dtype)
         whole = Value("w", TensorType.of(weight[None]))  # of one direction

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear as GPUs run it, which have more work-items than parts."""
+"""DynamicQuantizeLinear planned for GPUs, with more work-items than parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ops.test_ops import check, feeds_of
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=name_of)
-def test_as_gpus_run_it(device: DeviceInfo) -> None:
+def test_dynamic_quantize_linear_gpu_plan_matches_reference(device: DeviceInfo) -> None:
     kernels = set[str]()
     for sample in samples(DynamicQuantizeLinear):
         plan = plan_graph(sample_graph(sample), replace(device.caps, kind="gpu"))

@@ -1,4 +1,4 @@
-"""Einsum becomes transpositions, sums and products, with the same numbers."""
+"""Einsum rewritten to transpositions, sums and products: equal results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def _expected(equation: str, feeds: dict[str, Array]) -> Array:
 
 @pytest.mark.parametrize(("equation", "shapes"), CASES, ids=str)
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_numbers_stay(equation: str, shapes: list[tuple[int, ...]], symbolic: bool) -> None:
+def test_einsum_rewrite_keeps_results(
+    equation: str, shapes: list[tuple[int, ...]], symbolic: bool
+) -> None:
     rng = np.random.default_rng(0)
     graph = _graph(equation, shapes, TensorProto.FLOAT, symbolic=symbolic)
     feeds = {f"x{k}": rng.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
@@ -88,7 +90,7 @@ def test_numbers_stay(equation: str, shapes: list[tuple[int, ...]], symbolic: bo
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32])
-def test_runs_on_devices(dtype: int, device: DeviceInfo) -> None:
+def test_einsum_rewrite_runs_on_device(dtype: int, device: DeviceInfo) -> None:
     rng = np.random.default_rng(0)
     for equation in ("acbd,fdbc->af", "aab,bcc->ac", "a,ab,b->", "abcd,fbd->cfa"):
         shapes = [tuple(SIZES[x] for x in t) for t in equation.partition("->")[0].split(",")]
@@ -101,7 +103,7 @@ def test_runs_on_devices(dtype: int, device: DeviceInfo) -> None:
         np.testing.assert_array_equal(results["y"], _expected(equation, feeds).astype(kind))
 
 
-def test_an_attention_of_einsums_is_fused() -> None:
+def test_einsum_attention_is_fused() -> None:
     shape = ["batch", "length", 4, 8]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "qkv"]
     nodes = [
@@ -117,7 +119,7 @@ def test_an_attention_of_einsums_is_fused() -> None:
 
 
 def _reshaped_squared(equation: str) -> onnx.ModelProto:
-    """An Einsum of twice the same operand, whose dims are another input."""
+    """Returns an Einsum of one operand with itself, whose dims are another input."""
     infos = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
         helper.make_tensor_value_info("dims", TensorProto.INT64, [3]),
@@ -132,7 +134,7 @@ def _reshaped_squared(equation: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_dims_that_depend_on_data_need_no_host(device: DeviceInfo) -> None:
+def test_einsum_of_data_dependent_dims_needs_no_host(device: DeviceInfo) -> None:
     x = np.random.default_rng(0).standard_normal(60).astype(np.float32)
     with clrt.load(_reshaped_squared("bij,bkj->kbi"), device=device.index) as model:
         for dims in ((2, 5, 6), (1, 4, 15), (3, 1, 20)):
@@ -142,7 +144,7 @@ def test_dims_that_depend_on_data_need_no_host(device: DeviceInfo) -> None:
         assert not model.host_nodes
 
 
-def test_dims_that_do_not_fit_name_the_node() -> None:
+def test_einsum_dim_mismatch_names_node() -> None:
     model = clrt.load(_reshaped_squared("bij,bjk->bik"))
     with model, pytest.raises(clrt.ShapeError, match=r"Einsum 'products'.*axes of 6 and 5"):
         model.run({"x": np.zeros(60, np.float32), "dims": np.array((2, 5, 6))})

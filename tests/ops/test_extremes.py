@@ -1,4 +1,4 @@
-"""Extreme numbers: what they become, and that they change nothing beside them."""
+"""Extreme values: results, and independence of neighbouring vector elements."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PROGRAMS = {
 
 
 def _forms(cls: type[Pointwise]) -> Iterator[tuple[Pointwise, tuple[DType, ...]]]:
-    """The attributes and dtypes of its samples; floats in 16 and 64 bits, too."""
+    """Yields the attributes and dtypes of an op's samples; floats also in 16 and 64 bits."""
     seen = dict.fromkeys(
         (s.op, tuple(DType.of(a.dtype) for a in s.inputs if a is not None)) for s in samples(cls)
     )
@@ -101,7 +101,7 @@ def _extremes(dtype: DType) -> Array:
 
 
 def _lanes(dtypes: tuple[DType, ...]) -> tuple[list[Array], Array]:
-    """Operands of rows of LANES numbers, and of each row the one of all rows that differ from it.
+    """Returns operands in rows of LANES values, and the reference row of each element.
 
     Rows come in blocks: first each combination of operands alone in its row, then rows that mix
     them. The second result says for each element which row has its operands alone.
@@ -177,7 +177,9 @@ def _check_lanes(op: Op, dtypes: tuple[DType, ...], device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("cls", POINTWISE, ids=lambda c: c.name)
-def test_no_neighbour_changes_a_result(cls: type[Pointwise], device: DeviceInfo) -> None:
+def test_pointwise_result_is_independent_of_vector_neighbours(
+    cls: type[Pointwise], device: DeviceInfo
+) -> None:
     if device.caps.simulator:
         pytest.skip("a simulator has no vector units")
     forms = list(_forms(cls))
@@ -189,7 +191,9 @@ def test_no_neighbour_changes_a_result(cls: type[Pointwise], device: DeviceInfo)
 @DEVICES
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16], ids=str)
-def test_no_neighbour_changes_a_program(program: str, dtype: DType, device: DeviceInfo) -> None:
+def test_fused_result_is_independent_of_vector_neighbours(
+    program: str, dtype: DType, device: DeviceInfo
+) -> None:
     if device.caps.simulator:
         pytest.skip("a simulator has no vector units")
     steps = tuple(
@@ -202,8 +206,8 @@ def test_no_neighbour_changes_a_program(program: str, dtype: DType, device: Devi
 @DEVICES
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("n", [3, 68])
-def test_rows_whose_sum_overflows(n: int, kind: str, device: DeviceInfo) -> None:
-    """A constant row gives the bias; Infinity and NaN give NaN."""
+def test_norm_of_overflowing_rows_gives_bias_or_nan(n: int, kind: str, device: DeviceInfo) -> None:
+    """A constant row gives the bias; infinity and NaN give NaN."""
     x = np.array([3.4e38, -3.4028235e38, 2, np.inf, np.nan], np.float32)[:, None] * np.ones(n)
     x = x.astype(np.float32)
     scale, channels = np.ones(n, np.float32), np.ones(len(x), np.float32)
@@ -229,7 +233,9 @@ def _operands(count: int, dtype: DType) -> tuple[Array, ...]:
 @DEVICES
 @pytest.mark.parametrize("op", [Sum(), Mean(), Max(), Min()], ids=lambda op: op.name)
 @pytest.mark.parametrize("count", [MAX_OPERANDS + 1, 260, 1000, 3000])
-def test_many_operands(op: Pointwise, count: int, device: DeviceInfo) -> None:
+def test_variadic_op_with_many_operands_matches_reference(
+    op: Pointwise, count: int, device: DeviceInfo
+) -> None:
     if device.caps.simulator:
         pytest.skip("large grids take a simulator minutes")
     # Ten values in turn: the arena of 3000 live ones takes long to place.
@@ -247,15 +253,15 @@ def test_many_operands(op: Pointwise, count: int, device: DeviceInfo) -> None:
 
 
 @pytest.mark.parametrize("op", [Max(), Min()], ids=lambda op: op.name)
-def test_many_integers(op: Pointwise) -> None:
+def test_variadic_op_with_many_integers_is_split(op: Pointwise) -> None:
     arrays = _operands(100, DType.INT64)
     graph = specialise(sample_graph(Sample(op, arrays)), {})
     assert len(graph.nodes) > 1 and {n.op.name for n in graph.nodes} == {op.name}
 
 
 @DEVICES
-def test_a_long_chain_and_a_wide_graph(device: DeviceInfo) -> None:
-    """Hundreds of elementwise nodes, one behind the other and side by side."""
+def test_long_and_wide_elementwise_graph_matches_reference(device: DeviceInfo) -> None:
+    """Hundreds of elementwise nodes, in sequence and in parallel."""
     if device.caps.simulator:
         pytest.skip("large grids take a simulator minutes")
     x = np.linspace(-1, 1, 33).astype(np.float32)
@@ -293,7 +299,7 @@ CASTS = {
 
 @DEVICES
 @pytest.mark.parametrize("to", CASTS, ids=str)
-def test_floats_outside_of_an_integer_dtype(to: DType, device: DeviceInfo) -> None:
+def test_cast_of_out_of_range_floats_matches_reference(to: DType, device: DeviceInfo) -> None:
     x = np.array([-1, -88.9, 256, 300.5, 2.0**31, 1e30, np.nan, -np.inf], np.float32)
     wanted = np.array(CASTS[to], to.numpy)
     np.testing.assert_array_equal(Cast(to).reference(x)[0], wanted)
@@ -311,8 +317,8 @@ INTEGERS: list[tuple[Pointwise, int, int, int]] = [
 
 
 @DEVICES
-def test_integers_that_c_leaves_open(device: DeviceInfo) -> None:
-    """Division by 0, the least integer by -1, negative powers: of int8, by literals."""
+def test_integer_ops_undefined_in_c_match_reference(device: DeviceInfo) -> None:
+    """Division by 0, minimum integer by -1, negative powers: int8, also by literals."""
     for op, a, b, wanted in INTEGERS:
         arrays = np.array([a], np.int8), np.array([b], np.int8)
         np.testing.assert_array_equal(op.reference(*arrays)[0], [wanted], str(op))
@@ -330,7 +336,7 @@ def test_integers_that_c_leaves_open(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("dtype", [DType.UINT8, DType.UINT64], ids=str)
-def test_shifts_by_the_width_and_more(dtype: DType, device: DeviceInfo) -> None:
+def test_shift_by_bit_width_or_more_gives_0(dtype: DType, device: DeviceInfo) -> None:
     width = 8 * dtype.itemsize
     by = np.array([0, 1, width - 1, width, 200], dtype.numpy)
     x = np.full(5, 0xB5, dtype.numpy)
@@ -347,7 +353,7 @@ def test_shifts_by_the_width_and_more(dtype: DType, device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("dtype", [DType.INT32, DType.UINT8], ids=str)
-def test_the_mean_of_no_integers(dtype: DType, device: DeviceInfo) -> None:
+def test_mean_of_empty_integer_axis_is_0(dtype: DType, device: DeviceInfo) -> None:
     sample = Sample(ReduceMean(), (np.zeros((2, 0, 3), dtype.numpy), np.array([1])))
     np.testing.assert_array_equal(sample.op.reference(*sample.inputs)[0], 0)  # type: ignore[attr-defined]
     feeds = {f"x{k}": a for k, a in enumerate(sample.inputs) if a is not None}

@@ -1,4 +1,4 @@
-"""The samples of every op in float64: the same kernels in another type."""
+"""Samples of every op in float64, against the references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ops.test_ops import DEVICES, ON_DEVICE, WHOLE, check, feeds_of
 
 
 def _in_float64(sample: Sample) -> Sample | None:
-    """The sample with float64 for float32, where it has no other floats and rounds none."""
+    """Returns the sample with float64 for float32; None if it has other floats or rounds."""
     floats = {a.dtype.name for a in sample.inputs if a is not None and a.dtype.kind in "fV"}
     if floats != {"float32"} or getattr(sample.op, "a_bits", 0):
         return None
@@ -45,7 +45,7 @@ FLOATS = [c for c in ON_DEVICE if c.name not in ONLY_FLOAT32 and any(map(_in_flo
 
 @SWEEP
 @pytest.mark.parametrize("cls", FLOATS, ids=lambda c: c.name)
-def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
+def test_float64_op_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
     if not device.caps.has_fp64:
         pytest.skip("the device has no float64")
     ran = 0
@@ -69,7 +69,7 @@ def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("cls", [c for c in FLOATS if c.name not in ON_HOST], ids=lambda c: c.name)
-def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
+def test_float64_sample_has_kernel(cls: type[Op], device: DeviceInfo) -> None:
     if not device.caps.has_fp64:
         pytest.skip("the device has no float64")
     for sample in map(_in_float64, samples(cls)):

@@ -1,4 +1,4 @@
-"""Products on GPUs: which tiles they take, and parts of K."""
+"""Products on GPUs: tile choice, and split K."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def gpu_plan(build: Build, **changes: Any) -> Plan:
     ("m", "n", "tile"),
     [(1, 384, (2, 2)), (128, 384, (2, 2)), (512, 768, (4, 4)), (4096, 4096, (8, 8))],
 )
-def test_tiles_leave_no_unit_idle(m: int, n: int, tile: tuple[int, int]) -> None:
+def test_gemm_tile_choice_fills_compute_units(m: int, n: int, tile: tuple[int, int]) -> None:
     tiles = tiles_from(8, 8)
     assert tiles == ((8, 8), (4, 4), (2, 2))
     assert tiles[best_tile(m, n, 1, UNITS, 8, 8)] == tile
 
 
-def test_tiles_fit_local_memory() -> None:
+def test_gemm_tiles_fit_local_memory() -> None:
     build = product(floats(500, 64), floats(64, 500))
     kinds = {}
     for kib in (16, 32):
@@ -50,7 +50,7 @@ def test_tiles_fit_local_memory() -> None:
     assert kinds == {16: {"4", "2"}, 32: {"8", "4", "2"}}
 
 
-def test_small_tiles_ask_for_the_size_of_sub_groups_too() -> None:
+def test_gemm_tiles_of_all_sizes_request_sub_group_size() -> None:
     build = product(floats(500, 64), floats(64, 500))
     for sizes, asked in (({16, 32}, "16"), ({8, 16, 32}, None), ((), None)):
         plan = gpu_plan(build, sub_group_sizes=frozenset(sizes))
@@ -69,8 +69,10 @@ def check(build: Build, plan: Plan) -> None:
 
 @pytest.mark.parametrize("op", [None, GELU, RESIDUAL], ids=["alone", "gelu", "residual"])
 @pytest.mark.parametrize(("m", "parts", "entry"), [(3, 4, "few_rows_gpu"), (19, 8, "gemm_gpu")])
-def test_parts_of_a_deep_product(m: int, parts: int, entry: str, op: FusedMatMul | None) -> None:
-    """Few work-groups would leave units idle: several have parts of K, which are joined."""
+def test_gemm_split_k_matches_reference(
+    m: int, parts: int, entry: str, op: FusedMatMul | None
+) -> None:
+    """Few work-groups would leave units idle: K is split over several, and the parts are joined."""
     build = product(floats(m, 4096), floats(4096, 50) / 8, op=op)
     plan = gpu_plan(build)
     share, joined = launches_of(plan.steps)
@@ -82,7 +84,7 @@ def test_parts_of_a_deep_product(m: int, parts: int, entry: str, op: FusedMatMul
     check(build, plan)
 
 
-def test_few_tiles_have_parts_where_few_rows_have_none() -> None:
+def test_gemm_tiles_split_k_for_16_rows() -> None:
     build = Build()
     x, w = build.given("x", floats(16, 2048)), build.given("w", floats(1024, 2048))
     build.graph.outputs = [build.apply(FusedMatMul(trans_b=1), x, w)]
@@ -92,7 +94,7 @@ def test_few_tiles_have_parts_where_few_rows_have_none() -> None:
 
 @pytest.mark.parametrize("m", [1, 8, 9])
 @pytest.mark.parametrize("last", ["n", "k"])
-def test_few_rows(m: int, last: str) -> None:
+def test_few_rows_gemm_matches_reference(m: int, last: str) -> None:
     build = Build()
     rows = floats(2, m, 70)
     rows[0, 0, -1] = np.inf  # what is past the end counts as 0, not as NaN
@@ -108,8 +110,10 @@ def test_few_rows(m: int, last: str) -> None:
 @pytest.mark.parametrize("stored", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16], ids=str)
 @pytest.mark.parametrize("k", [8, 600, 2048])
 @pytest.mark.parametrize("trans_a", [0, 1])
-def test_few_rows_in_vectors(stored: DType, k: int, trans_a: int) -> None:
-    """K has whole octets; in parts where it is long."""
+def test_few_rows_gemm_with_vector_loads_matches_reference(
+    stored: DType, k: int, trans_a: int
+) -> None:
+    """K is a multiple of eight; split if it is long."""
     build, m = Build(), 3
     rows = floats(m, k)
     rows[0, -1] = np.inf
@@ -126,7 +130,7 @@ def test_few_rows_in_vectors(stored: DType, k: int, trans_a: int) -> None:
 
 @pytest.mark.parametrize(("type_", "nbytes"), [("Q4_0", 4.5 / 8), ("Q4_K", 148 / 256)])
 @pytest.mark.parametrize("m", [1, 9])
-def test_few_bits_stay_few(type_: str, nbytes: float, m: int) -> None:
+def test_low_bit_weights_stay_packed(type_: str, nbytes: float, m: int) -> None:
     n, k = 96, 1024
     build = Build()
     raw = np.zeros((n, BLOCK_TYPES_BY_NAME[type_].row_bytes(k)), np.uint8)
@@ -138,7 +142,7 @@ def test_few_bits_stay_few(type_: str, nbytes: float, m: int) -> None:
     assert sum(plan.uploads.values()) == n * k * nbytes
 
 
-def test_a_table_that_is_the_head_lies_once() -> None:
+def test_tied_embedding_weight_is_uploaded_once() -> None:
     n, k, device = 96, 512, quick_device()
     caps = replace(device.caps, kind="gpu", compute_units=UNITS, matrix_shapes=frozenset())
     build = Build()

@@ -1,4 +1,4 @@
-"""Products by matrix units of GPUs, as OpenCL C computes what vendors document of them."""
+"""Products by GPU matrix units, emulated in OpenCL C after vendor documentation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tunables(unit: MatrixShape, waves: int = 1) -> dict[str, Mapping[str, int]]:
 
 
 def unit_plan(build: Build, device: DeviceInfo, unit: MatrixShape, waves: int = 1) -> Plan:
-    """A plan without the kernels of other sizes, with the unit in C."""
+    """Returns a plan with the unit emulated in C, without kernels of other sizes."""
     shapes = frozenset({in_c(unit)})
     caps = replace(device.caps, kind="gpu", matrix_shapes=shapes, compute_units=1)
     plan = planned(build.graph, caps, tunables(unit, waves))
@@ -78,15 +78,15 @@ def product(a: Array, b: Array, op: FusedMatMul | None = None, constant: bool = 
 
 
 def run(build: Build, plan: Plan, device: DeviceInfo) -> tuple[Array, Array]:
-    """What a device makes of a graph, and what NumPy does."""
+    """Returns the results of a device and of NumPy."""
     results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, device)
     (output,) = build.graph.outputs
     return results[output.name], build.known[output]
 
 
 @pytest.mark.parametrize("unit", HALVES, ids=lambda u: u.instructions)
-def test_units_take_numbers_where_vendors_say_that_they_lie(unit: MatrixShape) -> None:
-    """Two waves, whole octets; rows and columns past the last whole tile."""
+def test_matrix_unit_operand_layout_matches_vendor(unit: MatrixShape) -> None:
+    """Two waves, sizes divisible by eight; rows and columns past the last full tile."""
     device = quick_device()
     skip_simulator(device, unless=unit in MMA)
     half = DType.FLOAT16.numpy
@@ -97,12 +97,12 @@ def test_units_take_numbers_where_vendors_say_that_they_lie(unit: MatrixShape) -
 
 
 @DEVICES
-def test_sizes_that_are_not_whole(device: DeviceInfo) -> None:
+def test_matrix_unit_odd_sizes_match_reference(device: DeviceInfo) -> None:
     """Odd sizes, stacks of matrices; bfloat16."""
     check_stacks(device, turned=False)
 
 
-def test_both_operands_transposed() -> None:
+def test_matrix_unit_transposed_operands_match_reference() -> None:
     skip_simulator(quick_device())
     check_stacks(quick_device(), turned=True)
 
@@ -121,8 +121,8 @@ def check_stacks(device: DeviceInfo, turned: bool) -> None:
 
 @SWEEP
 @pytest.mark.parametrize("stored", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16], ids=str)
-def test_errors_of_parts_are_those_of_float32(device: DeviceInfo, stored: DType) -> None:
-    """Of each sum, beside the sum of magnitudes; numbers of many sizes."""
+def test_bfloat16_terms_reach_float32_accuracy(device: DeviceInfo, stored: DType) -> None:
+    """Error of each sum relative to the sum of magnitudes; values of many magnitudes."""
     skip_simulator(device, unless=stored is DType.FLOAT16)
     rng = np.random.default_rng(3)
     m, n, k = 17, 16, 64
@@ -140,7 +140,7 @@ def test_errors_of_parts_are_those_of_float32(device: DeviceInfo, stored: DType)
     assert np.max(np.abs(actual - (a @ b + bias + residual)) / sizes) <= 4 * EPSILON
 
 
-def test_few_rows_that_no_work_group_has_alone() -> None:
+def test_few_rows_shared_by_work_groups_match_reference() -> None:
     device = quick_device()
     caps = replace(GPU, compute_units=64)
     build = product(floats(19, 70), floats(70, 45))
@@ -152,8 +152,8 @@ def test_few_rows_that_no_work_group_has_alone() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance(MatMul(), expected))
 
 
-def test_numbers_that_do_not_split() -> None:
-    """Infinity, NaN, and what overflows in a product of parts, but not in the sum."""
+def test_bfloat16_terms_handle_inf_nan_and_overflow() -> None:
+    """Infinity, NaN, and values that overflow in a product of terms but not in the sum."""
     device, largest = quick_device(), np.finfo(np.float32).max
     skip_simulator(device)
     a, b = floats(24, 40), floats(40, 16)
@@ -170,7 +170,7 @@ def test_numbers_that_do_not_split() -> None:
     assert np.all(np.abs(actual[kept].astype(np.float64) - expected[kept]) <= 8 * EPSILON * sums)
 
 
-def test_a_probe_runs_what_it_asks_for() -> None:
+def test_matrix_unit_probe_detects_support() -> None:
     device = quick_device()
     skip_simulator(device)
     assert gpu_matrix_units.works(device.handle, in_c(MMA[0]))
@@ -182,7 +182,7 @@ def test_a_probe_runs_what_it_asks_for() -> None:
 
 
 class NamesExtensions:
-    """A device that names extensions, and has no compiler for them."""
+    """A device that lists extensions but has no compiler for them."""
 
     platform = SimpleNamespace(name="Test")
     name = driver_version = "1"
@@ -191,8 +191,10 @@ class NamesExtensions:
         self.extensions = extensions
 
 
-def test_units_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is remembered; a damaged file, and a name that there is not, are not."""
+def test_matrix_unit_probe_results_are_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are cached; a damaged file and an unknown name are ignored."""
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
     tried: list[MatrixShape] = []
 
@@ -236,7 +238,7 @@ def entries(build: Build, caps: DeviceCaps, percent: int = 200) -> list[str]:
     ],
     ids=str,
 )
-def test_the_unit_is_taken_where_it_is_faster(
+def test_matrix_unit_is_chosen_if_faster(
     stored: DType, rounds: DType | None, percent: int, taken: bool
 ) -> None:
     op = FusedMatMul(a_dtype=rounds)
@@ -246,11 +248,11 @@ def test_the_unit_is_taken_where_it_is_faster(
         assert "gemm_unit_gpu" not in entries(build, caps, percent)
 
 
-def test_products_without_depth() -> None:
+def test_product_with_k_0_plans() -> None:
     entries(product(floats(40, 0), floats(0, 24)), GPU)
 
 
-def test_few_rows_and_parts_of_k() -> None:
+def test_matrix_unit_split_k_kernels_depend_on_rows() -> None:
     op = FusedMatMul(a_dtype=DType.FLOAT16)
     half = floats(4096, 64).astype(DType.FLOAT16.numpy)
     for m, entry in ((FEW_ROWS, "few_rows_gpu"), (19, "gemm_unit_gpu"), (100, "gemm_unit_gpu")):
@@ -259,7 +261,7 @@ def test_few_rows_and_parts_of_k() -> None:
     assert entries(product(halves, half), GPU) == ["gemm_unit_gpu"]
 
 
-def test_new_shapes_compile_nothing() -> None:
+def test_matrix_unit_new_shape_compiles_nothing() -> None:
     op = FusedMatMul(a_dtype=DType.FLOAT16)
     kernels: set[frozenset[object]] = set()
     for rows in (1, 16, 128, 1000):
@@ -269,7 +271,7 @@ def test_new_shapes_compile_nothing() -> None:
     assert len(kernels) == 1
 
 
-def test_tiles_leave_no_unit_idle() -> None:
+def test_matrix_unit_tile_choice_fills_compute_units() -> None:
     assert tiles_of(1, 128, 128) == ((128, 128), (64, 64), (32, 64))
     assert tiles_of(6, 128, 128) == ((128, 64), (64, 64), (32, 64))
     assert tiles_of(1, 64, 128) == ((64, 128), (32, 64))
@@ -287,11 +289,13 @@ def test_tiles_leave_no_unit_idle() -> None:
         (65, 384, 384, 0),
     ],
 )
-def test_few_rows_are_taken_where_tiles_leave_cores_idle(m: int, n: int, k: int, few: int) -> None:
+def test_few_rows_kernel_is_chosen_if_tiles_leave_cores_idle(
+    m: int, n: int, k: int, few: int
+) -> None:
     assert few_is_best(m, n, k, 1, 132, 32, 64, 853, 16, 256) == few
 
 
-def test_units_have_names_of_their_own() -> None:
+def test_matrix_unit_names_are_unique() -> None:
     assert len(set(GPU_UNITS)) == 12
     for unit in GPU_UNITS:
         assert unit.operands in OPERANDS

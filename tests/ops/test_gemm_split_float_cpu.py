@@ -1,4 +1,4 @@
-"""Products of float32 by a CPU's matrix unit for bfloat16."""
+"""float32 products by a CPU's bfloat16 matrix unit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 
 def work_of(plan: Plan) -> list[int]:
-    """How many pieces of each product go by the unit."""
+    """Returns the number of pieces of each product that use the unit."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
     units = ("MATRIX_UNIT", "WORD_UNIT")
     products = [x for x in launches if any(map(x.kernel.has, units))]
@@ -100,7 +100,7 @@ def _rows(device: DeviceInfo, rows: int, terms: int) -> int:
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 17, 1), (31, 17, 31), (33, 50, 40), (40, 200, 33), (70, 16, 64)], ids=str
 )
-def test_sizes(device: DeviceInfo, m: int, n: int, k: int) -> None:
+def test_split_float_gemm_matches_reference(device: DeviceInfo, m: int, n: int, k: int) -> None:
     m = _rows(device, m, n * k)
     check(product(floats(m, k), floats(k, n), op=RESIDUAL), device)
     if device.caps.simulator:
@@ -110,27 +110,29 @@ def test_sizes(device: DeviceInfo, m: int, n: int, k: int) -> None:
 
 
 @DEVICES
-def test_stacks_of_matrices(device: DeviceInfo) -> None:
+def test_split_float_gemm_of_stacked_matrices_matches_reference(device: DeviceInfo) -> None:
     check(product(floats(2, 3, 5, 20), floats(3, 20, 33), constant=False), device)
     check(product(floats(3, 20, 5), floats(3, 20, 33), trans_a=1), device)
 
 
 @DEVICES
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
-def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
+def test_split_float_gemm_with_16_bit_weights_matches_reference(
+    device: DeviceInfo, stored: DType
+) -> None:
     rows = MOST_ROWS + 1  # fewer rows do without the unit
     check(product(floats(rows, 40), floats(40, 50).astype(stored.numpy)), device)
 
 
 @DEVICES
-def test_before_a_normalisation(device: DeviceInfo) -> None:
+def test_split_float_gemm_before_layer_norm_matches_reference(device: DeviceInfo) -> None:
     rows = 66 if device.caps.simulator else 100  # see _rows; more than two times _MOST_ROWS
     check(feed_forward((rows, 5), 50, 20, LayerNormalization()), device, products=2)
 
 
 @DEVICES
-def test_numbers_that_do_not_split(device: DeviceInfo) -> None:
-    """Infinity, NaN, and what overflows in a product of parts, but not in the sum."""
+def test_split_float_gemm_handles_inf_nan_and_overflow(device: DeviceInfo) -> None:
+    """Infinity, NaN, and values that overflow in a product of terms but not in the sum."""
     largest = np.finfo(np.float32).max
     cases = ((np.inf, -np.inf), (np.nan, 1), (largest, -largest), (2e38, 1e-42))
     for specials in cases[:1] if device.caps.simulator else cases:
@@ -152,8 +154,8 @@ def test_numbers_that_do_not_split(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_errors_are_those_of_float32(device: DeviceInfo) -> None:
-    """Of each sum, beside the sum of magnitudes; numbers of many sizes."""
+def test_split_float_gemm_reaches_float32_accuracy(device: DeviceInfo) -> None:
+    """Error of each sum relative to the sum of magnitudes; values of many magnitudes."""
     rng = np.random.default_rng(3)
     m, n, k = (33, 16, 64) if device.caps.simulator else (200, 100, 1000)
     a, b = (
@@ -169,7 +171,7 @@ def test_errors_are_those_of_float32(device: DeviceInfo) -> None:
     assert np.sqrt(np.mean(errors**2)) <= EPSILON / 2
 
 
-def test_only_large_products_go_by_the_unit() -> None:
+def test_only_large_products_use_bfloat16_unit() -> None:
     def pieces(caps: DeviceCaps, m: int, n: int, k: int) -> list[int]:
         return work_of(planned(product(floats(m, k), floats(k, n)).graph, caps))
 
@@ -181,14 +183,14 @@ def test_only_large_products_go_by_the_unit() -> None:
     assert not pieces(replace(AMX, float_lanes=8), 1024, 768, 768)
 
 
-def test_every_core_has_work() -> None:
+def test_amx_gemm_uses_every_core() -> None:
     caps = replace(AMX, compute_units=6)
     for m, n in ((1024, 768), (512, 2304), (500, 1000)):
         (pieces,) = work_of(planned(product(floats(m, 768), floats(768, n)).graph, caps))
         assert pieces >= 6
 
 
-def test_new_shapes_compile_nothing() -> None:
+def test_split_float_gemm_new_shape_compiles_nothing() -> None:
     kernels = set[object]()
     for rows in (1, 16, 128, 1000):
         build = feed_forward((rows, 384), 1536, 384, LayerNormalization())
@@ -196,7 +198,7 @@ def test_new_shapes_compile_nothing() -> None:
     assert len(kernels) == 2
 
 
-def test_memory_does_not_grow_with_the_rows() -> None:
+def test_split_float_gemm_scratch_is_independent_of_rows() -> None:
     b = floats(768, 768)
 
     def scratch(rows: int) -> int:

@@ -1,4 +1,4 @@
-"""Records of weights in blocks of GGUF, and the way back to the blocks."""
+"""Record layout of GGUF weight blocks, and restoring the blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = ("Q4_0", "Q4_1", "Q8_0")
 
 
 def _weight(name: str, n: int, k: int) -> Value:
-    """Any blocks, but that scales and minima are numbers."""
+    """Returns random blocks with finite scales and minima."""
     type_ = BLOCK_TYPES_BY_NAME[name]
     rng = np.random.default_rng(len(name) + n)
     raw = rng.integers(0, 256, (n, type_.row_bytes(k)), np.uint8)
@@ -31,7 +31,7 @@ def _weight(name: str, n: int, k: int) -> Value:
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (37, 32), (1, 96)])
-def test_records_hold_all_of_the_blocks(name: str, n: int, k: int) -> None:
+def test_records_restore_to_original_blocks(name: str, n: int, k: int) -> None:
     weight = _weight(name, n, k)
     raw = weight.numbers
     assert raw is not None
@@ -44,7 +44,7 @@ def test_records_hold_all_of_the_blocks(name: str, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["Q5_0", "Q5_1", "Q4_K", "Q6_K", "IQ4_NL"])
-def test_others_have_no_way_back(name: str) -> None:
+def test_record_layouts_of_other_types_are_not_reversible(name: str) -> None:
     weight = _weight(name, 32, 256)
     assert restoring(dot_weights(name, 32, 256, weight).packed.layout, weight.dims) is None
 
@@ -60,18 +60,18 @@ def test_others_have_no_way_back(name: str) -> None:
         "records4x32:64x256:Q4_K",
     ],
 )
-def test_names_of_nothing(layout: str) -> None:
+def test_invalid_record_layout_names_cannot_be_restored(layout: str) -> None:
     assert restoring(layout, (64, 144)) is None
 
 
-def test_sizes_must_fit() -> None:
+def test_record_shape_requires_matching_block_shape() -> None:
     assert packed_shape("records4x32:64x256:Q4_0", (64, 144)) == (2, 8, 576)
     assert packed_shape("records4x32:64x256:Q4_0", (64, 145)) is None
     assert packed_shape("records4x32:65x256:Q4_0", (64, 144)) is None
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_compiled_models_keep_records(tmp_path: Path, name: str) -> None:
+def test_compiled_model_stores_records(tmp_path: Path, name: str) -> None:
     n, k, path = 37, 64, tmp_path / "m.clrt"
     weight = _weight(name, n, k)
     x = Value("x", TensorType(DType.FLOAT32, (3, k)))

@@ -1,4 +1,4 @@
-"""Indices, lengths and places from data: a hostile one ends in an error that names it."""
+"""Indices, lengths and positions from data: values out of range raise errors that name them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HUGE = (-(1 << 63), -(1 << 32), -(1 << 31), 1 << 31, 1 << 32, (1 << 32) + 1, (1 
 
 @dataclass(frozen=True)
 class Follower:
-    """An op that follows numbers of an input, and those just outside what it allows."""
+    """An op that indexes by an input, and the values just outside its allowed range."""
 
     op: Op
     inputs: tuple[Array | None, ...]
@@ -139,7 +139,7 @@ def _run(follower: Follower, inputs: Sequence[Array | None], device: DeviceInfo)
 
 @FOLLOWERS
 @DEVICES
-def test_a_number_out_of_range_is_named(follower: Follower, device: DeviceInfo) -> None:
+def test_index_out_of_range_error_names_value(follower: Follower, device: DeviceInfo) -> None:
     expected = follower.op.reference(*follower.inputs)
     found = 0
     for number, inputs in follower.bad():
@@ -158,7 +158,7 @@ def test_a_number_out_of_range_is_named(follower: Follower, device: DeviceInfo) 
 
 @DEVICES
 @pytest.mark.parametrize("number", [-1.0, 2.0, np.nan, np.inf, -np.inf, 3e38])
-def test_the_image_of_a_region_is_named(number: float, device: DeviceInfo) -> None:
+def test_roi_image_out_of_range_error_names_value(number: float, device: DeviceInfo) -> None:
     rois = np.array([[1, 0, 0, 5, 4], [number, 1, 2, 6, 5]], np.float32)
     follower = Follower(MaxRoiPool((2, 2)), (_floats(2, 3, 6, 7), rois), 1, ())
     said = re.escape(str(np.float32(number).item()))
@@ -170,9 +170,7 @@ def test_the_image_of_a_region_is_named(number: float, device: DeviceInfo) -> No
 
 @DEVICES
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e9, -1e9, 2.2e9, 1e6])
-def test_regions_far_outside_end_and_read_nothing_outside(
-    number: float, device: DeviceInfo
-) -> None:
+def test_rois_far_outside_image_read_only_image(number: float, device: DeviceInfo) -> None:
     x = np.abs(np.sin(_floats(1, 2, 6, 7)))
     rois = [[0, 0, number, 4], [number, 1, 6, 5], [0, number, 5, number]]
     rois.append([0.25 - number, 0, number, 4])  # no sample lies where images end
@@ -193,7 +191,7 @@ def test_regions_far_outside_end_and_read_nothing_outside(
 
 
 @DEVICES
-def test_floats_that_are_no_index_are_nowhere_on(device: DeviceInfo) -> None:
+def test_one_hot_ignores_non_index_floats(device: DeviceInfo) -> None:
     indices = np.array([0, np.nan, np.inf, -np.inf, 1e30, -1e30, -1, 2], np.float32)
     inputs = (indices, np.array(3), np.array([0, 1], np.float32))
     plan = plan_graph(sample_graph(Sample(OneHot(), inputs)), device.caps)
@@ -202,10 +200,10 @@ def test_floats_that_are_no_index_are_nowhere_on(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(found, OneHot().reference(*inputs)[0])
 
 
-def test_each_kernel_that_follows_integers_checks_them() -> None:
-    """A kernel with an input of a type that its op chooses for indices has a status, too.
+def test_kernels_with_index_inputs_have_status_output() -> None:
+    """A kernel with an input of an index type has a status output.
 
-    Those that compare such a number, and never count with it, are named here.
+    Exceptions only compare the index and never compute addresses from it.
     """
     only_compares = {
         *("one_hot.cl", "recurrent.clh", "recurrent_steps.cl"),
@@ -217,8 +215,8 @@ def test_each_kernel_that_follows_integers_checks_them() -> None:
         assert not follows or path.name in only_compares or "OUT(long, status)" in text, path.name
 
 
-def test_each_op_that_follows_an_input_wants_integers_there() -> None:
-    """Its kernels have a status in the plan, and `infer_with_data` refuses other dtypes."""
+def test_ops_with_index_inputs_are_tested_for_range() -> None:
+    """Their kernels have a status in the plan, and `infer_with_data` refuses other dtypes."""
     followers = {(f.op.name, f.operand) for f in _followers()}
     for cls in REGISTRY.classes.values():
         if cls.variants:  # others are taken apart before they are planned

@@ -1,4 +1,4 @@
-"""Loops in one launch, as a node of a graph, against the reference."""
+"""KernelLoop nodes, loops in one launch, against the reference."""
 
 from __future__ import annotations
 

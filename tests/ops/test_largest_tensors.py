@@ -1,4 +1,4 @@
-"""The last work-items of kernels over the largest tensors, without the memory of these.
+"""Last work-items of kernels over tensors of maximum size, without allocating them.
 
 A tensor is a buffer and an offset. With an offset of minus 2^31 and some, the end of the tensor
 lies in a small buffer; the kernel's real source computes the offsets, its work-items numbered as
@@ -156,7 +156,7 @@ def _run_end(launch: Launch, windows: dict[str, Array], from_start: frozenset[st
 @pytest.mark.filterwarnings("ignore:Non-empty compiler output")
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", CASES)
-def test_last_elements_are_written(name: str, kind: str) -> None:
+def test_last_elements_of_largest_tensors_are_written(name: str, kind: str) -> None:
     case = CASES[name]
     launch = _launch(case, GPU if kind == "gpu" else quick_device().caps)
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""MatMulInteger by dots of bytes."""
+"""MatMulInteger by 8-bit dot products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICES = pytest.mark.parametrize("device", WITH_DOTS, ids=lambda d: d.platform.
 
 
 def levels(dtype: str, *dims: int) -> Array:
-    """Any of a dtype, the least and the largest among them."""
+    """Returns random values of a dtype, including its minimum and maximum."""
     info = np.iinfo(dtype)
     drawn = np.random.default_rng(sum(dims)).integers(info.min, info.max + 1, dims)
     found = drawn.astype(dtype)
@@ -51,7 +51,7 @@ def kernels(plan: Plan) -> set[str]:
     [((1, 1), 1, "none"), ((3, 5), 33, "one"), ((2, 9, 70), 40, "columns"), ((13,), 7, "one")],
     ids=str,
 )
-def test_sums_are_exact(
+def test_matmul_integer_is_exact(
     device: DeviceInfo, a_type: str, b_type: str, dims: tuple[int, ...], n: int, zeros: str
 ) -> None:
     a, b = levels(a_type, *dims), levels(b_type, dims[-1], n)
@@ -65,8 +65,8 @@ def test_sums_are_exact(
 
 
 @DEVICES
-def test_other_zero_points_go_by_floats(device: DeviceInfo) -> None:
-    """One for each row of A."""
+def test_matmul_integer_row_zero_points_use_other_kernel(device: DeviceInfo) -> None:
+    """One zero point for each row of A."""
     build = product(levels("uint8", 4, 6), levels("int8", 6, 5), levels("uint8", 4), None)
     plan = planned(build.graph, device.caps)
     assert "gemm_bytes_cpu" not in kernels(plan)

@@ -1,4 +1,4 @@
-"""The ops of com.microsoft that compute with floats, against ONNX Runtime."""
+"""Floating-point ops of com.microsoft, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -256,13 +256,13 @@ CASES = [
 
 @SWEEP
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
-def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_microsoft_float_op_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
 @SWEEP
-def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
-    """As where their rows are normalised before, which ONNX Runtime has on GPUs only."""
+def test_group_query_attention_normalizes_queries_and_keys(device: DeviceInfo) -> None:
+    """Equals normalizing the rows beforehand; ONNX Runtime supports qk_norm on GPUs only."""
     q, k, v, scales = _x(2, 3, 64), _x(2, 3, 32), _x(2, 3, 32), (_x(16), _x(16))
     tail = (None, None, np.array([2, 2], np.int32), np.array(3, np.int32))
     norms = (*[None] * 7, *scales)
@@ -284,7 +284,7 @@ def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
 
 
 @SWEEP
-def test_simplified_layer_normalization_of_the_first_domain(device: DeviceInfo) -> None:
+def test_default_domain_simplified_layer_norm_matches_onnxruntime(device: DeviceInfo) -> None:
     x, scale = _x(2, 5, 8), _x(8)
     infos = [helper.make_tensor_value_info(n, 1, a.shape) for n, a in (("x", x), ("s", scale))]
     node = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["y"], axis=-1)
@@ -298,7 +298,7 @@ def test_simplified_layer_normalization_of_the_first_domain(device: DeviceInfo) 
 
 
 @SWEEP
-def test_attention_becomes_the_kernel_of_its_own(device: DeviceInfo) -> None:
+def test_microsoft_attention_becomes_fused_attention(device: DeviceInfo) -> None:
     model, feeds = _attentions()[1].model()
     with clrt.load(model.SerializeToString(), device=device.index, strict=True) as loaded:
         loaded.run(feeds)
@@ -307,8 +307,8 @@ def test_attention_becomes_the_kernel_of_its_own(device: DeviceInfo) -> None:
 
 
 @SWEEP
-def test_channels_last(device: DeviceInfo) -> None:
-    """ONNX Runtime has no NhwcConv on CPUs: it is Conv between transpositions."""
+def test_nhwc_conv_matches_onnxruntime_conv(device: DeviceInfo) -> None:
+    """ONNX Runtime has no NhwcConv on CPUs; the reference is Conv between transpositions."""
     x, w, bias = _x(1, 6, 7, 3), _x(4, 3, 3, 3), _x(4)
     model, feeds = _case("NhwcConv", x, w, bias, pads=[1, 1, 1, 1]).model()
     with clrt.load(model.SerializeToString(), device=device.index) as loaded:
@@ -338,7 +338,7 @@ def _with_statistics(*more: onnx.NodeProto, outputs: Sequence[str] = ("y",)) -> 
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def test_outputs_that_an_expansion_lacks_are_refused_where_they_are_read() -> None:
+def test_unsupported_expansion_output_is_refused_if_read() -> None:
     reader = helper.make_node("Neg", ["mean"], ["z"])
     inner = helper.make_graph(
         [helper.make_node("Neg", ["mean"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")]
@@ -355,7 +355,7 @@ def test_outputs_that_an_expansion_lacks_are_refused_where_they_are_read() -> No
 
 
 @SWEEP
-def test_outputs_that_an_expansion_lacks_may_be_named(device: DeviceInfo) -> None:
+def test_unread_unsupported_expansion_output_is_accepted(device: DeviceInfo) -> None:
     model = _with_statistics(outputs=("y", "total"))
     x = _x(1, 2, 8)
     # A name of the same place in a function of the model.
@@ -379,7 +379,7 @@ def test_outputs_that_an_expansion_lacks_may_be_named(device: DeviceInfo) -> Non
         clrt.load(model)
 
 
-def test_linear_attention_has_the_rows_of_its_queries() -> None:
+def test_linear_attention_output_has_query_rows() -> None:
     model = parser.parse_model(
         """
         <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>

@@ -1,4 +1,4 @@
-"""The ops of com.microsoft that ONNX Runtime has on GPUs only, against what their documents say."""
+"""Ops of com.microsoft that ONNX Runtime supports on GPUs only, against their documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEVICES = pytest.mark.parametrize("device", [quick_device()], ids=name_of)
 
 @dataclass
 class Documented:
-    """A node, and what it gives."""
+    """A node and its expected outputs."""
 
     case: Case
     expected: Sequence[Array]
@@ -303,7 +303,7 @@ CASES = [
 
 @DEVICES
 @pytest.mark.parametrize("given", CASES, ids=lambda d: d.case.op)
-def test_against_the_documents(given: Documented, device: DeviceInfo) -> None:
+def test_microsoft_gpu_op_matches_documentation(given: Documented, device: DeviceInfo) -> None:
     model, feeds = given.case.model()
     with clrt.load(model, device=device.index) as loaded:
         found = loaded.run(feeds)
@@ -317,8 +317,10 @@ def test_against_the_documents(given: Documented, device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("beams", [1, 2])
-def test_decoder_masked_self_attention(beams: int, device: DeviceInfo) -> None:
-    """As DecoderMaskedMultiHeadAttention on its projection, but for how its keys lie in memory."""
+def test_decoder_masked_self_attention_matches_multi_head_op(
+    beams: int, device: DeviceInfo
+) -> None:
+    """Matches DecoderMaskedMultiHeadAttention on its projection, except for the key layout."""
     x, w, bias = _x(4, 1, 6), _x(6, 48), _x(48)
     keys, values, count = _x(4, 2, 5, 8), _x(4, 2, 5, 8), np.array([3], np.int32)
     mask = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 1]], np.int32)
@@ -349,7 +351,7 @@ def test_decoder_masked_self_attention(beams: int, device: DeviceInfo) -> None:
     np.testing.assert_allclose(present[1], wanted[2], atol=1e-5)
 
 
-def test_what_is_missing_is_refused() -> None:
+def test_unsupported_gpu_op_attributes_are_refused() -> None:
     x = _x(1, 3, 2, 2)
     cases = [
         _doc("SkipGroupNorm", [x, _x(3), _x(3), x], x, groups=1, activation=0, channels_last=0),

@@ -103,7 +103,7 @@ def _in_bits() -> list[Case]:
 
 @DEVICES
 @pytest.mark.parametrize("case", [*_plain(), *_in_bits()], ids=lambda c: c.op)
-def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_moe_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
@@ -124,7 +124,7 @@ FIRST_DECLARED = [_as_first_declared(case) for case in (*_plain(), *_in_bits())]
 
 @DEVICES
 @pytest.mark.parametrize("case", FIRST_DECLARED, ids=lambda c: c.op)
-def test_first_layout_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_moe_with_first_weight_layout_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     if case.attrs.get("expert_weight_bits") != 4:
         check(case, device, 1e-4)
         return
@@ -139,8 +139,10 @@ def test_first_layout_against_onnx_runtime(case: Case, device: DeviceInfo) -> No
 
 @DEVICES
 @pytest.mark.parametrize("fusion", [1, 2])
-def test_first_layout_of_square_experts(fusion: int, device: DeviceInfo) -> None:
-    """Of as many inner as outer states; gates and the others are the only layer that tells."""
+def test_moe_first_weight_layout_of_square_experts_is_detected(
+    fusion: int, device: DeviceInfo
+) -> None:
+    """Inner and outer sizes are equal; only the gated layer's shape identifies the layout."""
     attrs: dict[str, Any] = {"k": 2, "activation_type": "swiglu", "swiglu_fusion": fusion, **LIMITS}
     first = _x(EXPERTS, 2 * WIDTH, WIDTH) / 4
     inputs = (_x(TOKENS, WIDTH), _x(TOKENS, EXPERTS), first, None, _x(EXPERTS, WIDTH, WIDTH) / 4)
@@ -155,7 +157,7 @@ def test_first_layout_of_square_experts(fusion: int, device: DeviceInfo) -> None
 
 @DEVICES
 @pytest.mark.parametrize("case", [_plain()[1], _in_bits()[1]], ids=lambda c: c.op)
-def test_halves_give_what_floats_give(case: Case, device: DeviceInfo) -> None:
+def test_moe_in_float16_matches_float32(case: Case, device: DeviceInfo) -> None:
     """ONNX Runtime's MoE is wrong in float16: it does not agree with itself in float32."""
     halves = [
         a.astype(np.float16) if a is not None and a.dtype == np.float32 else a for a in case.inputs
@@ -174,7 +176,7 @@ def test_halves_give_what_floats_give(case: Case, device: DeviceInfo) -> None:
 
 
 def _both(case: Case, changed: dict[int, Array], attrs: dict[str, Any], device: DeviceInfo) -> None:
-    """clrt gives with other inputs and attributes what ONNX Runtime gives of a case."""
+    """Compares clrt, with changed inputs and attributes, with ONNX Runtime on the original case."""
     model, feeds = case.model()
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -192,8 +194,8 @@ def _both(case: Case, changed: dict[int, Array], attrs: dict[str, Any], device: 
 
 @DEVICES
 @pytest.mark.parametrize("op", ["MoE", "QMoE"])
-def test_gates_beside_or_apart_are_those_in_turn(op: str, device: DeviceInfo) -> None:
-    """ONNX Runtime has them on CPUs only where gates and the others lie in turn."""
+def test_moe_gate_layouts_give_equal_results(op: str, device: DeviceInfo) -> None:
+    """ONNX Runtime supports only interleaved gates on CPUs."""
     if op == "MoE":
         attrs: dict[str, Any] = {"k": 2, "activation_type": "swiglu", "swiglu_fusion": 1, **LIMITS}
         inputs = (_x(TOKENS, WIDTH), _x(TOKENS, EXPERTS), *_experts(2 * INNER))
@@ -216,8 +218,8 @@ def test_gates_beside_or_apart_are_those_in_turn(op: str, device: DeviceInfo) ->
 
 
 @DEVICES
-def test_layers_may_have_bits_of_their_own(device: DeviceInfo) -> None:
-    """ONNX Runtime has one width on CPUs: levels of 4 bits are some of those of 8."""
+def test_qmoe_layers_may_differ_in_bit_width(device: DeviceInfo) -> None:
+    """ONNX Runtime supports one bit width on CPUs; 4-bit levels are also 8-bit levels."""
     case = _quantised("silu", 4, 0, False)
     packed = case.inputs[5]
     assert packed is not None
@@ -226,7 +228,7 @@ def test_layers_may_have_bits_of_their_own(device: DeviceInfo) -> None:
     _both(case, {5: levels, 12: middle}, {"fc2_expert_weight_bits": 8}, device)
 
 
-def test_what_is_missing_is_refused() -> None:
+def test_unsupported_moe_attributes_are_refused() -> None:
     plain, bits = _plain()[0], _quantised("relu", 4, 0, False)
     for case, more, match in (
         (plain, {"activation_type": "mish"}, "activation_type 'mish'"),

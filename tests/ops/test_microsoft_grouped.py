@@ -1,4 +1,4 @@
-"""GroupQueryAttention with caches of a window or in fewer bits, and its scores: ONNX Runtime's."""
+"""GroupQueryAttention: sliding-window and quantized caches, and scores, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _in_fewer_bits() -> list[Case]:
 
 @DEVICES
 @pytest.mark.parametrize("case", _in_fewer_bits(), ids=lambda c: c.attrs["k_quant_type"])
-def test_a_cache_in_fewer_bits(case: Case, device: DeviceInfo) -> None:
+def test_quantized_kv_cache_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     query = case.inputs[0]
     check(case, device, 5e-3 if query is not None and query.dtype == np.float16 else 1e-4)
 
@@ -86,12 +86,12 @@ def _with_scores() -> list[Case]:
 
 @DEVICES
 @pytest.mark.parametrize("case", _with_scores(), ids=lambda c: f"qk_output {c.attrs['qk_output']}")
-def test_scores(case: Case, device: DeviceInfo) -> None:
+def test_attention_scores_output_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
 def _resident(total: int, size: int, window: int) -> int:
-    """How many places a cache of a window holds, as the documents say."""
+    """Returns the number of positions in a sliding-window cache, as documented."""
     step = size - window + 1
     return total if total <= size else total - step * -(-(total - size) // step)
 
@@ -109,7 +109,7 @@ def _resident(total: int, size: int, window: int) -> int:
     ],
     ids=["plain", "full", "rotating", "ragged", "8 bits", "4 bits"],
 )
-def test_a_cache_of_a_window(
+def test_sliding_window_cache_matches_onnxruntime(
     lengths: list[int],
     size: int,
     window: int,
@@ -117,7 +117,7 @@ def test_a_cache_of_a_window(
     more: dict[str, Any],
     device: DeviceInfo,
 ) -> None:
-    """A few new places at a time, on the cache that ONNX Runtime gave before."""
+    """Each step appends a few tokens to the cache that ONNX Runtime returned before."""
     bits, bias, sinks = (more.get(name, 0) for name in ("bits", "bias", "sinks"))
     attrs = {**HEADS, "sliding_window_cache": 1, "local_window_size": window}
     attrs.update((k, v) for k, v in more.items() if k not in ("bits", "bias", "sinks"))
@@ -161,7 +161,7 @@ def test_a_cache_of_a_window(
             loaded.close()
 
 
-def test_caches_that_are_not_valid() -> None:
+def test_invalid_kv_caches_are_refused() -> None:
     cache = np.zeros((1, 2, 4, 16), np.uint8)
     scale = np.array([0.1], np.float32)
     plain = (*_new(1, 1), cache.astype(np.float32), cache.astype(np.float32), *_last(0))
@@ -178,7 +178,7 @@ def test_caches_that_are_not_valid() -> None:
 
 @DEVICES
 @pytest.mark.parametrize("last", [5, 100, (1 << 31) - 1])
-def test_a_row_longer_than_the_cache_is_refused(last: int, device: DeviceInfo) -> None:
+def test_sequence_longer_than_cache_is_refused(last: int, device: DeviceInfo) -> None:
     cache = [_x(2, 2, 5, 16) for _ in range(2)]
     lengths = np.array([4, last], np.int32)
     case = Case(OP, (*_new(2, 1), *cache, lengths, np.array(5, np.int32)), (), 3, HEADS)

@@ -1,4 +1,4 @@
-"""Models in the layout that ONNX Runtime gives convolutions when it saves what it optimised."""
+"""Models in ONNX Runtime's NCHWc convolution layout, as saved by its optimizer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _network() -> onnx.ModelProto:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("level", ["EXTENDED", "ALL"])
-def test_saved_by_onnx_runtime(level: str, tmp_path: Path) -> None:
+def test_model_saved_by_onnxruntime_matches_onnxruntime(level: str, tmp_path: Path) -> None:
     model, x = _network().SerializeToString(), _x(2, 3, 9, 8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -106,7 +106,7 @@ def test_saved_by_onnx_runtime(level: str, tmp_path: Path) -> None:
 
 
 def _in_blocks(weights: Array, block: int, axes: tuple[int, ...]) -> Array:
-    """Weights `[O, I, H, W]` as ONNX Runtime lays them out, outputs innermost."""
+    """Returns weights `[O, I, H, W]` in ONNX Runtime's blocked layout, outputs innermost."""
     outputs, *rest = weights.shape
     inputs = (rest[0] // block, block) if 1 in axes else (rest[0], 1)
     parts = weights.reshape(outputs // block, block, *inputs, *rest[1:])
@@ -115,8 +115,8 @@ def _in_blocks(weights: Array, block: int, axes: tuple[int, ...]) -> Array:
 
 @DEVICES
 @pytest.mark.parametrize("block", [8, 16])
-def test_blocks_of_other_cpus(block: int, device: DeviceInfo) -> None:
-    """Convolutions of plain and of blocked inputs, and of each channel, with a sum and a rest."""
+def test_nchwc_blocks_of_8_and_16_match_plain_conv(block: int, device: DeviceInfo) -> None:
+    """Convolutions of plain and blocked inputs, depthwise ones, a sum, and a partial block."""
     first, each, last = (
         _x(3 * block, 3, 3, 3),
         _x(3 * block, 1, 3, 3),
@@ -169,7 +169,7 @@ def _sizes(*convolutions: tuple[int, int], channels: int = 0) -> onnx.ModelProto
         (_sizes((16, 3), channels=12), None),
     ],
 )
-def test_sizes_tell_the_block(
+def test_nchwc_block_size_is_inferred_from_weights(
     model: onnx.ModelProto, block: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_nchwc, "_block_of_cpu", lambda: None)

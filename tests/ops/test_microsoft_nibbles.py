@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits in forms of their own, and sparse attention: ONNX Runtime's."""
+"""MatMulBnb4 and other 4-bit products, and SparseAttention, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _products() -> list[Case]:
 
 @DEVICES
 @pytest.mark.parametrize("case", _products(), ids=lambda c: c.op)
-def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_matmul_with_4_bit_weights_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
 @DEVICES
-def test_weights_that_are_not_turned(device: DeviceInfo) -> None:
-    """ONNX Runtime is wrong here; what it makes of the weights the other way round is not."""
+def test_matmul_bnb4_without_trans_b_matches_numpy(device: DeviceInfo) -> None:
+    """ONNX Runtime is wrong for transB=0; the reference uses its transposed weights."""
     attrs = {"N": 3, "K": 5, "block_size": 16, "quant_type": 1}
     case = Case("MatMulBnb4", (np.eye(5, dtype=np.float32), _bytes(8), abs(_x(1))), (), 1, attrs)
     model, feeds = case.model()
@@ -73,7 +73,7 @@ def test_weights_that_are_not_turned(device: DeviceInfo) -> None:
         np.testing.assert_allclose(loaded.run(feeds)["y0"], x @ turned.T, atol=1e-5)
 
 
-def test_forms_that_are_missing_are_refused() -> None:
+def test_unsupported_4_bit_matmul_forms_are_refused() -> None:
     case = _products()[-1]
     for changed, match in (
         (replace(case, attrs={"blk_quant_type": 2}), "blk_quant_type 2"),
@@ -138,7 +138,7 @@ def _session_run(case: Case) -> list[Array]:
     ],
     ids=["first", "next", "few", "packed"],
 )
-def test_sparse_attention(case: Case, device: DeviceInfo) -> None:
+def test_sparse_attention_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     model, feeds = case.model()
     with clrt.load(model, device=device.index) as loaded:
         found = loaded.run(feeds).values()
@@ -147,8 +147,8 @@ def test_sparse_attention(case: Case, device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_sparse_attention_of_rows_of_different_length(device: DeviceInfo) -> None:
-    """Each is as it would be alone; ONNX Runtime is wrong about all but the longest."""
+def test_ragged_sparse_attention_matches_single_rows(device: DeviceInfo) -> None:
+    """Each row equals its own run; ONNX Runtime is correct only for the longest row."""
     case = _sparse(1, [61, 18])
     model, feeds = case.model()
     with clrt.load(model, device=device.index) as loaded:

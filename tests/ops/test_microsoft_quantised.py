@@ -1,4 +1,4 @@
-"""The quantised ops of com.microsoft against ONNX Runtime."""
+"""Quantized ops of com.microsoft, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -372,11 +372,11 @@ def check(case: Case, device: DeviceInfo, limit: float = 1e-5, threads: int = 0)
 
 @SWEEP
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
-def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_microsoft_quantized_op_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device)
 
 
-def test_what_is_missing_is_refused() -> None:
+def test_quantized_attention_with_rotary_is_refused() -> None:
     case = _attentions()[0]
     case.attrs["do_rotary"] = 1
     model, _ = case.model()
@@ -385,7 +385,7 @@ def test_what_is_missing_is_refused() -> None:
 
 
 @SWEEP
-def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> None:
+def test_matmul_nbits_sharing_scales_keeps_own_zero_points(device: DeviceInfo) -> None:
     k = n = 32
     x, scales = _floats(3, k), np.ones((n, 2), np.float32)
     data = {"b": _bytes(n, 2, 8), "s": scales, "z1": _bytes(n, 1), "z2": _bytes(n, 1)}
@@ -419,7 +419,7 @@ def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> No
     ],
     ids=str,
 )
-def test_recurrent_net(
+def test_dynamic_quantize_lstm_matches_onnxruntime(
     sizes: tuple[int, int, int, int],
     dtype: type,
     per_column: bool,
@@ -435,6 +435,8 @@ def test_recurrent_net(
 
 
 @SWEEP
-def test_recurrent_net_of_computed_weights(device: DeviceInfo) -> None:
+def test_dynamic_quantize_lstm_with_computed_weights_matches_onnxruntime(
+    device: DeviceInfo,
+) -> None:
     inputs = quantized_inputs(DynamicQuantizeLSTM(), (2, 1, 3, 4), (False,) * 5)
     check(Case("DynamicQuantizeLSTM", inputs, (), 3, {"hidden_size": 4}), device)

@@ -201,7 +201,7 @@ CASES = [*_experimental(), *_distances(), *_moved(), *_images(), *_words(), *_re
 @SWEEP
 @HOST_TOO
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
-def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+def test_microsoft_tensor_op_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
@@ -237,14 +237,16 @@ _TOKENS = {"mark": 0, "mincharnum": 1, "pad_value": ""}
     ],
     ids=lambda v: v.op if isinstance(v, Case) else "",
 )
-def test_what_is_not_valid_is_refused(case: Case, error: type[ClrtError], text: str) -> None:
+def test_invalid_microsoft_tensor_op_is_refused_at_load(
+    case: Case, error: type[ClrtError], text: str
+) -> None:
     model, _ = case.model()
     with pytest.raises(error, match=f"{case.op}.*{text}"):
         clrt.load(model)
 
 
 @HOST_TOO
-def test_what_does_not_fit_when_it_runs_is_refused() -> None:
+def test_invalid_microsoft_tensor_op_data_is_refused_at_run() -> None:
     source, tokens = np.array([1, 2, 3]), np.array([0])
     crop = np.array([[0, 0, 1, 1]], np.float32), np.array([2], np.int32), np.array([2, 2], np.int32)
     cases = [
@@ -261,7 +263,7 @@ def test_what_does_not_fit_when_it_runs_is_refused() -> None:
             loaded.run(feeds)
 
 
-def test_a_matrix_without_an_inverse_gives_no_finite_numbers() -> None:
+def test_inverse_of_singular_matrix_is_not_finite() -> None:
     model, feeds = _case("Inverse", np.ones((2, 3, 3), np.float32)).model()
     with clrt.load(model) as loaded:
         (found,) = loaded.run(feeds).values()
@@ -271,8 +273,8 @@ def test_a_matrix_without_an_inverse_gives_no_finite_numbers() -> None:
 
 @HOST_TOO
 @pytest.mark.parametrize("case", _exact(), ids=lambda c: c.op)
-def test_equal_here_and_back_in_onnx_runtime(case: Case) -> None:
-    """The results are equal; the node goes out as it came, with the defaults."""
+def test_exported_microsoft_op_equals_onnxruntime(case: Case) -> None:
+    """Results are equal; the node is exported unchanged, with its defaults."""
     model, feeds = case.model()
     expected = _run(model.SerializeToString(), feeds)
     with clrt.load(model) as loaded:

@@ -1,4 +1,4 @@
-"""Products that share a launch with the norm of their rows, and with each other."""
+"""Products fused with the normalization of their input rows, and with each other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FORMS = pytest.mark.parametrize("form", ["float32", "float16", "Q4_0", "Q8_0", "
 
 
 def layer(rows: int, k: int, n: int, form: str, lead: tuple[int, ...] = ()) -> Build:
-    """What a decoder has between its attentions, and behind it a projection."""
+    """Returns a decoder layer between two attentions, followed by a projection."""
     build = Build()
     x = build.given("x", floats(*lead, rows, k))
     h = build.apply(RMSNormalization(), x, build.weight(k))
@@ -59,7 +59,7 @@ def layer(rows: int, k: int, n: int, form: str, lead: tuple[int, ...] = ()) -> B
 
 
 def check_dots(device: DeviceInfo, form: str) -> None:
-    """Skips weights of few bits where no kernel of 8-bit dot products runs."""
+    """Skips low-bit weights if no kernel of 8-bit dot products runs."""
     if not (form.startswith("float") or device.caps.int8_dot_isa or device.caps.simulator):
         pytest.skip("its products take A as it is")
 
@@ -67,7 +67,7 @@ def check_dots(device: DeviceInfo, form: str) -> None:
 @DEVICES
 @FORMS
 @pytest.mark.parametrize("rows", ROWS)
-def test_matches_references(device: DeviceInfo, form: str, rows: int) -> None:
+def test_norm_gemm_fusion_matches_reference(device: DeviceInfo, form: str, rows: int) -> None:
     if device.caps.simulator and rows > MOST_ROWS + 1:
         pytest.skip("it takes a simulator half a minute and has no other kernels")
     check_dots(device, form)
@@ -77,7 +77,7 @@ def test_matches_references(device: DeviceInfo, form: str, rows: int) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("form", ["float32", "float16"])
-def test_a_tile_of_eight_rows(device: DeviceInfo, form: str) -> None:
+def test_norm_gemm_fusion_with_8_row_tile_matches_reference(device: DeviceInfo, form: str) -> None:
     tiles = {"gemm_cpu": {"T_MR": 8, "T_NV": 2, "T_VW": 4}}
     for rows in (5, 7, 8):
         check(layer(rows, 19, 13, form), device, 3, tiles)
@@ -85,20 +85,20 @@ def test_a_tile_of_eight_rows(device: DeviceInfo, form: str) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("form", ["Q4_0", "MatMulNBits"])
-def test_stacks(device: DeviceInfo, form: str) -> None:
+def test_norm_gemm_fusion_of_stacks_matches_reference(device: DeviceInfo, form: str) -> None:
     check_dots(device, form)
     for rows, lead in ((1, (1,)), (MOST_ROWS, (1,)), (3, (2,)), (2, (2, 1))):
         check(layer(rows, 64, 96, form, lead), device, 3)
 
 
 @DEVICES
-def test_odd_sizes(device: DeviceInfo) -> None:
+def test_norm_gemm_fusion_of_odd_sizes_matches_reference(device: DeviceInfo) -> None:
     for rows, k, n in ((1, 7, 5), (6, 33, 50), (3, 1, 1)):
         check(layer(rows, k, n, "float32"), device, 3)
 
 
 @DEVICES
-def test_rows_that_others_read_stay(device: DeviceInfo) -> None:
+def test_normalized_rows_with_other_readers_are_not_fused(device: DeviceInfo) -> None:
     build = Build()
     x = build.given("x", floats(2, 32))
     h = build.apply(RMSNormalization(), x, build.weight(32))
@@ -107,7 +107,7 @@ def test_rows_that_others_read_stay(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_product_that_others_read_stays(device: DeviceInfo) -> None:
+def test_product_with_other_readers_is_not_fused(device: DeviceInfo) -> None:
     build = Build()
     x = build.given("x", floats(2, 32))
     up = product(build, x, 24, "float32")

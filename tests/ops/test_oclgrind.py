@@ -49,7 +49,7 @@ KERNEL_TESTS = tuple(
 
 
 def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Python with Oclgrind as its device. The exit code is 0 whatever it finds: see the log."""
+    """Starts Python on device Oclgrind. The exit code is 0 even with faults: see the log."""
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def _shards() -> list[ParameterSet]:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(("kernels", "shard"), _shards())
-def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> None:
+def test_kernel_variants_are_clean_under_oclgrind(kernels: str, shard: str, tmp_path: Path) -> None:
     tests = ("-p", "no:cacheprovider", *KERNEL_TESTS, "-k", kernels, "--shard", shard)
     run = _start(tmp_path / "log", "-m", "pytest", *tests)
     output, _ = run.communicate()
@@ -94,7 +94,7 @@ def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.lengthy
-def test_teams_are_clean(tmp_path: Path) -> None:
+def test_recurrent_teams_are_clean_under_oclgrind(tmp_path: Path) -> None:
     # What orders work-groups by atomics is a race to Oclgrind: one after the other, the first one
     # does everything.
     tests = ("-p", "no:cacheprovider", "tests/ops/test_recurrent_team.py")
@@ -113,7 +113,7 @@ def test_teams_are_clean(tmp_path: Path) -> None:
         ("uninitialised", "Uninitialized value written"),
     ],
 )
-def test_faults_are_found(fault: str, message: str, tmp_path: Path) -> None:
+def test_oclgrind_detects_faults(fault: str, message: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     run = _start(log, "-c", f"from {__name__} import run_fault; run_fault({fault!r})")
     output, _ = run.communicate()
@@ -138,7 +138,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Faulty(Op):
-    """A copy that does what no kernel may."""
+    """A copy kernel with a chosen fault."""
 
     fault: str = "none"
 
@@ -151,7 +151,7 @@ class Faulty(Op):
 
 
 def run_fault(fault: str) -> None:
-    """Commits a fault; what is called in a process of its own."""
+    """Runs a faulty kernel; called in its own process."""
     # More than one work-item copies, or there would be no race.
     x = np.arange(1, 9000, dtype=np.float32)
     (device,) = all_devices()

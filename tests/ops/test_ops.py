@@ -249,7 +249,9 @@ def test_variant_matches_reference(
 
 
 @DEVICES
-def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variant_is_reached_by_samples(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
     # No device here has what it needs: test_gemm_unit.py runs it with a unit written in C.
     left = {v: n for v, n in left.items() if v.requires is not GPU_UNIT}
@@ -272,19 +274,19 @@ def test_implied_attributes_are_fields() -> None:
 
 
 def test_declared_attributes_are_fields() -> None:
-    """A class that declares some is a dataclass of its own; to inherit is not enough."""
+    """A class that declares attributes must be a dataclass itself; inheriting is not enough."""
     for cls in CLASSES:
         declared = {n for n, hint in get_annotations(cls).items() if "ClassVar" not in hint}
         assert declared <= {f.name for f in fields(cls)}, cls.name
 
 
-def test_each_op_with_kernels_has_samples() -> None:
+def test_every_op_with_kernels_has_samples() -> None:
     assert not [c.name for c in ON_DEVICE if next(samples(c), None) is None]
 
 
 @DEVICES
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
-def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
+def test_op_samples_have_kernels(cls: type[Op], device: DeviceInfo) -> None:
     for sample in samples(cls):
         graph = sample_graph(sample)
         # Only for CPUs are rows of A rounded (clrt/passes/device_pipeline.py).
@@ -297,8 +299,8 @@ def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
 
 @pytest.mark.parametrize("alike", [True, False], ids=["per size", "per axis"])
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
-def test_symbolic_shapes_are_those_of_numbers(cls: type[Op], alike: bool) -> None:
-    """Dims become symbols, one per size or per axis, that are then bound to other sizes, too."""
+def test_symbolic_shapes_bind_to_numeric_shapes(cls: type[Op], alike: bool) -> None:
+    """Dims become symbols, one per size or per axis, which are also bound to other sizes."""
     for sample in samples(cls):
         op, types = sample.op, [None if v is None else v.type for v in sample_values(sample)]
         assert isinstance(op, cls)
@@ -320,7 +322,7 @@ def test_symbolic_shapes_are_those_of_numbers(cls: type[Op], alike: bool) -> Non
                 assert found.bind(bindings).is_compatible(expected), (op, found, expected)
 
 
-def test_sizes_that_are_refused_below_0_are_known_not_to_be() -> None:
+def test_inferred_dims_are_known_non_negative() -> None:
     x = TensorType(DType.FLOAT32, (1, 4, symbol("n")))
     weights = TensorType(DType.FLOAT32, (4, 4, 3))
     pads = TensorType.of(np.array([0, 0, -2, 0, 0, 0]))
@@ -340,19 +342,19 @@ def test_sizes_that_are_refused_below_0_are_known_not_to_be() -> None:
         assert found.shape is not None and all(dim >= 0 for dim in found.shape)
 
 
-def test_texts_of_which_there_may_be_several_rows() -> None:
+def test_string_normalizer_keeps_symbolic_row_count() -> None:
     n = symbol("n")
     (found,) = StringNormalizer().infer([TensorType(DType.STRING, (n, n))])
     assert found.shape is not None and provably_equal(found.shape[0], n)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
-def test_error_samples_are_refused(cls: type[Op]) -> None:
+def test_op_error_samples_are_refused(cls: type[Op]) -> None:
     for sample, error in error_samples(cls):
         with pytest.raises(error):
             sample_graph(sample)
 
 
-def test_samples_lie_where_their_ops_do() -> None:
+def test_sample_files_mirror_op_files() -> None:
     for path in (ROOT / "tests/ops/samples").glob("*/*.py"):
         assert (ROOT / "clrt/ops" / path.parent.name / path.name).exists(), path

@@ -1,4 +1,4 @@
-"""Caches in 8 bits: what rounding to them may change."""
+"""8-bit cache pages: bounds of rounding errors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def pages_of(keys: Array, values: Array, dtype: DType) -> Array:
 
 
 @pytest.mark.parametrize("size", [8, 48, 64])
-def test_bounds_of_8_bits(size: int) -> None:
-    """Elements err by half a level, of the largest of a block; what attends to them by no more."""
+def test_uint8_cache_pages_stay_within_error_bounds(size: int) -> None:
+    """Elements err by at most half a level of the block maximum; attention by no more."""
     rng = np.random.default_rng(size)
     places, scale = 3 * PAGE_TOKENS, size**-0.5
     keys, values = rng.standard_normal((2, places, KV_HEADS, size))

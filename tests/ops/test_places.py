@@ -1,4 +1,4 @@
-"""Where work-items of GPUs have their places: side by side, and in tiles for a transpose."""
+"""Work-item placement on GPUs: flat global sizes, and tiles for transposes."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _launches(op: Op, caps: DeviceCaps, *shapes: tuple[Dim, ...], **sizes: int) 
     return [x for x in launches_of(_plan(op, caps, *shapes, **sizes).steps) if prod(x.global_size)]
 
 
-def test_short_rows_leave_no_work_item_idle() -> None:
+def test_pool_of_short_rows_uses_flat_global_size() -> None:
     (found,) = _launches(MaxPool((3, 3), pads=(1, 1, 1, 1)), GPU, (2, 960, 7, 7))
     assert found.global_size == (2 * 960 * 7 * 7,)
 
 
-def test_rows_of_a_column_are_one_work_items() -> None:
-    """Of a depthwise convolution; its last rows may be fewer."""
+def test_depthwise_conv_work_item_computes_column_rows() -> None:
+    """One work-item per column block of a depthwise convolution; the last block may be smaller."""
     window = Conv(kernel_shape=(3, 3), pads=(1, 1, 1, 1), group=960)
     (found,) = _launches(window, GPU, (2, 960, 7, 7), (960, 1, 3, 3))
     assert (found.kernel.entry, found.global_size) == ("conv_depthwise_gpu", (2 * 960 * 4 * 7,))
@@ -84,7 +84,7 @@ def test_rows_of_a_column_are_one_work_items() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 600), (600, 4), (49, 40), (1000, 1000)])
-def test_a_tile_of_a_transpose_is_as_narrow_as_the_matrix(rows: int, columns: int) -> None:
+def test_transpose_tile_width_follows_matrix_shape(rows: int, columns: int) -> None:
     width = _tile_width(rows, columns, 1024)
     height = 1024 // width
     assert width * height == 1024 and min(width, height) >= 4
@@ -92,7 +92,7 @@ def test_a_tile_of_a_transpose_is_as_narrow_as_the_matrix(rows: int, columns: in
     assert height <= 32 or width < 2 * rows
 
 
-def test_which_devices_transpose_by_tiles() -> None:
+def test_transpose_kernel_depends_on_device() -> None:
     entries = [
         [x.kernel.entry for x in _launches(Transpose((1, 0)), caps, (40, 50))]
         for caps in (GPU, SMALL_GPU, CPU)
@@ -100,8 +100,8 @@ def test_which_devices_transpose_by_tiles() -> None:
     assert entries == [["copy_tiled"], ["copy_strided"], ["copy_strided_cpu"]]
 
 
-def test_new_shapes_of_a_transpose_compile_nothing() -> None:
-    """Small matrices are not worth a tile; which they are goes by sizes."""
+def test_transpose_new_shape_compiles_nothing() -> None:
+    """Small matrices use no tiles; the choice depends on sizes."""
     m, n = symbol("M"), symbol("N")
     kernels = []
     for sizes in ({"M": 40, "N": 50}, {"M": 3, "N": 5}, {"M": 1000, "N": 2}):
@@ -113,8 +113,8 @@ def test_new_shapes_of_a_transpose_compile_nothing() -> None:
 
 @pytest.mark.parametrize("device", all_devices(), ids=name_of)
 @pytest.mark.parametrize(("cls", "count"), PLACED.items(), ids=lambda v: getattr(v, "name", ""))
-def test_what_gpus_launch_is_right(cls: type[Op], count: int, device: DeviceInfo) -> None:
-    """Of ops whose variant runs on CPUs, too, which then have places of another form."""
+def test_gpu_plans_match_reference(cls: type[Op], count: int, device: DeviceInfo) -> None:
+    """Ops whose variant also runs on CPUs, with a different work-item layout."""
     caps = replace(device.caps, kind="gpu")
     tiles = SMALL["copy_tiled"] if caps.simulator else {"T_ITEMS": 64}
     every = [s for s in samples(cls) if all(a is None or a.size for a in s.inputs)]

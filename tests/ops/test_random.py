@@ -1,4 +1,4 @@
-"""Random ops: the generator, the distributions, and what chooses the numbers."""
+"""Random ops: generator, distributions, and seeding."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _run(
         (0, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
     ],
 )
-def test_philox_gives_the_known_words(key: int, expected: list[int]) -> None:
+def test_philox_matches_random123_vectors(key: int, expected: list[int]) -> None:
     """Source: kat_vectors of Random123, philox4x32 10."""
     assert words(key, 4).tolist() == expected
 
 
-def test_distributions() -> None:
+def test_random_op_distributions_have_expected_moments() -> None:
     normal = RandomNormal(3, 2.0, 0.5, shape=(100_000,)).reference()[0].astype(np.float64)
     assert abs(normal.mean() - 2) < 0.01 and abs(normal.std() - 0.5) < 0.01
     assert abs(((normal - 2) ** 4).mean() / 0.5**4 - 3) < 0.1
@@ -65,7 +65,7 @@ def test_distributions() -> None:
 
 
 @DEVICES
-def test_seed_and_name_choose_the_numbers(device: DeviceInfo) -> None:
+def test_random_numbers_depend_on_seed_and_node_name(device: DeviceInfo) -> None:
     def draw(**kind: Any) -> Array:
         return _run(device, "RandomUniformLike", {"x": X}, **kind)[0]
 
@@ -76,14 +76,14 @@ def test_seed_and_name_choose_the_numbers(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_bernoulli_draws_with_the_probability(device: DeviceInfo) -> None:
+def test_bernoulli_mean_matches_probability(device: DeviceInfo) -> None:
     for kind in ({}, {"seed": 3.0}):
         drawn = _run(device, "Bernoulli", {"x": X}, **kind)[0]
         assert set(np.unique(drawn)) == {0, 1} and 0.2 < drawn.mean() < 0.3
 
 
 @DEVICES
-def test_dropout_trains_where_it_is_told_to(device: DeviceInfo) -> None:
+def test_dropout_drops_only_in_training_mode(device: DeviceInfo) -> None:
     feeds = {"x": X, "ratio": np.array(0.75, np.float32), "training": np.array(True)}
     y, mask = _run(device, "Dropout", feeds, 2)
     assert 0.2 < mask.mean() < 0.3

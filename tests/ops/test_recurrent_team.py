@@ -1,4 +1,4 @@
-"""Recurrent steps that several work-items share."""
+"""Recurrent steps shared by a team of work-items."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check(plan: Plan, sample: Sample, device: DeviceInfo) -> None:
 
 
 def wide(cls: type[Recurrent]) -> Iterator[Sample]:
-    """Several blocks of states, so that they are shared: batches of rows of each kind of tile."""
+    """Returns samples with several state blocks, so that steps are shared, for each tile height."""
     for batch in (1, 2, 3, 5):
         direction = "forward" if batch < 3 else "bidirectional"
         op = cls(direction=direction, **({"linear_before_reset": 1} if cls is GRU else {}))
@@ -59,7 +59,7 @@ def wide(cls: type[Recurrent]) -> Iterator[Sample]:
 @pytest.mark.lengthy
 @DEVICES
 @pytest.mark.parametrize("cls", CLASSES)
-def test_parts_make_what_one_makes(cls: type[Recurrent], device: DeviceInfo) -> None:
+def test_recurrent_team_matches_reference(cls: type[Recurrent], device: DeviceInfo) -> None:
     teams = 0
     for sample in (*samples(cls), *wide(cls)):
         first = sample.inputs[0]
@@ -71,14 +71,14 @@ def test_parts_make_what_one_makes(cls: type[Recurrent], device: DeviceInfo) -> 
     assert teams >= 4
 
 
-def test_small_steps_are_not_shared() -> None:
+def test_small_recurrent_steps_have_no_team() -> None:
     (sample, *_) = wide(GRU)
     device = all_devices()[0]
     assert not has_team(shared_plan(sample, device, 100))
 
 
 @DEVICES
-def test_runs_of_a_team_are_alike(device: DeviceInfo) -> None:
+def test_recurrent_team_runs_are_bit_identical(device: DeviceInfo) -> None:
     if device.caps.simulator:
         pytest.skip("its work-groups run one after the other")
     op = LSTM(direction="forward")

@@ -1,4 +1,4 @@
-"""The matrix products: references and inference against ONNX's own node tests; lowering facts."""
+"""Matrix products: references and inference against ONNX's node tests; lowering."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ B, S = symbol("B"), symbol("S")
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
-def test_reference(case: Case) -> None:
+def test_matmul_reference_and_inference_match_onnx(case: Case) -> None:
     types = [None if a is None else TensorType(DType.of(a.dtype), a.shape) for a in case.inputs]
     (expected,) = (o for o in case.outputs if o is not None)
     (result,) = case.op.reference(*case.inputs)
@@ -50,7 +50,7 @@ def test_reference(case: Case) -> None:
     assert (found.dtype, found.shape) == (DType.of(expected.dtype), expected.shape)
 
 
-def test_cases_are_there() -> None:
+def test_onnx_cases_cover_matmul_gemm_and_conv() -> None:
     assert {c.op.name for c in ALL} == {"MatMul", "Gemm", "Conv"}
 
 
@@ -73,14 +73,16 @@ def test_cases_are_there() -> None:
         ((384,), None, False),
     ],
 )
-def test_epilogue_operand_fits(extra: Shape | None, out: Shape | None, fits: bool) -> None:
+def test_epilogue_operand_fit_follows_broadcast(
+    extra: Shape | None, out: Shape | None, fits: bool
+) -> None:
     assert epilogue_operand_fits(extra, out) is fits
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("n", [1, 4, 7, 8, 9])
-def test_pack_constant(n: int, transposed: bool) -> None:
-    """Element (k, n) lies in panel n // width, row k, lane n % width; the rest is 0."""
+def test_panel_packing_places_and_pads_elements(n: int, transposed: bool) -> None:
+    """Element (k, n) is in panel n // width, row k, lane n % width; padding is 0."""
     b = np.arange(1, 2 * 3 * n + 1, dtype=np.float32).reshape(2, 3, n)
     stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b
     value = Value("w", TensorType(F32, stored.shape, stored))
@@ -104,7 +106,7 @@ def _linear(
 
 
 @pytest.mark.parametrize("caps", [CPU, GPU, TINY], ids=lambda c: c.name)
-def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
+def test_matmul_new_shape_compiles_nothing(caps: DeviceCaps) -> None:
     weights = np.ones((8, 24), np.float32)
     shapes = [(1, 1), (1, 7), (3, 1), (2, 16)]
     plans = [_linear(weights, {"B": b, "S": s}, caps) for b, s in shapes]
@@ -113,7 +115,7 @@ def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
     assert all(kernels == first for kernels in others)
 
 
-def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
+def test_matmul_merges_batch_rows_and_packs_weights() -> None:
     (step,) = _linear(np.ones((8, 70), np.float32), {"B": 3, "S": 5}, CPU).steps
     assert isinstance(step, DeviceStep)
     (launch,) = step.launches
@@ -127,7 +129,7 @@ def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
     ("columns", "tile"),
     [(10, (14, 1)), (32, (8, 2)), (40, (8, 3)), (64, (6, 4)), (96, (8, 3)), (1000, (8, 3))],
 )
-def test_panels_fit_the_columns(columns: int, tile: tuple[int, int]) -> None:
+def test_gemm_panel_width_fits_columns(columns: int, tile: tuple[int, int]) -> None:
     record = {"T_MR": 8, "T_NV": 3, "T_VW": 16}
     weights = np.ones((4, columns), np.float32)
     (step,) = _linear(weights, {"B": 2, "S": 5}, CPU, record).steps
@@ -137,7 +139,7 @@ def test_panels_fit_the_columns(columns: int, tile: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_tiles_that_fit_their_columns_agree(device: DeviceInfo) -> None:
+def test_gemm_tiles_fitted_to_columns_match_numpy(device: DeviceInfo) -> None:
     if not device.caps.is_cpu:
         pytest.skip("a CPU kernel")
     rng = np.random.default_rng(7)
@@ -151,7 +153,7 @@ def test_tiles_that_fit_their_columns_agree(device: DeviceInfo) -> None:
 @pytest.mark.parametrize(
     ("caps", "variant"), [(CPU, "gemm_cpu"), (GPU, "gemm_gpu"), (TINY, "gemm_any")]
 )
-def test_variant_by_device(caps: DeviceCaps, variant: str) -> None:
+def test_matmul_variant_depends_on_device(caps: DeviceCaps, variant: str) -> None:
     (step,) = _linear(np.ones((8, 8), np.float32), {"B": 1, "S": 2}, caps).steps
     assert isinstance(step, DeviceStep) and step.variant == variant
 
@@ -164,8 +166,10 @@ def _run(graph: Graph, device: DeviceInfo, feeds: dict[str, Array], **tunables: 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_constant_weights(device: DeviceInfo, transposed: int) -> None:
-    """The packed weight, plain and in a stack, for widths around the panel."""
+def test_product_with_constant_weights_matches_reference(
+    device: DeviceInfo, transposed: int
+) -> None:
+    """Packed weights, single and stacked, for widths around the panel width."""
     rng = np.random.default_rng(2)
     for shape in [(17, 23), (17, 24), (17, 50), (3, 17, 25)]:
         w = rng.standard_normal(shape).astype(np.float32)
@@ -184,8 +188,8 @@ def test_constant_weights(device: DeviceInfo, transposed: int) -> None:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_product_may_not_overwrite_its_own_operand(device: DeviceInfo) -> None:
-    """x W + x, where the residual may take over x's memory only if nothing else reads it."""
+def test_product_does_not_overwrite_its_operand(device: DeviceInfo) -> None:
+    """x W + x: the residual may reuse x's memory only if nothing else reads it."""
     rng = np.random.default_rng(3)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in [(40, 40), (40, 40)])
     source, weight = Value("x", TensorType(F32, x.shape)), Value("w", TensorType(F32, w.shape, w))
@@ -202,7 +206,7 @@ def test_product_may_not_overwrite_its_own_operand(device: DeviceInfo) -> None:
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("tile", [(6, 2, 8), (1, 1, 4), (3, 4, 16)], ids=str)
-def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
+def test_gemm_cpu_tiles_match_numpy(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
     if not device.caps.is_cpu:
         pytest.skip("a CPU kernel")
     tunables = dict(zip(("T_MR", "T_NV", "T_VW"), tile, strict=True))
@@ -237,14 +241,14 @@ def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
     ids=["Conv", "FusedConv", "ConvTranspose", "DeformConv"],
 )
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_images_in_parts(
+def test_conv_in_image_parts_matches_reference(
     op: Op,
     shapes: list[tuple[int, ...]],
     columns: int,
     device: DeviceInfo,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Images whose columns do not fit in memory together, with a last part of another size."""
+    """Columns of all images exceed the buffer limit; the last part has another size."""
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     monkeypatch.setattr(gemm_problem, "_COLUMNS_BYTES", 2 * 4 * columns)

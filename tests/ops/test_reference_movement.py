@@ -1,4 +1,4 @@
-"""The ops that move elements: references and inference against ONNX's own node tests."""
+"""Movement ops: references and inference against ONNX's node tests."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> Te
 
 
 @pytest.mark.parametrize("case", DRAWLESS, ids=lambda c: c.name)
-def test_reference(case: Case) -> None:
+def test_movement_reference_matches_onnx(case: Case) -> None:
     check_exact(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_infer(case: Case) -> None:
+def test_movement_inference_matches_onnx(case: Case) -> None:
     op = case.op
     types = [None if a is None else _type(op, i, a, a.shape) for i, a in enumerate(case.inputs)]
     for found, expected in zip(op.infer_with_data(types), case.outputs, strict=False):
@@ -63,7 +63,7 @@ def test_infer(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_infer_symbolic(case: Case) -> None:
+def test_movement_inference_of_symbolic_dims_matches_onnx(case: Case) -> None:
     """Dims above 1 become symbols, one per size: binding them gives the shapes back."""
     op = case.op
     sizes = {d for a in case.inputs if a is not None for d in a.shape if d > 1}
@@ -88,7 +88,7 @@ def test_infer_symbolic(case: Case) -> None:
 
 
 @given(BOUNDS, BOUNDS, st.sampled_from([-2, -1, 1, 2, 3]), st.integers(0, 9))
-def test_infer_from_bounds_that_depend_on_dims(start: Dim, end: Dim, step: int, size: int) -> None:
+def test_slice_and_range_infer_symbolic_bounds(start: Dim, end: Dim, step: int, size: int) -> None:
     first, last, steps = (TensorType.of_dims([v]) for v in (start, end, step))
     x = TensorType(DType.FLOAT32, (N,))
     for op, types in ((Slice(), (x, first, last, None, steps)), (Range(), (first, last, steps))):
@@ -98,8 +98,8 @@ def test_infer_from_bounds_that_depend_on_dims(start: Dim, end: Dim, step: int, 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_infer_without_data(case: Case) -> None:
-    """Nothing raises while host inputs are still unknown, or ranks."""
+def test_movement_inference_without_data_does_not_raise(case: Case) -> None:
+    """Inference does not raise if host inputs or ranks are unknown."""
     op = case.op
     for rank_known in (True, False):
         types = [
@@ -126,6 +126,8 @@ _AB, _LONG = np.array(["a", "b"]), np.array(["long"])
         (Pad(), (_AB, np.array([1, 0])), ["", "a", "b"]),
     ],
 )
-def test_texts_are_not_cut(op: Op, inputs: tuple[Array, ...], expected: list[str]) -> None:
+def test_string_movement_keeps_long_strings(
+    op: Op, inputs: tuple[Array, ...], expected: list[str]
+) -> None:
     (found,) = op.run_reference(*inputs)
     assert found.reshape(-1).tolist() == expected

@@ -1,4 +1,4 @@
-"""Attention, normalisations, reductions and pooling against ONNX's own node tests."""
+"""Attention, normalizations, reductions and pooling, against ONNX's node tests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ REASONS = (
 )
 
 
-def test_only_known_cases_are_left_out() -> None:
+def test_skipped_onnx_cases_have_known_reasons() -> None:
     assert not [c for c in left_out(OP_TYPES) if not any(r in c.reason for r in REASONS)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_reference(case: Case) -> None:
+def test_norm_reference_matches_onnx(case: Case) -> None:
     results = case.op.reference(*case.inputs)
     for result, expected in zip(results, case.outputs, strict=False):
         if expected is None:
@@ -57,7 +57,7 @@ def test_reference(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_infer(case: Case) -> None:
+def test_norm_inference_matches_onnx(case: Case) -> None:
     """Dims above 1 become symbols, one per size: binding them gives the shapes back."""
     sizes = {d for a in case.inputs if a is not None for d in a.shape if d > 1}
     bindings = {f"d{s}": s for s in sizes}
@@ -86,8 +86,8 @@ def test_infer(case: Case) -> None:
 @pytest.mark.parametrize(
     "op", [ArgMax(-1), CumSum(), Hardmax(), LpNormalization(), Softmax()], ids=lambda op: op.name
 )
-def test_rows_fill_work_groups(op: Op) -> None:
-    """A row to a work-item, side by side in the one dimension that is split into work-groups."""
+def test_row_ops_launch_one_work_item_per_row(op: Op) -> None:
+    """One row per work-item, in the dimension that is split into work-groups."""
     inputs = (np.zeros((40, 7), np.float32), *([np.array(1)] if isinstance(op, CumSum) else []))
     (step,) = plan_graph(sample_graph(Sample(op, inputs)), GPU).steps
     assert isinstance(step, DeviceStep)

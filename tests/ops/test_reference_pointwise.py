@@ -1,4 +1,4 @@
-"""The elementwise ops against ONNX's own node tests: references, and kernels on every device."""
+"""Elementwise ops against ONNX's node tests: references, and kernels on every device."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _compare(actual: Array, expected: Array | None) -> None:
     np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL, strict=True)
 
 
-def test_every_op_has_cases() -> None:
+def test_every_pointwise_op_has_onnx_cases() -> None:
     assert {c.op.name for c in ALL} == NAMES
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
-def test_reference(case: Case) -> None:
+def test_pointwise_reference_matches_onnx(case: Case) -> None:
     (result,) = case.op.reference(*case.inputs)
     _compare(result, case.outputs[0])
 
 
 @SWEEP
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
-def test_kernel(case: Case, device: DeviceInfo) -> None:
+def test_pointwise_kernel_matches_onnx(case: Case, device: DeviceInfo) -> None:
     graph = sample_graph(Sample(case.op, tuple(case.inputs)))
     feeds = {f"x{i}": np.asarray(a, order="C") for i, a in enumerate(case.inputs) if a is not None}
     results, plan = run_graph(graph, feeds, device)
@@ -47,7 +47,7 @@ def test_kernel(case: Case, device: DeviceInfo) -> None:
     _compare(results["y0"], case.outputs[0])
 
 
-def test_a_dim_over_0_is_unknown() -> None:
+def test_div_of_dim_by_0_is_unknown() -> None:
     operands = TensorType.of_dims([symbol("n"), 4]), TensorType.of_dims([0, 2])
     (found,) = Div().infer_with_data(operands)
     assert found.shape == (2,) and found.data is None

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN against ONNX's own node tests and, at random, against ONNX Runtime."""
+"""LSTM, GRU and RNN against ONNX's node tests and, with random attributes, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ["Tanh", "Sigmoid", "Relu", "Softsign", "Softplus", *sorted(ALPHAS)]
 
 
 @pytest.mark.parametrize("case", cases(OP_TYPES), ids=lambda c: c.name)
-def test_reference(case: Case) -> None:
+def test_recurrent_reference_matches_onnx(case: Case) -> None:
     for result, expected in zip(case.op.reference(*case.inputs), case.outputs, strict=False):
         if expected is not None:
             assert result.dtype == expected.dtype
@@ -35,7 +35,7 @@ def test_reference(case: Case) -> None:
 def _draw(
     op_type: str, seed: int
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Array], list[str]]:
-    """Attributes, inputs that vary from run to run, weights, and the order of the inputs."""
+    """Returns attributes, run-time inputs, weights, and the order of the inputs."""
     rng = np.random.default_rng(seed)
     time, batch, depth, hidden = (int(rng.integers(1, n)) for n in (6, 5, 40, 40))
     direction = str(rng.choice(["forward", "reverse", "bidirectional"]))
@@ -94,7 +94,9 @@ def _model(
 @SWEEP
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("op_type", sorted(OP_TYPES))
-def test_onnxruntime_agrees(op_type: str, seed: int, device: DeviceInfo) -> None:
+def test_random_recurrent_op_matches_onnxruntime(
+    op_type: str, seed: int, device: DeviceInfo
+) -> None:
     attrs, feeds, weights, names = _draw(op_type, seed)
     model = _model(op_type, attrs, feeds, weights, names)
     theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -107,7 +109,7 @@ def test_onnxruntime_agrees(op_type: str, seed: int, device: DeviceInfo) -> None
 
 @SWEEP
 @pytest.mark.parametrize("op_type", sorted(OP_TYPES))
-def test_layout_1_swaps_axes(op_type: str, device: DeviceInfo) -> None:
+def test_recurrent_layout_1_swaps_axes(op_type: str, device: DeviceInfo) -> None:
     attrs, feeds, weights, names = _draw(op_type, 5)
     results = []
     for layout in (0, 1):

@@ -1,4 +1,4 @@
-"""A product, or an elementwise program, and the normalisation of its rows in one launch."""
+"""A product or elementwise program fused with the normalization of its rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def residual_norm(
     keeps_sum: bool = False,
     shared: bool = False,
 ) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-    """norm(x W + b + r), its feeds, and what it gives; r may be the same for all of a batch."""
+    """Returns norm(x W + b + r), its feeds and expected outputs; r may be shared by a batch."""
     rng = np.random.default_rng(3)
     draw = rng.standard_normal
 
@@ -71,7 +71,9 @@ def residual_norm(
 @pytest.mark.parametrize("keeps_sum", [False, True], ids=["alone", "sum_kept"])
 @pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
 @pytest.mark.parametrize("n", [1, 24, 50])
-def test_against_the_reference(device: DeviceInfo, norm: Op, n: int, keeps_sum: bool) -> None:
+def test_product_norm_matches_reference(
+    device: DeviceInfo, norm: Op, n: int, keeps_sum: bool
+) -> None:
     many = 2 * device.caps.compute_units * TILE_ROWS + 3
     cases = [((3, 7), False, 2), ((1, 2, 7), False, 2), ((many, 7), False, 1)]
     cases += [((2, many, 5), False, 1), ((2, many, 5), True, 2)]
@@ -89,7 +91,9 @@ def test_against_the_reference(device: DeviceInfo, norm: Op, n: int, keeps_sum: 
 @pytest.mark.parametrize("keeps_sum", [False, True], ids=["alone", "sum_kept"])
 @pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
 @pytest.mark.parametrize("n", [8, 33, 2500])
-def test_behind_elementwise_work(device: DeviceInfo, norm: Op, n: int, keeps_sum: bool) -> None:
+def test_elementwise_norm_matches_reference(
+    device: DeviceInfo, norm: Op, n: int, keeps_sum: bool
+) -> None:
     rng = np.random.default_rng(5)
     for dims in ((1, n), (3, 7, n), (90, n)):
         shapes = (
@@ -116,7 +120,7 @@ def test_behind_elementwise_work(device: DeviceInfo, norm: Op, n: int, keeps_sum
             np.testing.assert_allclose(results["sum"], total, rtol=1e-6, atol=1e-6)
 
 
-def test_the_steps_say_who_does_the_work() -> None:
+def test_product_norm_step_lists_its_nodes() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 7), 24)
     plan = plan_graph(graph, CPU)
     (step,) = plan.steps
@@ -124,7 +128,7 @@ def test_the_steps_say_who_does_the_work() -> None:
     assert (step.variant, step.nodes) == ("product_norm", tuple(plan.graph.nodes))
 
 
-def test_each_launch_moves_what_it_touches() -> None:
+def test_product_norm_launch_traffic_is_exact() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (3, 7), 24)
     step = plan_graph(graph, CPU).steps[0]
     assert isinstance(step, DeviceStep)
@@ -134,14 +138,14 @@ def test_each_launch_moves_what_it_touches() -> None:
     assert (second.read, second.written) == (2 * columns, 2 * rows)
 
 
-def test_the_result_lies_where_the_residual_lay() -> None:
+def test_residual_norm_reuses_residual_buffer() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
     plan = plan_graph(graph, CPU)
     product, norm = (node.output for node in plan.graph.nodes)
     assert plan.root(norm) is plan.root(product) is plan.graph.inputs[1]
 
 
-def test_new_shapes_compile_nothing() -> None:
+def test_product_norm_new_shape_compiles_nothing() -> None:
     kernels = set()
     for shape in ((1, 7), (3, 7), (16, 7), (2, 40, 7), (400, 7)):
         graph, _, _ = residual_norm(LayerNormalization(), shape, 24)
@@ -151,7 +155,7 @@ def test_new_shapes_compile_nothing() -> None:
 
 
 @pytest.mark.parametrize("change", ["axis", "stats", "other_input", "circle"])
-def test_what_stays_apart(change: str) -> None:
+def test_product_and_norm_stay_separate_if_unfusable(change: str) -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
     product, norm = graph.nodes
     if change == "axis":
@@ -178,7 +182,7 @@ def test_what_stays_apart(change: str) -> None:
     assert all(reasons[change] in reason for reason in missed)
 
 
-def test_readers_between_come_after_the_region() -> None:
+def test_readers_of_product_run_after_region() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
     product, norm = graph.nodes
     relu = apply(Relu(), "z", product.output)
@@ -192,10 +196,10 @@ def test_readers_between_come_after_the_region() -> None:
     ("shape", "axis", "affine"),
     [((4, 4), -1, (4, 1)), ((2, 3, 4), 1, (4,)), ((2, 3, 4), -1, (2, 1, 4)), ((3, 1, 5), 1, (5,))],
 )
-def test_scales_that_are_no_rows(
+def test_norm_with_broadcast_scale_matches_reference(
     device: DeviceInfo, shape: tuple[int, ...], axis: int, affine: tuple[int, ...]
 ) -> None:
-    """As many elements as a row has, too, may be one for each row."""
+    """A scale with as many elements as a row may still be one per row."""
     rng = np.random.default_rng(5)
     x, scale, bias = (
         np.asarray(rng.standard_normal(s), np.float32) for s in (shape, *[affine] * 2)

@@ -1,4 +1,4 @@
-"""SampleTokens beyond single samples: its distribution, large vocabularies, rows with no token."""
+"""SampleTokens: distribution, large vocabularies, and rows without allowed tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _draw(inputs: tuple[Array | None, ...], device: DeviceInfo) -> tuple[Array, 
 @pytest.mark.parametrize(
     "settings", [{}, {"top_p": 0.8}, {"typical_p": 0.7, "temperature": 2.0}], ids=str
 )
-def test_draws_are_distributed_by_the_weights(settings: dict[str, Any], device: DeviceInfo) -> None:
+def test_sampled_tokens_follow_weight_distribution(
+    settings: dict[str, Any], device: DeviceInfo
+) -> None:
     draws = 20_000
     logits = np.random.default_rng(4).standard_normal(12).astype(np.float32)
     inputs = list(request(np.tile(logits, (draws, 1)), 9, **settings))
@@ -49,7 +51,7 @@ def test_draws_are_distributed_by_the_weights(settings: dict[str, Any], device: 
 
 @DEVICES
 @pytest.mark.parametrize("n", [49_152, 151_936])
-def test_large_vocabularies(n: int, device: DeviceInfo) -> None:
+def test_sampling_from_large_vocabulary_matches_reference(n: int, device: DeviceInfo) -> None:
     if device.caps.simulator:
         pytest.skip("a simulator takes minutes")
     logits = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32) * 3
@@ -67,7 +69,7 @@ def test_large_vocabularies(n: int, device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_sequence_does_not_depend_on_its_batch(device: DeviceInfo) -> None:
+def test_sampled_token_is_independent_of_batch(device: DeviceInfo) -> None:
     logits = np.random.default_rng(5).standard_normal((9, 700)).astype(np.float32)
     inputs = request(logits, 2, top_k=100, top_p=0.9, typical_p=0.8, frequency=0.1)
     token, logprob = _draw(inputs, device)
@@ -78,7 +80,7 @@ def test_a_sequence_does_not_depend_on_its_batch(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_a_row_without_a_token_is_named(temperature: float, device: DeviceInfo) -> None:
+def test_sampling_row_without_tokens_is_refused(temperature: float, device: DeviceInfo) -> None:
     logits = np.zeros((3, 40), np.float32)
     logits[1] = [np.nan, -np.inf] * 20
     inputs = request(logits, temperature=temperature)
@@ -95,7 +97,7 @@ def test_a_row_without_a_token_is_named(temperature: float, device: DeviceInfo) 
 
 
 @DEVICES
-def test_the_best_log_probabilities_are_log_softmax_and_top_k(device: DeviceInfo) -> None:
+def test_top_log_probabilities_match_log_softmax_top_k(device: DeviceInfo) -> None:
     graph = graph_of(
         """
         const %k: int64[1] = [5]

@@ -1,5 +1,5 @@
-"""A product split over k behind what makes its A: another product, or attention, perhaps behind the
-projection that this reads.
+"""Split-k product fused with the producer of its A: another product, or attention with or without
+its projection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def floats(*dims: int) -> Array:
 
 
 class Build:
-    """A graph, and beside it what NumPy makes of its inputs."""
+    """Builds a graph and its NumPy results side by side."""
 
     def __init__(self) -> None:
         self.graph = Graph("g", [], [], [])
@@ -71,7 +71,7 @@ class Build:
         return node.output
 
     def joined(self, heads: Value, residual: Value, stored: DType) -> Value:
-        """norm(heads W + b + residual), W stored as told."""
+        """Returns norm(heads W + b + residual), W in the given dtype."""
         n = int(residual.dims[-1])
         w = self.weight(int(heads.dims[-1]), n, dtype=stored)
         y = self.apply(RESIDUAL, heads, w, self.weight(n), residual)
@@ -90,7 +90,7 @@ def feed_forward(
     keeps_all: bool = False,
     stored: DType = DType.FLOAT32,
 ) -> Build:
-    """norm(gelu(x W + b) V + c + r), W and V stored as told."""
+    """Returns norm(gelu(x W + b) V + c + r), W and V in the given dtype."""
     build = Build()
     x, r = build.given("x", floats(*shape)), build.given("r", floats(*shape[:-1], n))
     w, v = (build.weight(*d, dtype=stored) for d in ((shape[-1], hidden), (hidden, n)))
@@ -110,7 +110,7 @@ def attention(
     mask: Array | None = None,
     stored: DType = DType.FLOAT32,
 ) -> Build:
-    """norm(attention(q, k, v) W + b + r), W stored as told."""
+    """Returns norm(attention(q, k, v) W + b + r), W in the given dtype."""
     build = Build()
     sizes = ((queries, op.num_heads), (keys, op.kv_num_heads), (keys, op.kv_num_heads))
     qkv = [
@@ -131,7 +131,7 @@ def self_attention(
     mask: Array | None = None,
     stored: DType = DType.FLOAT32,
 ) -> Build:
-    """norm(attention(x W + b) V + c + x) for x [*rows, width]; op has the offsets of q, k and v."""
+    """Returns norm(attention(x W + b) V + c + x), x [*rows, width]; op has q, k, v offsets."""
     build = Build()
     x = build.given("x", floats(*rows, width))
     n = op.num_heads * op.head_size + op.kv_num_heads * (op.head_size + op.v_head_size)
@@ -143,7 +143,7 @@ def self_attention(
 
 
 def merged(heads: int, kv_heads: int, size: int, order: str = "qkv") -> FusedAttention:
-    """An attention whose operands lie side by side in one tensor."""
+    """Returns an attention whose operands are adjacent in one tensor."""
     widths = {"q": heads * size, "k": kv_heads * size, "v": kv_heads * size}
     starts = {f"{x}_offset": sum(widths[y] for y in order[: order.index(x)]) for x in order}
     return FusedAttention.plain(heads, size, kv_num_heads=kv_heads, **starts)
@@ -179,7 +179,9 @@ def check(
 @DEVICES
 @pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
 @pytest.mark.parametrize("hidden", [16, 21, 50])
-def test_behind_a_product(device: DeviceInfo, norm: Op, hidden: int) -> None:
+def test_split_product_after_product_matches_reference(
+    device: DeviceInfo, norm: Op, hidden: int
+) -> None:
     for shape, n, launches in (
         ((1, 5), 9, 2),
         ((2, 2, 5), 13, 2),
@@ -193,7 +195,9 @@ def test_behind_a_product(device: DeviceInfo, norm: Op, hidden: int) -> None:
 @DEVICES
 @pytest.mark.parametrize("heads", [(3, 3), (5, 5), (6, 2)], ids=str)
 @pytest.mark.parametrize("size", [4, 5])
-def test_behind_attention(device: DeviceInfo, heads: tuple[int, int], size: int) -> None:
+def test_split_product_after_attention_matches_reference(
+    device: DeviceInfo, heads: tuple[int, int], size: int
+) -> None:
     op = FusedAttention.plain(heads[0], size, kv_num_heads=heads[1])
     for batch, queries, keys in ((1, 1, 4), (1, 9, 9), (2, 5, 3), (3, 1, 7)):
         check(attention(batch, queries, keys, op, 9), device, 2)
@@ -203,7 +207,9 @@ def test_behind_attention(device: DeviceInfo, heads: tuple[int, int], size: int)
 
 @DEVICES
 @pytest.mark.parametrize("op", [merged(3, 3, 4), merged(6, 3, 8, "vqk")], ids=["mha", "gqa"])
-def test_behind_its_projection(device: DeviceInfo, op: FusedAttention) -> None:
+def test_split_product_after_projected_attention_matches_reference(
+    device: DeviceInfo, op: FusedAttention
+) -> None:
     for rows in ((1, 1), (1, 5), (1, 8)):
         check(self_attention(rows, 7, op), device, 2)
     causal = replace(op, is_causal=True)
@@ -220,13 +226,15 @@ def test_behind_its_projection(device: DeviceInfo, op: FusedAttention) -> None:
     [merged(3, 3, 5), merged(4, 1, 4), replace(merged(3, 3, 4), v_offset=12, k_offset=12)],
     ids=["part_of_a_panel", "shared_key", "overlapping"],
 )
-def test_projection_apart(device: DeviceInfo, op: FusedAttention) -> None:
+def test_unfusable_projection_gets_own_launch(device: DeviceInfo, op: FusedAttention) -> None:
     check(self_attention((1, 5), 7, op), device, 3)
 
 
 @DEVICES
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
-def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
+def test_split_product_with_16_bit_weights_matches_reference(
+    device: DeviceInfo, stored: DType
+) -> None:
     op = FusedAttention.plain(5, 4)
     check(feed_forward((7, 5), 21, 9, LayerNormalization(), stored=stored), device, 2)
     check(attention(1, 9, 9, op, 9, stored=stored), device, 2)
@@ -238,7 +246,7 @@ def kernels_of(plan: Plan) -> set[object]:
     return launched.union(*(s.also for s in plan.steps if isinstance(s, Region)))
 
 
-def test_the_steps_say_who_does_the_work() -> None:
+def test_split_product_step_lists_its_nodes() -> None:
     plan = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU)
     (step,) = plan.steps
     assert isinstance(step, Region) and step.variant == "product_product_norm"
@@ -246,7 +254,7 @@ def test_the_steps_say_who_does_the_work() -> None:
     assert [made for _, _, made in step.work()] == [(first,), tuple(others)]
 
 
-def test_work_is_counted_once() -> None:
+def test_split_product_flops_are_counted_once() -> None:
     for rows in (4, 400):
         build = feed_forward((rows, 5), 96, 24, LayerNormalization())
         products = 2 * rows * 96 * (5 + 24)
@@ -254,14 +262,14 @@ def test_work_is_counted_once() -> None:
         assert products < counted < 1.1 * products
 
 
-def test_each_core_makes_one_part() -> None:
+def test_split_product_has_one_part_per_core() -> None:
     for hidden, groups in ((72, 3), (96, 2), (240, 3)):
         plan = planned(feed_forward((4, 5), hidden, 24, LayerNormalization()).graph, CPU)
         assert isinstance(plan.steps[0], DeviceStep)
         assert plan.steps[0].launches[0].global_size == (groups,)
 
 
-def test_new_shapes_compile_nothing() -> None:
+def test_split_product_new_shape_compiles_nothing() -> None:
     products, heads, projected = set[object](), set[object](), set[object]()
     op = FusedAttention.plain(6, 8)
     for rows in (1, 4, 23, 24, 400):
@@ -288,7 +296,7 @@ def test_new_shapes_compile_nothing() -> None:
         ("no_norm", ""),
     ],
 )
-def test_what_stays_apart(change: str, reason: str) -> None:
+def test_products_stay_separate_if_unfusable(change: str, reason: str) -> None:
     build = Build()
     x = build.given("x", floats(4, 5))
     h = build.apply(GELU, x, build.weight(5, 96), build.weight(1))
@@ -312,7 +320,9 @@ def test_what_stays_apart(change: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "hidden", "stack"), [(4, 48, ()), (400, 96, ()), (4, 96, (2,))])
-def test_where_a_split_does_not_pay(rows: int, hidden: int, stack: tuple[int, ...]) -> None:
+def test_unprofitable_split_falls_back_to_product_norm(
+    rows: int, hidden: int, stack: tuple[int, ...]
+) -> None:
     build = Build()
     x, r = build.given("x", floats(rows, 5)), build.given("r", floats(1, 24))
     h = build.apply(GELU, x, build.weight(5, hidden), build.weight(1))
@@ -324,7 +334,7 @@ def test_where_a_split_does_not_pay(rows: int, hidden: int, stack: tuple[int, ..
     assert made == ([["n0"], ["n1", "n2"]] if rows == 400 else [["n0"], ["n1"], ["n2"]])
 
 
-def test_each_launch_moves_what_it_touches() -> None:
+def test_split_product_launch_traffic_is_exact() -> None:
     step = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU).steps[0]
     assert isinstance(step, DeviceStep)
     first, second = (traffic(step.nodes, x) for x in step.launches)

@@ -1,4 +1,4 @@
-"""Ops on text that ONNX's own cases say little of, against ONNX Runtime."""
+"""String ops that ONNX's node tests barely cover, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _agree(model: bytes, *feeds: Array) -> None:
     ],
     ids=str,
 )
-def test_tokenizer(tokens: dict[str, Any]) -> None:
+def test_tokenizer_matches_onnxruntime(tokens: dict[str, Any]) -> None:
     for marked, least in ((0, 1), (1, 1), (1, 2)):
         if least == 1 or (tokens.get("tokenexp") != "." and tokens.get("separators") != [""]):
             model = _tokenizer(mark=marked, mincharnum=least, **tokens)
@@ -78,7 +78,7 @@ def test_tokenizer(tokens: dict[str, Any]) -> None:
         ({"separators": ["("]}, UnsupportedError),
     ],
 )
-def test_tokenizers_that_are_refused(attrs: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_tokenizers_are_refused(attrs: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match="Tokenizer 'n'"):
         clrt.load(_tokenizer(**attrs))
 
@@ -87,15 +87,15 @@ def test_tokenizers_that_are_refused(attrs: dict[str, Any], error: type[Exceptio
 @pytest.mark.parametrize(
     "pattern", [r"\w+", r"\d+", r"[^\w]", "[[:alpha:]]+", "[a[:digit:]-]+", "(?i)É", "a|ab"]
 )
-def test_classes_of_patterns_are_of_ascii(pattern: str) -> None:
+def test_regex_character_classes_are_ascii(pattern: str) -> None:
     texts = np.array(["abc", "é", "12", "١٢", "a-1", "É", "ab", ""], object)
     _agree(_model("RegexFullMatch", "", TensorProto.BOOL, pattern=pattern), texts)
 
 
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 @pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
-def test_case_changes_a_letter_for_a_letter(action: str) -> None:
-    """And accents stay, as in ONNX Runtime with the locale C.UTF-8, which not all systems have."""
+def test_string_normalizer_case_change_is_letter_by_letter(action: str) -> None:
+    """Accents are kept, as in ONNX Runtime with locale C.UTF-8, which not all systems have."""
     texts = np.array(["Straße", "ΣΑΣ", "İ", "ŉ", "e\u0301", "É", "stop", "Stop"], object)
     model = _model(
         "StringNormalizer", "", STRING, case_change_action=action, stopwords=["sTOP", "é"]
@@ -110,8 +110,8 @@ def test_case_changes_a_letter_for_a_letter(action: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
-def test_a_size_that_the_file_tells_wrong() -> None:
-    """As converters of text pipelines write it; ONNX Runtime only warns."""
+def test_wrong_declared_string_shape_is_ignored() -> None:
+    """Converters of text pipelines declare wrong shapes; ONNX Runtime only warns."""
     nodes = [
         helper.make_node("StringNormalizer", ["x"], ["a"], case_change_action="LOWER", locale="C"),
         helper.make_node("Identity", ["a"], ["y"]),

@@ -1,4 +1,4 @@
-"""Rows of a table that is the weight of a product, too, are read where the product reads them."""
+"""Tied embeddings: Gather reads the packed weight of the product."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ops.test_split_product import DEVICES, Build, check, floats, planned
 
 
 def shared(table: tuple[int, int], ids: list[int], stored: DType, axis: int = 0) -> Build:
-    """The rows of a table, and a product with it."""
+    """Returns rows of a table, and a product with the table."""
     build = Build()
     weight = build.weight(*table, dtype=stored)
     indices = build.given("ids", np.array(ids, np.int64))
@@ -27,7 +27,7 @@ def shared(table: tuple[int, int], ids: list[int], stored: DType, axis: int = 0)
 
 @DEVICES
 @pytest.mark.parametrize("stored", [DType.FLOAT32, DType.FLOAT16], ids=str)
-def test_one_weight_serves_both(device: DeviceInfo, stored: DType) -> None:
+def test_tied_embedding_shares_packed_weight(device: DeviceInfo, stored: DType) -> None:
     for table, ids in (((50, 70), [49, 0, -1]), ((24, 300), [-24]), ((5, 1), [1, 4] * 9)):
         build = shared(table, ids, stored)
         check(build, device, 2)
@@ -43,12 +43,12 @@ def test_one_weight_serves_both(device: DeviceInfo, stored: DType) -> None:
 
 
 @DEVICES
-def test_other_axes_have_a_table_of_their_own(device: DeviceInfo) -> None:
+def test_gather_on_other_axis_keeps_own_table(device: DeviceInfo) -> None:
     check(shared((9, 20), [3, -20], DType.FLOAT32, 1), device, 2)
 
 
 @DEVICES
-def test_an_index_outside(device: DeviceInfo) -> None:
+def test_tied_embedding_index_out_of_range_is_refused(device: DeviceInfo) -> None:
     graph = shared((50, 70), [3, 4], DType.FLOAT32).graph
     with clrt.load(graph, device=device, optimize_level=0) as model:
         for index in (50, -51):

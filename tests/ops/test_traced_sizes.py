@@ -1,4 +1,4 @@
-"""Ops plan with traced sizes: what they make of one size serves other ones, too."""
+"""Planning with traced sizes: the plan of one size is valid for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_SAMPLES = 25
 
 
 def sized_graph(sample: Sample) -> tuple[Graph, dict[str, int]] | None:
-    """A graph of one node whose first input has any sizes, and those of the sample.
+    """Returns a one-node graph whose first input has symbolic dims, and the sample's sizes.
 
     None where the node reads elements of it to be planned.
     """
@@ -48,7 +48,7 @@ def sized_graphs() -> Iterator[tuple[str, Graph, dict[str, int]]]:
                 yield cls.name, *found
 
 
-def test_no_op_pins_its_sizes() -> None:
+def test_op_planning_does_not_pin_traced_sizes() -> None:
     pins: dict[str, set[str]] = {}
     traced = 0
     for name, graph, sizes in sized_graphs():

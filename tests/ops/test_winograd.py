@@ -1,4 +1,4 @@
-"""Convolutions that transform their weights as they read them, against the reference."""
+"""Winograd convolutions that transform weights while reading them, against the reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _normal(*shape: int) -> np.ndarray:
         ((1, 2, 0, 1), (1, 13, 11, 16), (24, 16, 3, 3)),
     ],
 )
-def test_agrees_with_the_reference(
+def test_winograd_conv_matches_reference(
     pads: tuple[int, ...],
     image: tuple[int, ...],
     weights: tuple[int, ...],

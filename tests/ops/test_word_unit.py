@@ -1,4 +1,4 @@
-"""Products of many rows by weights of 16 bits, as dots of whole numbers of 16 bits."""
+"""Products of many rows with 16-bit weights, by int16 dot products."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A_ERROR, B_ERROR = 0.5 / 4095, 0.5 / 8191
 
 
 def errors_allowed(a: Array, b: Array) -> Array:
-    """Of each sum of terms, where numbers of A and B are rounded in blocks of K."""
+    """Returns the error bound of each sum, with A and B rounded in blocks of K."""
     k = a.shape[-1]
     bound = np.zeros((a.shape[0], b.shape[-1]))
     for first in range(0, k, BLOCK):
@@ -59,7 +59,7 @@ def plan_of(a: Array, b: Array, caps: DeviceCaps, a_dtype: DType | None) -> Plan
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(9, 17, 1), (8, 50, 64), (19, 33, 100), (40, 200, 65), (33, 16, 128)], ids=str
 )
-def test_errors_are_those_of_levels(
+def test_int16_dot_errors_stay_within_level_rounding(
     device: DeviceInfo, stored: DType, m: int, n: int, k: int
 ) -> None:
     a, b = floats(m, k), floats(k, n).astype(stored.numpy)
@@ -69,7 +69,7 @@ def test_errors_are_those_of_levels(
 
 
 @DEVICES
-def test_no_worse_than_rounding_a_to_float16(device: DeviceInfo) -> None:
+def test_int16_dot_error_is_below_float16_rounding(device: DeviceInfo) -> None:
     a, b = floats(32, 192), (floats(192, 48) * np.float32(0.03)).astype(np.float16)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     halves = a.astype(np.float16).astype(np.float64) @ b.astype(np.float64)
@@ -79,7 +79,7 @@ def test_no_worse_than_rounding_a_to_float16(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("op", [RESIDUAL, GELU], ids=["residual", "gelu"])
-def test_epilogues(device: DeviceInfo, op: FusedMatMul) -> None:
+def test_int16_dot_epilogues_match_reference(device: DeviceInfo, op: FusedMatMul) -> None:
     a, b = floats(12, 70), floats(70, 40).astype(np.float16)
     build = product(a, b, op=op, a_dtype=DType.FLOAT16)
     plan = planned(build.graph, replace(device.caps, compute_units=2), TUNABLES)
@@ -91,8 +91,8 @@ def test_epilogues(device: DeviceInfo, op: FusedMatMul) -> None:
 
 
 @DEVICES
-def test_whole_numbers_are_exact(device: DeviceInfo) -> None:
-    """The largest sums of levels that there are: all products of the largest size, of one sign."""
+def test_int16_dot_of_integers_is_exact(device: DeviceInfo) -> None:
+    """Largest possible sums of levels: all products of maximum magnitude and equal sign."""
     a, b = np.ones((16, BLOCK), np.float32), np.ones((BLOCK, 48), np.float16)
     b[:, ::2] = -1
     np.testing.assert_allclose(run(a, b, device), a @ b.astype(np.float32), rtol=1e-6)
@@ -104,7 +104,7 @@ def test_whole_numbers_are_exact(device: DeviceInfo) -> None:
     [np.inf, -np.inf, np.nan, 1e36, 1e-38, 1e-42, 0.0],
     ids=str,
 )
-def test_numbers_that_have_no_levels(device: DeviceInfo, special: float) -> None:
+def test_int16_dot_handles_inf_nan_and_extreme_values(device: DeviceInfo, special: float) -> None:
     a, b = floats(19, 70), floats(70, 40).astype(np.float16)
     a[3] *= 0
     a[3, 5], a[7] = special, special
@@ -122,7 +122,7 @@ def test_numbers_that_have_no_levels(device: DeviceInfo, special: float) -> None
 
 
 @DEVICES
-def test_weights_that_are_not_finite(device: DeviceInfo) -> None:
+def test_int16_dot_handles_inf_and_nan_weights(device: DeviceInfo) -> None:
     a, b = np.abs(floats(9, 70)), floats(70, 40).astype(np.float16)
     b[3, 5], b[4, 6], b[:, 8] = np.inf, np.nan, 0
     found = run(a, b, device)
@@ -132,8 +132,8 @@ def test_weights_that_are_not_finite(device: DeviceInfo) -> None:
     assert np.all(np.isfinite(np.delete(found, [5, 6], axis=1)))
 
 
-def test_float32_is_not_rounded() -> None:
-    """Neither A that the model has in float32, nor weights in 32 bits."""
+def test_int16_dot_is_not_used_for_float32() -> None:
+    """Neither float32 activations nor 32-bit weights use int16 dots."""
     a, b = floats(64, 128), floats(128, 96)
     assert work_of(plan_of(a, b.astype(np.float16), DOTS, DType.FLOAT16))
     assert not work_of(plan_of(a, b.astype(np.float16), DOTS, None))
@@ -142,7 +142,7 @@ def test_float32_is_not_rounded() -> None:
     assert not work_of(plan_of(a, b.astype(np.float16), without, DType.FLOAT16))
 
 
-def test_few_rows_are_exact_and_new_rows_compile_nothing() -> None:
+def test_int16_dot_needs_32_rows_and_compiles_once() -> None:
     tunables = {"gemm_cpu": {"T_MR": 8, "T_NV": 3, "T_VW": 16}}
     kernels, by_dots = set[object](), []
     for rows in (16, 31, 32, 128, 1000):
