@@ -51,7 +51,7 @@ class _Evaluated:
 
 
 def attributes_of(op: Op) -> dict[str, Any] | None:
-    """The attributes as a user gives them; None for a form that the newest opset does not have."""
+    """Returns the attributes as a user passes them; None for a form that the newest opset lacks."""
     form = op_forms()[op.domain, op.name]
     if op.domain == OWN_DOMAIN:
         return op.attributes
@@ -87,7 +87,7 @@ def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
 
 
 def as_run(op: IrOp, device: DeviceInfo) -> IrOp:
-    """The op that a device runs in the place of another: see RoundActivations."""
+    """Returns the op that a device runs instead of another: see RoundActivations."""
     if isinstance(op, QuantizedMatMul) and device.caps.int8_dot_isa:
         return replace(op, a_bits=ROUNDED_BITS)
     return op
@@ -115,7 +115,7 @@ def compare(sample: Sample, attributes: dict[str, Any], device: DeviceInfo) -> N
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Functions compute by the references, without a device."""
+    """Makes functions compute with the references, without a device."""
     calls.clear_cache()
     monkeypatch.setattr(calls, "load", _Evaluated)
     yield
@@ -126,8 +126,8 @@ CALLED = [cls for cls in CLASSES if calls_of(cls)]
 
 
 @pytest.mark.parametrize("cls", CALLED, ids=lambda c: f"{c.domain}.{c.name}")
-def test_samples_give_what_references_do(cls: type[Op], on_host: None) -> None:
-    """Without a device: what is between the call and the graph, for some samples of each op."""
+def test_function_calls_match_references(cls: type[Op], on_host: None) -> None:
+    """Checks the conversion of calls to graphs, without a device, for some samples of each op."""
     found = calls_of(cls)
     for sample, attributes in found[:: max(1, len(found) // MOST_SAMPLES)]:
         compare(sample, attributes, quick_device())
@@ -136,14 +136,14 @@ def test_samples_give_what_references_do(cls: type[Op], on_host: None) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 @pytest.mark.parametrize("cls", CALLED, ids=lambda c: f"{c.domain}.{c.name}")
-def test_samples_run_on_a_device(cls: type[Op]) -> None:
+def test_function_calls_run_on_device(cls: type[Op]) -> None:
     for sample, attributes in calls_of(cls)[:MOST_SAMPLES]:
         run = replace(sample, op=as_run(sample.op, quick_device()))
         compare(run, attributes, quick_device())
 
 
-def test_each_op_of_the_registry_is_a_function() -> None:
-    """Each with samples is called, but for those that draw; the others are there."""
+def test_every_registry_op_is_a_function() -> None:
+    """Every op with samples is called, except random ops; the others exist as functions."""
     listed = {(d, n) for d in ("", *DOMAINS.values()) for n in names_in(d)}
     assert set(REGISTRY.classes) - listed == {("", n) for n in CONTROL_FLOW}
     assert imported_ops() - listed == {k for k in imported_ops() if k[0] == NCHWC}
@@ -153,8 +153,8 @@ def test_each_op_of_the_registry_is_a_function() -> None:
 
 
 @pytest.mark.slow
-def test_onnx_node_tests(on_host: None) -> None:
-    """ONNX's own cases, of the ops whose newest form they have, without a device."""
+def test_onnx_node_tests_pass_by_function_calls(on_host: None) -> None:
+    """ONNX's node tests of the newest version of each op, without a device."""
     run, wrong = 0, []
     for case in onnx_tests():
         node = case.model.graph.node[0]

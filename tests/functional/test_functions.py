@@ -1,4 +1,4 @@
-"""Functions as users call them: on arrays, numbers and tensors, under both kinds of names."""
+"""`clrt.functional` calls on arrays, scalars and tensors, by ONNX and by common names."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CASES: list[tuple[str, Callable[..., Any], tuple[Array, ...], str]] = [
 
 
 def _by_onnx_runtime(inputs: tuple[Array, ...], text: str) -> Array:
-    """What ONNX Runtime makes of a body."""
+    """Returns ONNX Runtime's result of a graph body."""
     names = "abcdefgh"[: len(inputs)]
     types = {"float32": "float", "int64": "int64"}
     declared = ", ".join(
@@ -124,7 +124,7 @@ def _without_output_shape(model: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("function", "inputs", "text"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_friendly_functions(
+def test_common_functions_match_onnxruntime(
     function: Callable[..., Any], inputs: tuple[Array, ...], text: str
 ) -> None:
     expected = _by_onnx_runtime(inputs, text)
@@ -144,7 +144,7 @@ def _attention(q: Array, k: Array, v: Array, hidden: Array, scale: float) -> Arr
     return np.asarray(weights / weights.sum(-1, keepdims=True) @ v)
 
 
-def test_attention() -> None:
+def test_attention_masks_and_scale_match_numpy() -> None:
     q, k, v = (t.astype(np.float64) for t in (QUERY, KEY, VALUE))
     behind = np.triu(np.ones((5, 7), bool), 1)
     some = np.zeros((2, 1, 1, 7), bool)
@@ -167,7 +167,7 @@ def test_attention() -> None:
     np.testing.assert_allclose(shared, expected, atol=2e-6)
 
 
-def test_norms_without_weights() -> None:
+def test_norms_without_weights_match_numpy() -> None:
     x = X.astype(np.float64)
     centred = x - x.mean((1, 2), keepdims=True)
     expected = centred / np.sqrt((centred**2).mean((1, 2), keepdims=True) + 1e-5)
@@ -181,7 +181,7 @@ def test_norms_without_weights() -> None:
     np.testing.assert_allclose(found, parts.reshape(2, 6, 4), atol=1e-5)
 
 
-def test_numbers_and_lists_take_the_dtype_beside_them() -> None:
+def test_scalars_and_lists_take_dtype_of_array_operand() -> None:
     for dtype in (np.float32, np.float16, np.int32, np.uint8):
         found = F.Mul(np.array([1, 2], dtype), 3)
         assert found.dtype == dtype
@@ -199,7 +199,7 @@ def test_numbers_and_lists_take_the_dtype_beside_them() -> None:
             F.Add(np.array([1], np.uint8), wrong)
 
 
-def test_text_sequences_and_maps() -> None:
+def test_strings_sequences_and_maps_are_supported() -> None:
     assert F.StringConcat(["a", "b"], np.array(["c", "d"], object)).tolist() == ["ac", "bd"]
     both = F.SequenceConstruct(X, X[:1])
     assert [x.shape for x in both] == [(2, 5, 8), (1, 5, 8)]
@@ -209,7 +209,7 @@ def test_text_sequences_and_maps() -> None:
     assert np.asarray(weights).reshape(-1).tolist() == [1, 0, 2]
 
 
-def test_outputs_are_those_that_the_op_always_has_or_as_many_as_asked_for() -> None:
+def test_output_count_is_required_outputs_or_outputs_argument() -> None:
     values, places = F.TopK(X, 2)
     assert (values.shape, places.dtype) == ((2, 5, 2), np.int64)
     normal, mean = F.LayerNormalization(X, np.ones(8, np.float32), outputs=2)
@@ -224,7 +224,7 @@ def test_outputs_are_those_that_the_op_always_has_or_as_many_as_asked_for() -> N
         F.Split(X)
 
 
-def test_a_result_lies_where_an_input_does() -> None:
+def test_device_input_gives_device_output() -> None:
     there = clrt.tensor(X, device=DEVICE)
     for found in (F.Add(there, X), F.Add(X, there), F.Add(there, 1), F.Shape(there)):
         assert isinstance(found, clrt.DeviceTensor)
@@ -237,7 +237,7 @@ def test_a_result_lies_where_an_input_does() -> None:
     assert all(isinstance(x, clrt.DeviceTensor) for x in F.SequenceConstruct(there, there))
 
 
-def test_a_call_has_one_device() -> None:
+def test_tensors_on_two_devices_are_refused() -> None:
     others = [d.index for d in all_devices() if d.index != DEVICE]
     assert isinstance(F.relu(X, device=DEVICE), np.ndarray)
     for other in others:
@@ -249,7 +249,7 @@ def test_a_call_has_one_device() -> None:
             F.Abs(there, device=other)
 
 
-def test_a_new_shape_makes_no_new_model() -> None:
+def test_new_shape_reuses_cached_model() -> None:
     for rows in (3, 4, 5, 7, 11):
         x = _x(rows, 16)
         np.testing.assert_allclose(F.softmax(x).sum(-1), 1, atol=1e-6)
@@ -263,7 +263,7 @@ def test_a_new_shape_makes_no_new_model() -> None:
     assert len(calls._MODELS) == 7
 
 
-def test_models_are_bounded_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_cache_is_bounded_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_MODELS", calls.RecentlyUsed(3))
     for k in range(1, 9):
         assert F.Pow(2.0, float(k)).item() == 2**k
@@ -273,7 +273,7 @@ def test_models_are_bounded_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls._MODELS) == 0
 
 
-def test_threads_may_call_at_once() -> None:
+def test_concurrent_calls_give_correct_results() -> None:
     inputs = [_x(2 + k % 5, 8) for k in range(60)]
     with ThreadPoolExecutor(6) as pool:
         results = pool.map(lambda x: F.linear(x, WEIGHT, BIAS), inputs)
@@ -281,7 +281,7 @@ def test_threads_may_call_at_once() -> None:
             np.testing.assert_allclose(found, x @ WEIGHT.T + BIAS, atol=1e-5)
 
 
-def test_other_domains_have_their_names() -> None:
+def test_microsoft_and_ml_ops_have_namespaces() -> None:
     expected = F.gelu(X + X[0, 0])
     np.testing.assert_allclose(F.microsoft.BiasGelu(X, X[0, 0]), expected, atol=1e-6)
     np.testing.assert_array_equal(F.microsoft.Trilu(X[0], 1), np.triu(X[0], 1))
@@ -291,7 +291,7 @@ def test_other_domains_have_their_names() -> None:
     assert "LinearClassifier" in dir(F.ml)
 
 
-def test_functions_tell_what_they_take() -> None:
+def test_signatures_and_docstrings_describe_inputs() -> None:
     assert str(inspect.signature(F.Softmax)) == "(input, *, axis=-1, outputs=None, device=None)"
     assert list(inspect.signature(F.Concat).parameters) == ["inputs", "axis", "outputs", "device"]
     text = inspect.getdoc(F.LayerNormalization) or ""
@@ -303,7 +303,7 @@ def test_functions_tell_what_they_take() -> None:
     np.testing.assert_array_equal(F.Add(A=X, B=1.0), X + 1)
 
 
-def test_usual_names_are_documented() -> None:
+def test_common_functions_have_docstrings() -> None:
     for name in common.__all__:
         assert inspect.getdoc(getattr(F, name)), name
 
@@ -340,7 +340,7 @@ def test_usual_names_are_documented() -> None:
         ),
     ],
 )  # fmt: skip
-def test_errors_say_what_is_wrong(
+def test_call_errors_name_argument_and_suggestion(
     call: Callable[[], Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

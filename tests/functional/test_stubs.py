@@ -1,4 +1,4 @@
-"""What type checkers are told of `clrt.functional` is what the functions do."""
+"""Type stubs of `clrt.functional` match the functions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ F.microsoft.BiasGelu(x, x)
 """
 
 
-def test_the_stubs_are_those_of_the_ops() -> None:
+def test_stub_file_matches_ops() -> None:
     assert TARGET.read_text("utf-8") == stub(), "run tools/functional_stubs.py"
 
 
 @pytest.mark.slow
-def test_a_type_checker_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_mypy_reveals_types_and_rejects_wrong_calls(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(USE)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "use.py")],
