@@ -1,4 +1,4 @@
-"""The second part of a model as the body of a loop of one turn, which reads what is around it."""
+"""Moves the second part of a model into a one-iteration loop that captures outer values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 
 def in_a_loop(model: onnx.ModelProto, before: int) -> onnx.ModelProto:
-    """A model of the same outputs, whose nodes but the first ones are in a loop."""
+    """Returns an equivalent model whose nodes from index `before` on run in a loop."""
     graph = model.graph
     outside, inside = graph.node[:before], graph.node[before:]
     made = {name for node in inside for name in node.output}
@@ -47,5 +47,5 @@ def in_a_loop(model: onnx.ModelProto, before: int) -> onnx.ModelProto:
 
 
 def _open(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """An output of the same dtype, without a shape."""
+    """Returns an output of the same dtype, without a shape."""
     return helper.make_tensor_value_info(name, info.type.tensor_type.elem_type, None)

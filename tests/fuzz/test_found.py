@@ -1,4 +1,4 @@
-"""Graphs that random testing found wrong once."""
+"""Regression tests: graphs that random testing once found to give wrong results."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ graph "g" (%x: float32[2,0]) {
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("name", FOUND)
-def test_found(name: str, device: DeviceInfo) -> None:
+def test_past_fuzz_failure_matches_reference(name: str, device: DeviceInfo) -> None:
     graph = parse_graph(FOUND[name], REGISTRY)
     infer_types(graph)
     rng = np.random.default_rng(1)

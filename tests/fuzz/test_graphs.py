@@ -1,4 +1,4 @@
-"""Random graphs: optimised on the device against the NumPy reference of the graph as it was."""
+"""Random graphs: optimized on the device, against the NumPy reference of the original graph."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ _SETTINGS = settings(
 @SWEEP
 @given(case=graphs())
 @_SETTINGS
-def test_random_graphs(case: Case, device: DeviceInfo) -> None:
+def test_random_graph_matches_reference(case: Case, device: DeviceInfo) -> None:
     check(case.graph, case.feeds, device)
 
 
 @SWEEP
 @given(case=graphs(), cut=st.integers(0, 2**16))
 @_SETTINGS
-def test_bodies_that_read_what_is_around_them(case: Case, cut: int, device: DeviceInfo) -> None:
+def test_random_loop_body_matches_reference(case: Case, cut: int, device: DeviceInfo) -> None:
     try:
         proto = export_model(case.graph)
     except UnsupportedError:  # ONNX does not have every form of an op that the IR has
@@ -128,7 +128,7 @@ def test_bodies_that_read_what_is_around_them(case: Case, cut: int, device: Devi
     check(case.graph, case.feeds, device, model)
 
 
-def test_a_wrong_result_is_found() -> None:
+def test_comparison_detects_wrong_result() -> None:
     x = np.ones(4, np.float32)
     with pytest.raises(AssertionError, match="y:"):
         _compare(x + 1e-3, x, [x, x], "y")
