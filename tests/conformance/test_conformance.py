@@ -1,4 +1,4 @@
-"""ONNX's backend suite on every device; what is not expected to pass stands in expected.toml."""
+"""ONNX's backend suite on every device; expected failures are listed in expected.toml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESULTS: dict[int, Results] = {}
 
 @SWEEP
 @pytest.mark.parametrize("name", cases())
-def test_case(name: str, device: DeviceInfo) -> None:
+def test_onnx_backend_case_has_expected_outcome(name: str, device: DeviceInfo) -> None:
     outcome = run_case(cases()[name], device)
     _RESULTS.setdefault(device.index, {})[name] = outcome
     entry = _FAILING.get(name, {})
@@ -37,14 +37,14 @@ def test_case(name: str, device: DeviceInfo) -> None:
         assert not outcome.passed, f"passes now: take it out of {EXPECTED.name} ({expected})"
 
 
-def test_expectations_name_cases_and_give_reasons() -> None:
+def test_expected_failures_name_cases_and_reasons() -> None:
     assert not _FAILING.keys() - cases().keys()
     assert all(entry and all(entry.values()) for entry in _FAILING.values())
 
 
 @SWEEP
-def test_the_device_does_the_work(device: DeviceInfo) -> None:
-    """Runs behind the cases; writes the report where all of them ran on the first device."""
+def test_most_numeric_cases_run_on_device(device: DeviceInfo) -> None:
+    """Runs after the cases; writes the report if all of them ran on the first device."""
     results = _RESULTS.get(device.index, {})
     if len(results) < len(cases()):
         pytest.skip("only some of the cases ran")
