@@ -1,4 +1,4 @@
-"""The frozen program where there is no Python, no PATH, no network and an empty home.
+"""Frozen search program without Python, PATH or network, and with an empty home folder.
 
 `make test-search-app` runs this, on a display of its own.
 """
@@ -91,7 +91,7 @@ def embedded(root: Path) -> int:
     return counts.passages - counts.left
 
 
-def test_start_kill_and_go_on(
+def test_frozen_program_resumes_after_kill(
     bare_root: Path, start: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     begin = time.monotonic()

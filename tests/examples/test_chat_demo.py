@@ -1,4 +1,4 @@
-"""The toy of the chat example: its gradients, its training, and chats with it."""
+"""Toy model of the chat example: gradients, training, and chats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = {"hidden": 48, "heads": 2, "intermediate": 96}
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy that knows a few facts."""
+    """Trains a toy model on a few facts."""
     tokenizer = make_tokenizer(TAUGHT, 300)
     sizes = Geometry(tokenizer.get_vocab_size(), **SMALL)
     losses: list[float] = []
@@ -33,7 +33,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_gradients_are_those_of_differences() -> None:
+def test_gradients_match_finite_differences() -> None:
     rng = np.random.default_rng(0)
     sizes = Geometry(11, hidden=8, layers=2, heads=2, intermediate=12, window=4)
     weights = new_weights(sizes, rng, np.float64)
@@ -56,8 +56,8 @@ def test_gradients_are_those_of_differences() -> None:
         assert run.gradients[name][place] == pytest.approx(slope, rel=1e-5), name
 
 
-def test_it_says_what_it_was_taught(toy: Path) -> None:
-    """clrt computes what NumPy trained: each answer comes back, in a chat of several turns too."""
+def test_trained_model_answers_taught_questions(toy: Path) -> None:
+    """clrt runs the model that NumPy trained; each answer is returned in a multi-turn chat."""
     with TextGenerator(toy, device=quick_device(), context=512) as generator:
         chat = generator.chat()
         for fact in TAUGHT:
@@ -72,7 +72,7 @@ def test_training_is_repeatable() -> None:
     assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
-def test_the_texts_are_python_s_own() -> None:
+def test_training_texts_come_from_python_docs() -> None:
     found = "\n".join(lines(facts()))
     assert (
         "Beautiful is better than ugly." in found and "Read/write/investigate CSV files." in found

@@ -1,4 +1,4 @@
-"""Files of each kind to text, and what is said of those that are none."""
+"""Text extraction from files of each kind, and errors for unreadable files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def text_of(folder: Path, name: str, data: bytes) -> str:
         ("", "utf-8"),
     ],
 )
-def test_text_of_any_encoding(tmp_path: Path, text: str, encoding: str) -> None:
+def test_text_encoding_is_detected(tmp_path: Path, text: str, encoding: str) -> None:
     assert text_of(tmp_path, "a.txt", text.encode(encoding)) == text
 
 
-def test_a_wrong_byte_costs_one_letter(tmp_path: Path) -> None:
+def test_invalid_byte_loses_one_letter(tmp_path: Path) -> None:
     data = bytearray(RUSSIAN.encode())
     data[101] = 0xFF
     read = text_of(tmp_path, "a.txt", bytes(data))
@@ -52,12 +52,12 @@ def test_a_wrong_byte_costs_one_letter(tmp_path: Path) -> None:
     assert 1 <= read.count("�") <= 2
 
 
-def test_line_ends_are_newlines(tmp_path: Path) -> None:
+def test_line_ends_become_newlines(tmp_path: Path) -> None:
     read = text_of(tmp_path, "a.md", "a\r\nb\rc\u2028d\x85e\n".encode())
     assert read == "a\nb\nc\nd\ne\n"
 
 
-def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
+def test_html_extracts_visible_text(tmp_path: Path) -> None:
     page = (
         "<html><head><title>The title</title><style>p{}</style></head><body><script>no()</script>"
         "<h1>Head</h1><p>One <b>bo</b>ld\n line &amp; more<br>next<ul><li>a<li>b</ul>"
@@ -69,12 +69,12 @@ def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
     ]
 
 
-def test_html_names_its_encoding(tmp_path: Path) -> None:
+def test_html_meta_charset_is_used(tmp_path: Path) -> None:
     page = '<meta http-equiv="Content-Type" content="text/html; charset=windows-1251"><p>Да</p>'
     assert text_of(tmp_path, "a.htm", page.encode("cp1251")) == "Да"
 
 
-def test_pdf_pages_are_apart(tmp_path: Path) -> None:
+def test_pdf_pages_are_separated_by_form_feeds(tmp_path: Path) -> None:
     assert text_of(tmp_path, "a.pdf", pdf("First page.", "Second page.")).split("\f") == [
         "First page.",
         "Second page.",
@@ -94,12 +94,12 @@ def test_pdf_pages_are_apart(tmp_path: Path) -> None:
         ("h.txt", b"\x7fELF" + random.Random(1).randbytes(5000), "no text"),
     ],
 )
-def test_what_is_no_text(tmp_path: Path, name: str, data: bytes, said: str) -> None:
+def test_files_without_text_are_refused(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     with pytest.raises(ProblemError, match=said):
         text_of(tmp_path, name, data)
 
 
-def test_protected_pdf(tmp_path: Path) -> None:
+def test_password_protected_pdf_is_refused(tmp_path: Path) -> None:
     from pypdf import PdfReader, PdfWriter
 
     (tmp_path / "plain.pdf").write_bytes(pdf("Secret."))
@@ -110,7 +110,9 @@ def test_protected_pdf(tmp_path: Path) -> None:
         extract(tmp_path / "locked.pdf")
 
 
-def test_huge_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_size_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt"
     with path.open("wb") as file:
         os.truncate(file.fileno(), extraction.MOST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The index follows its folder, whatever lies there and whatever ends the program."""
+"""Search index: updates from its folder, bad files, cancellation, and recovery from kills."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rig
 
 
 class InProcess(FileReader):
-    """Reads without a process of its own, where the process is not what is tested."""
+    """Reads files in this process, for tests that do not test the reader process."""
 
     def read(self, path: Path, cancelled: object = None) -> str | None:
         return extraction.extract(path)
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def update(store: Store, folder: Path) -> list[str]:
-    """Indexes, and gives the texts that were embedded."""
+    """Updates the index; returns the embedded texts."""
     embedded: list[str] = []
 
     def noted(texts: Sequence[str]) -> FloatArray:
@@ -64,7 +64,7 @@ def found(store: Store, query: str) -> str:
     return find(store, encode([query])[0])[0].path
 
 
-def test_each_kind_of_file_is_found(store: Store, folder: Path) -> None:
+def test_search_finds_text_markdown_html_and_pdf(store: Store, folder: Path) -> None:
     with FileReader() as reader:
         assert update_index(store, folder, encode, reader=reader)
     assert store.stamps().keys() == {str(Path(name)) for name in TEXTS}
@@ -81,7 +81,7 @@ def test_each_kind_of_file_is_found(store: Store, folder: Path) -> None:
     assert text is not None and text[span.start : span.end] == result.best.text
 
 
-def test_pages_are_counted(store: Store, tmp_path: Path) -> None:
+def test_passages_have_pdf_page_numbers(store: Store, tmp_path: Path) -> None:
     lines = [
         f"Page {k}. " + "Each page has so many words that it fills one passage. " * 8
         for k in range(1, 4)
@@ -91,7 +91,7 @@ def test_pages_are_counted(store: Store, tmp_path: Path) -> None:
     assert len(hits) == 3 and all(h.text.startswith(f"Page {h.page}.") for h in hits)
 
 
-def test_only_what_changed_is_embedded(store: Store, folder: Path) -> None:
+def test_only_changed_files_are_embedded(store: Store, folder: Path) -> None:
     assert len(update(store, folder)) == len(TEXTS)
     assert update(store, folder) == []
     touch_later(folder / "otters.txt", "Seals bark at gulls.")
@@ -108,7 +108,9 @@ def test_only_what_changed_is_embedded(store: Store, folder: Path) -> None:
 
 
 @needs_links
-def test_bad_files_are_listed(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_listed_as_problems(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(extraction, "MOST_BYTES", 3000)
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
     (folder / "junk.txt").write_bytes(bytes(range(256)) * 8)
@@ -133,7 +135,7 @@ def test_bad_files_are_listed(store: Store, folder: Path, monkeypatch: pytest.Mo
 
 
 @needs_links
-def test_folders_that_cannot_be_listed_keep_their_files(
+def test_unlistable_folder_keeps_indexed_files(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update(store, folder)
@@ -152,7 +154,7 @@ def test_folders_that_cannot_be_listed_keep_their_files(
     assert update(store, folder) == [] and store.problems() == {}
 
 
-def test_a_folder_that_is_gone_costs_nothing(store: Store, folder: Path) -> None:
+def test_missing_folder_keeps_index(store: Store, folder: Path) -> None:
     update(store, folder)
     folder.rename(folder.with_name("elsewhere"))
     with pytest.raises(OSError, match="No such file"):
@@ -160,7 +162,7 @@ def test_a_folder_that_is_gone_costs_nothing(store: Store, folder: Path) -> None
     assert store.counts().files == len(TEXTS)
 
 
-def test_files_that_vanish_meanwhile(store: Store, folder: Path) -> None:
+def test_file_deleted_during_update_is_dropped(store: Store, folder: Path) -> None:
     class Vanishing(InProcess):
         def read(self, path: Path, cancelled: object = None) -> str | None:
             path.unlink()
@@ -172,7 +174,7 @@ def test_files_that_vanish_meanwhile(store: Store, folder: Path) -> None:
     assert "otters.txt" not in store.stamps() and store.problems() == {}
 
 
-def test_a_file_that_hangs_its_parser(folder: Path) -> None:
+def test_hanging_file_times_out(folder: Path) -> None:
     if sys.platform == "win32":
         pytest.skip("no named pipes as files")
     os.mkfifo(folder / "pipe.txt")
@@ -189,7 +191,7 @@ def test_a_file_that_hangs_its_parser(folder: Path) -> None:
         assert time.monotonic() - start < 0.25
 
 
-def test_cancel_and_go_on(store: Store, tmp_path: Path) -> None:
+def test_cancelled_update_resumes(store: Store, tmp_path: Path) -> None:
     folder = write_numbered(tmp_path / "many", 100)
     seen: list[Progress] = []
 
@@ -209,7 +211,7 @@ def test_cancel_and_go_on(store: Store, tmp_path: Path) -> None:
     assert found(store, "w77x text 77") == "0077.txt"
 
 
-def test_another_model_embeds_anew(store: Store, folder: Path) -> None:
+def test_other_model_embeds_all_passages_again(store: Store, folder: Path) -> None:
     update(store, folder)
     store.accept_model(encode(["probe"])[0])
     assert store.counts().left == 0
@@ -222,7 +224,7 @@ def test_another_model_embeds_anew(store: Store, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["junk", "middle", "format"])
-def test_a_damaged_index_is_put_aside(tmp_path: Path, folder: Path, damage: str) -> None:
+def test_damaged_index_is_replaced(tmp_path: Path, folder: Path, damage: str) -> None:
     file = tmp_path / "index.sqlite"
     with Store(file) as store:
         store.accept_model(encode(["probe"])[0])
@@ -262,7 +264,7 @@ if __name__ == "__main__":
 """
 
 
-def test_kill_in_the_middle(tmp_path: Path) -> None:
+def test_killed_update_resumes_without_duplicates(tmp_path: Path) -> None:
     folder = write_numbered(tmp_path / "many", 400)
     file, program = tmp_path / "index.sqlite", tmp_path / "slow.py"
     program.write_text(_SLOW)
@@ -291,7 +293,7 @@ def test_kill_in_the_middle(tmp_path: Path) -> None:
         assert hits == {f"{k:04}.txt" for k in range(400)}
 
 
-def test_scan_order_and_suffixes(folder: Path) -> None:
+def test_scan_sorts_files_and_ignores_suffix_case(folder: Path) -> None:
     (folder / "UPPER.TXT").write_text("x")
     assert [e.path for e in scan(folder)] == [
         *("UPPER.TXT", "otters.txt", "tide.pdf"),

@@ -1,4 +1,4 @@
-"""Passages hold all of a text, in order, and the model reads them whole."""
+"""Passages cover a text in order, and fit the model's token limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join) | st.text(max_size=300))
-def test_passages_hold_the_whole_text(text: str) -> None:
+def test_passages_cover_whole_text_in_order(text: str) -> None:
     spans = split_passages(text)
     parts = [text[s.start : s.end] for s in spans]
     assert all(a.end <= b.start for a, b in pairwise(spans))
@@ -38,7 +38,7 @@ def test_passages_hold_the_whole_text(text: str) -> None:
     assert all(count_tokens(part) <= MOST_TOKENS for part in parts)
 
 
-def test_passages_are_sentences_and_paragraphs() -> None:
+def test_passages_end_at_sentences_and_paragraphs() -> None:
     long = "This sentence has about a dozen words, which is what most of them have. "
     text = f"{long * 5}\n\nA new paragraph begins. It goes on.\n\n{long * 20}"
     parts = [text[s.start : s.end] for s in split_passages(text)]
@@ -47,7 +47,7 @@ def test_passages_are_sentences_and_paragraphs() -> None:
     assert all(part.endswith((".", "!")) for part in parts)
 
 
-def test_the_model_reads_passages_whole() -> None:
+def test_passages_fit_model_token_limit() -> None:
     tokenizer = Tokenizer.from_file(str(find_model("all-MiniLM-L6-v2") / "tokenizer.json"))
     tokenizer.no_truncation()
     code = json.dumps({f"key_{k}": [k * 1.5, None, f"a{k:x}b"] for k in range(200)})

@@ -1,4 +1,4 @@
-"""With its model the program finds what is meant, not what is written."""
+"""Search with the real model: results by meaning, scores, and highlights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encoder() -> Iterator[Encoder]:
     made.close()
 
 
-def test_what_is_meant_is_found(encoder: Encoder, tmp_path: Path) -> None:
+def test_search_finds_text_by_meaning(encoder: Encoder, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts")
     with Store(tmp_path / "index.sqlite") as store:
         store.accept_model(encoder.probe)
@@ -40,7 +40,7 @@ def test_what_is_meant_is_found(encoder: Encoder, tmp_path: Path) -> None:
         assert find(store, encoder.encode_query("javascript closures"))[:1] == []
 
 
-def test_scores_are_those_of_the_encoder(encoder: Encoder, tmp_path: Path) -> None:
+def test_scores_match_sentence_encoder(encoder: Encoder, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts")
     with Store(tmp_path / "index.sqlite") as store:
         store.accept_model(encoder.probe)
@@ -53,7 +53,9 @@ def test_scores_are_those_of_the_encoder(encoder: Encoder, tmp_path: Path) -> No
     np.testing.assert_allclose([hit.score for hit in hits], expected, atol=1e-4)
 
 
-def test_a_model_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_file_beside_program_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_encoder() == DEFAULT_MODEL
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "search"))
@@ -62,7 +64,7 @@ def test_a_model_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_encoder() == tmp_path / "mini.clrt"
 
 
-def test_words_of_the_query_are_marked() -> None:
+def test_query_words_are_highlighted() -> None:
     text = "Bakers baked; the bakery sells Bread, not gold."
     words = [text[s.start : s.end] for s in words_of("What do bakers of bread sell?", text)]
     assert words == ["Bakers", "baked", "bakery", "sells", "Bread"]

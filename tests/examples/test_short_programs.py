@@ -1,4 +1,4 @@
-"""The short programs run as a reader of their folder would run them."""
+"""Short example programs, run from the command line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_own_op_becomes_one_kernel() -> None:
     assert "1 node, 1 kernel launch, 0 nodes on the host" in printed
 
 
-def test_async_program_serves_beside_its_loop() -> None:
+def test_async_app_serves_while_event_loop_runs() -> None:
     printed = _run("examples/async_app.py", str(find_model("all-MiniLM-L6-v2")), "--device", "cpu")
     assert "8 requests" in printed
     assert int(printed.split()[-2]) > 0  # ticks of the clock
 
 
-def test_each_example_has_a_row() -> None:
+def test_readme_lists_every_example() -> None:
     text = (ROOT / "examples" / "README.md").read_text("utf-8")
     entries = [p.name for p in (ROOT / "examples").iterdir() if p.name[0] not in "_."]
     assert not [name for name in entries if name != "README.md" and f"`{name}" not in text]

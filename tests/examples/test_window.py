@@ -1,4 +1,4 @@
-"""The window, driven as its user does: by keys and clicks.
+"""Search window, driven by keys and clicks.
 
 Without a display it is drawn into memory; `make test-search` runs it on one.
 """
@@ -50,7 +50,7 @@ Start = Callable[..., MainWindow]
 
 
 class Lasting(Encoder):
-    """One model for all windows; it counts what it embeds."""
+    """One model for all windows; counts embedded passages."""
 
     passages = 0
 
@@ -63,7 +63,7 @@ class Lasting(Encoder):
 
 
 class Opened(QObject):
-    """Stands for the desktop: notes what it is asked to open."""
+    """Replaces the desktop: records the files it is asked to open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def app() -> QApplication:
 
 @pytest.fixture
 def start(tmp_path: Path, app: QApplication, encoder: Lasting) -> Iterator[Start]:
-    """Starts the program; all its starts have one place for what they keep."""
+    """Starts the program; all starts share one data folder."""
     data = tmp_path / "data"
     started: list[MainWindow] = []
 
@@ -152,7 +152,7 @@ def search(window: MainWindow, query: str) -> None:
 
 
 def viewed(window: MainWindow) -> str:
-    """The file whose text is shown, where it is the one that is chosen."""
+    """Returns the shown file if it is the chosen one."""
     shown = window.viewer.result
     return shown.path if shown is not None and shown is window_result(window) else ""
 
@@ -162,7 +162,7 @@ def window_result(window: MainWindow):  # type: ignore[no-untyped-def]
 
 
 def picture(widget: QWidget, name: str) -> None:
-    """A screenshot, where they are asked for."""
+    """Takes a screenshot if requested."""
     if folder := os.environ.get("CLRT_SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         assert widget.grab().save(str(Path(folder) / f"{name}.png"))
@@ -172,7 +172,7 @@ def button(widget: QWidget, text: str) -> QPushButton:
     return next(b for b in widget.findChildren(QPushButton) if b.text() == text)
 
 
-def test_choose_search_and_open(
+def test_folder_choice_search_and_open_work(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_texts(
@@ -216,7 +216,7 @@ def test_choose_search_and_open(
     picture(window, "3-nothing")
 
 
-def test_the_passage_is_scrolled_to(
+def test_viewer_scrolls_to_found_passage(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filler = [f"Bond prices fell again on day {k}, and traders sold.\n\n" * 3 for k in range(200)]
@@ -237,7 +237,7 @@ def test_the_passage_is_scrolled_to(
     assert edit.viewport().rect().contains(shown.center())
 
 
-def test_cancel_and_continue(
+def test_cancelled_indexing_continues_and_window_stays_responsive(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: Lasting
 ) -> None:
     folder = write_numbered(tmp_path / "texts", 400)
@@ -265,7 +265,7 @@ def test_cancel_and_continue(
     assert max(gaps) < 0.5, "the window was blocked"
 
 
-def test_a_restart_keeps_the_index(
+def test_restart_keeps_index(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: Lasting
 ) -> None:
     folder = write_texts(tmp_path / "texts")
@@ -285,7 +285,7 @@ def test_a_restart_keeps_the_index(
     assert encoder.passages == before + 1
 
 
-def test_killed_while_indexing(
+def test_killed_indexing_resumes(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: Lasting
 ) -> None:
     folder, data = write_numbered(tmp_path / "texts", 300), tmp_path / "data"
@@ -317,7 +317,7 @@ def test_killed_while_indexing(
     assert window.files_label.text() == "300 files, 300 passages"
 
 
-def test_bad_files_are_listed(
+def test_unreadable_files_are_listed_in_dialog(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_texts(tmp_path / "texts")
@@ -335,7 +335,7 @@ def test_bad_files_are_listed(
     assert [item.text() for item in items if item] == ["broken.pdf", "junk.txt"]
 
 
-def test_a_model_that_is_missing(start: Start, tmp_path: Path) -> None:
+def test_missing_model_is_shown(start: Start, tmp_path: Path) -> None:
     window = start(lambda: Encoder(tmp_path / "none"))
     window.open_folder(write_texts(tmp_path / "texts"))
     wait_until(lambda: window.device_label.text() == "No model", "it says so")
@@ -343,10 +343,10 @@ def test_a_model_that_is_missing(start: Start, tmp_path: Path) -> None:
     picture(window, "6-no-model")
 
 
-def test_dark(
+def test_highlight_is_readable_in_light_and_dark(
     start: Start, app: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is marked can be read in light and in dark."""
+    """Highlighted text is readable in light and dark palettes."""
     window = start()
     choose(window, write_texts(tmp_path / "texts"), monkeypatch)
     wait_for_index(window)
