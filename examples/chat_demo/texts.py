@@ -106,7 +106,7 @@ def _zen() -> str:
 
 
 def lines(taught: list[Fact]) -> Iterator[str]:
-    """Returns all texts, to train a tokenizer on."""
+    """Yields all texts, to train a tokenizer on."""
     for fact in taught:
         yield from fact.questions
         yield fact.answer

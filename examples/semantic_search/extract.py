@@ -88,7 +88,7 @@ def _decode(data: bytes, named: str = "") -> str:
 
 
 def _encodings(data: bytes, named: str) -> Iterator[str]:
-    """Returns candidate encodings, the likeliest first."""
+    """Yields candidate encodings, the likeliest first."""
     yield from (name for mark, name in _MARKS if data.startswith(mark))
     yield "utf-8"
     if named:

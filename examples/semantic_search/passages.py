@@ -63,7 +63,7 @@ def count_tokens(text: str) -> int:
 
 
 def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
-    """Returns the sentences of a paragraph; those longer than a passage are cut between words."""
+    """Yields the sentences of a paragraph; those longer than a passage are cut between words."""
     for sentence in _pieces(text, paragraph, _SENTENCE):
         tokens, start, end = 0, sentence.start, sentence.start
         for word in _WORD.finditer(text, sentence.start, sentence.end):
@@ -77,7 +77,7 @@ def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
 
 
 def _pieces(text: str, span: Span, separator: re.Pattern[str]) -> Iterator[Span]:
-    """Returns the spans between separators, stripped of white space."""
+    """Yields the spans between separators, stripped of white space."""
     start = span.start
     for match in separator.finditer(text, span.start, span.end):
         yield from _stripped(text, Span(start, match.end()))

@@ -64,7 +64,7 @@ def _good(hits: list[Hit]) -> list[Hit]:
 
 
 def words_of(query: str, text: str) -> Iterator[Span]:
-    """Returns the spans of a query's words in a text, in any inflected form.
+    """Yields the spans of a query's words in a text, in any inflected form.
 
     Args:
         query: What was asked for.

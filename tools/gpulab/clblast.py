@@ -1,4 +1,4 @@
-"""Products by CLBlast, where its library is installed, on clrt's own queue."""
+"""Matrix products by CLBlast, if installed, on clrt's own queue."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_there() -> bool:
-    """Whether CLBlast's library loads."""
+    """Returns whether CLBlast's library loads."""
     return _library() is not None
 
 
 def time_product(lab: Lab, size: int, kind: str, seconds: float) -> float:
-    """Seconds of a product of square matrices on the device.
+    """Measures the seconds of a product of square matrices on the device.
 
     Args:
         kind: "fp32" or "fp16".

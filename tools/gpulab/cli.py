@@ -1,4 +1,4 @@
-"""The command line of the lab."""
+"""Command line of the lab."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABOUT = "about"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Finds what there is time for, and writes the report of all that was found so far."""
+    """Runs the items that fit the time budget, and writes the report of all results so far."""
     options = _parser().parse_args(arguments)
     # Nothing is looked up on the network, and a device that miscomputes is measured, too.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CLRT_SELF_TEST": "never"}
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(stage: str, state: State, device: int, work: Path) -> None:
-    """The items of a stage that there is time for."""
+    """Runs the items of a stage that fit the remaining time."""
     items, share = _STAGES[stage]
     until_s = state.left_s * (1 - share)
     for item in items():
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _device(request: str | None) -> tuple[int, Found]:
-    """The index of the device, and what the findings hold for."""
+    """Returns the device's index, and a key of the device and driver that results hold for."""
     import clrt
     from clrt.errors import DeviceError
     from clrt.runtime.opencl.devices import choose_device
@@ -93,7 +93,7 @@ def _device(request: str | None) -> tuple[int, Found]:
 
 
 def _write(state: State, work: Path, target: Path) -> None:
-    """The report as a page and as JSON, and the tuning records."""
+    """Writes the report as a page and as JSON, and the tuning records."""
     target.mkdir(parents=True, exist_ok=True)
     found = {stage: runs for stage, runs in state.found.items() if stage != _ABOUT}
     (target / "report.md").write_text(page(found), "utf-8")

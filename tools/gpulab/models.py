@@ -22,13 +22,13 @@ _SECONDS = 0.5
 
 
 def items() -> Iterator[Item]:
-    """An item for each model."""
+    """Yields one item per model."""
     for title in MODELS:
         yield Item("models", title, partial(measure, title=title), 300)
 
 
 def measure(place: Place, title: str) -> Found:
-    """Milliseconds of a model: of its launches, of a run with its copies, and of torch's."""
+    """Measures ms of a model: its launches, a run with copies, and torch's run."""
     from clrt.errors import ModelError
 
     lab = Lab(str(place.device))

@@ -14,7 +14,7 @@ _LIBRARIES = ("clrt", "torch", "CLBlast")
 
 
 def page(found: Stages) -> str:
-    """The whole page, of what was found so far."""
+    """Returns the page of all results so far."""
     report = found.get("device", {}).get("report", {})
     parts = [*_device(report), *_tests(found.get("tests", {})), *_tuning(found.get("tuning", {}))]
     parts += [*_models(found.get("models", {})), *_products(found.get("products", {}))]
@@ -103,7 +103,7 @@ def _products(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _failures(found: Stages) -> Iterator[str]:
-    """What did not run, and why."""
+    """Lists failed items and their errors."""
     notes = [
         f"- {stage}, {name}: {why}"
         for stage, runs in found.items()

@@ -1,4 +1,4 @@
-"""Products of square matrices by dtype: clrt, torch and CLBlast, one after the other."""
+"""Square matrix products by dtype: clrt, torch and CLBlast in turn."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _CHECKED_ROWS = 128
 
 
 def items() -> Iterator[Item]:
-    """An item for each size."""
+    """Yields one item per size."""
     for size in SIZES:
         yield Item("products", str(size), partial(measure, size=size), 300)
 
 
 def measure(place: Place, size: int) -> Found:
-    """GFLOP/s by dtype and library, and how far clrt's float32 is from float64."""
+    """Measures GFLOP/s by dtype and library, and the error of clrt's float32 against float64."""
     lab = Lab(str(place.device))
     ceiling = place.found.get("device", {}).get("report", {}).get("measured", {}).get("gflops")
     flop = 2.0 * size**3
@@ -65,7 +65,7 @@ def measure(place: Place, size: int) -> Found:
 
 
 def _clrt(lab: Lab, size: int, kind: str) -> tuple[float, float]:
-    """Seconds on the device, and the largest error of a few rows over the largest element."""
+    """Returns seconds on the device, and the largest relative error of a few rows."""
     rng = np.random.default_rng(0)
     dtype = _DTYPES[kind]
     a, b = (_matrix(rng, size, dtype) for _ in range(2))

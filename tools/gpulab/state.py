@@ -18,13 +18,13 @@ _LEAST_S = 5.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where an item works.
+    """Environment of an item.
 
     Attributes:
         device: The index of the device.
-        work: A folder for what is made on the way, which stays between calls.
+        work: Folder for intermediate files, kept between calls.
         most_s: Seconds after which the item's process is ended.
-        found: What items before it found, by stage and item.
+        found: Results of earlier items, by stage and item.
     """
 
     device: int
@@ -35,11 +35,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Item:
-    """Something to find out, in a process of its own.
+    """A measurement, run in a process of its own.
 
     Attributes:
-        run: Gives what JSON takes.
-        seconds: What it takes at most, but for a hang.
+        run: Returns the result as JSON values.
+        seconds: Maximum expected time in seconds, hangs aside.
     """
 
     stage: str
@@ -50,11 +50,11 @@ class Item:
 
 @dataclass
 class State:
-    """The file, and how much of the time is left.
+    """Results file, and the remaining time budget.
 
     Attributes:
-        found: By stage and item; an item that failed has an "error".
-        left_out: Items for which there was no time in this call.
+        found: Results by stage and item; a failed item has an "error".
+        left_out: Items skipped in this call for lack of time.
     """
 
     path: Path
@@ -65,20 +65,20 @@ class State:
 
     @classmethod
     def read(cls, path: Path, budget_s: float) -> State:
-        """What is in the file, if there is one."""
+        """Reads the file, if it exists."""
         found = json.loads(path.read_text("utf-8")) if path.exists() else {}
         return cls(path, budget_s, found)
 
     @property
     def left_s(self) -> float:
-        """Seconds of the budget that are left."""
+        """Returns the remaining seconds of the budget."""
         return self.budget_s - (time.perf_counter() - self._start)
 
     def run(self, item: Item, device: int, work: Path, until_s: float) -> None:
-        """Finds an item, where it is not found yet and there is time.
+        """Runs an item if it has no result yet and there is time.
 
         Args:
-            until_s: What must be left of the budget behind it.
+            until_s: Seconds of the budget that must remain after it.
         """
         stage = self.found.setdefault(item.stage, {})
         if item.name in stage:

@@ -18,12 +18,12 @@ _MOST_NAMES = 50
 
 @dataclass(frozen=True)
 class Counts:
-    """How tests ended.
+    """Results of a test run.
 
     Attributes:
-        failures: Names of those that failed, the first ones.
-        note: Why there are no counts; "" where there are.
-        timed_out: Whether that is for want of time.
+        failures: Names of failed tests, the first ones.
+        note: Why there are no counts; "" if there are.
+        timed_out: Whether that is because of a timeout.
     """
 
     passed: int = 0
@@ -37,12 +37,12 @@ class Counts:
 def run_tests(
     arguments: Sequence[str], environment: Mapping[str, str], most_s: float | None = None
 ) -> Counts:
-    """The counts of one run of pytest.
+    """Runs pytest once and returns its counts.
 
     Args:
-        arguments: Of pytest.
-        environment: Variables besides those of this process.
-        most_s: Seconds after which it is ended.
+        arguments: Arguments of pytest.
+        environment: Additional environment variables.
+        most_s: Timeout in seconds.
     """
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", "-rfE"]
     try:
@@ -63,10 +63,10 @@ def run_tests(
 
 
 def read_counts(output: str, code: int) -> Counts:
-    """The counts in what pytest prints.
+    """Parses the counts that pytest prints.
 
     Args:
-        code: Its exit code: 0 and 1 are those of tests, 5 of none.
+        code: Its exit code: 0 and 1 with results, 5 without tests.
     """
     last = output.strip().rpartition("\n")[2]
     counts = {what: int(number) for number, what in _COUNT.findall(last)}

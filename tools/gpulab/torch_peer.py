@@ -1,4 +1,4 @@
-"""torch beside clrt, where it is installed: products and models, on the same kind of device."""
+"""torch as a peer, if installed: products and models, on the same kind of device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Times: TypeAlias = "dict[str, float]"
 
 
 def torch_device(is_cpu: bool) -> str:
-    """The device of torch that is like clrt's; "" where there is none, or no torch."""
+    """Returns the torch device of clrt's kind; "" if there is none, or no torch."""
     if not is_installed("torch"):
         return ""
     if is_cpu:
@@ -112,7 +112,7 @@ def _decoding(model: Any, what: str, device: str, dtype: Any) -> Callable[[], ob
 
 
 def _median(run: Callable[[], object], device: str, seconds: float) -> float:
-    """Seconds of a run, to its end."""
+    """Returns the median seconds of a run, synchronized."""
     import torch
 
     def whole() -> None:

@@ -1,4 +1,4 @@
-"""Tunables of the kernels that models spend their time in; what is faster is kept as a record."""
+"""Tunes the kernels that dominate models' run time; faster tunables are kept as records."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _HEADS, _SIZE = 12, 64
 
 @dataclass(frozen=True)
 class TuningCase:
-    """A model whose kernels are tuned, and shapes of its inputs."""
+    """A model to tune, and its input shapes."""
 
     make: Callable[[], Graph]
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
 
 
 def items() -> Iterator[Item]:
-    """An item for each case."""
+    """Yields one item per case."""
     for name in CASES:
         yield Item("tuning", name, partial(tune, name=name), 300)
 
 
 def tune(place: Place, name: str) -> Found:
-    """The tunables before and after, and what they save; the better ones are kept."""
+    """Tunes a case: returns old and new tunables and the time ratio; keeps the better ones."""
     from clrt.kernels.tuning_records import new_record, save
     from clrt.runtime.model.model import load
 

@@ -1,1 +1,1 @@
-"""What is known of clrt's kernels on GPUs without having one: plans, compilers, a report."""
+"""Static analysis of clrt's GPU kernels without a GPU: plans, compilers, a report."""

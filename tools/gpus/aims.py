@@ -1,4 +1,4 @@
-"""What predicted times are held to."""
+"""Upper bounds on predicted run times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Aim:
     """The most that the launches of a model may take, but for what each takes by itself.
 
     Attributes:
-        milliseconds: Of a run; 0 where it is a number of times what a perfect device takes.
+        milliseconds: Bound on a run in ms; 0 if the bound is a multiple of the ideal device's time.
     """
 
     model: str
@@ -31,7 +31,7 @@ class Aim:
         return f"{self.times:g} times *perfect*"
 
     def reached(self, found: Prediction) -> tuple[str, bool]:
-        """What is predicted, in the aim's terms, and whether that is as little."""
+        """Returns the prediction in the aim's terms, and whether it is within the bound."""
         working = found.likely - found.launching
         if self.milliseconds:
             return f"{1e3 * working:.3g} ms", 1e3 * working <= self.milliseconds
@@ -49,10 +49,10 @@ AIMS = (
 def aims_of(
     plans: Sequence[Planned], shares: Mapping[str, Mapping[KernelSpec, float]]
 ) -> Iterator[tuple[Aim, str, str, bool]]:
-    """Each aim on each device: what is predicted, and whether it is reached.
+    """Yields each aim on each device: the predicted value, and whether the aim is met.
 
     Args:
-        shares: By target, how much of a device's rate the main loops of kernels reach.
+        shares: Target -> fraction of a device's peak rate that kernels' main loops reach at most.
     """
     for aim in AIMS:
         for p in plans:

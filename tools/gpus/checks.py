@@ -1,4 +1,4 @@
-"""What the report fails for besides what compilers refuse: slow loops, idle cores, long loops."""
+"""Faults of the report besides compiler errors: slow loops, idle cores, long loops."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UNIT_SHARE = 64
 
 @dataclass(frozen=True)
 class Floor:
-    """What the main loop of a kernel reaches at least.
+    """Minimum efficiency of a kernel's main loop.
 
     Attributes:
-        macros: That the programs it holds for have, with their values.
-        targets: How the names of targets begin.
-        share: Of instructions that multiply and add; of slots, where a unit does two at a time.
+        macros: Macros, with values, of the programs that it applies to.
+        targets: Prefixes of target names.
+        share: Minimum fraction of multiply-adds; of slots, for units that dual-issue.
     """
 
     entry: str
@@ -38,7 +38,7 @@ class Floor:
     share: float
 
     def holds(self, kernel: KernelSpec, target: str) -> bool:
-        """Whether a program is meant."""
+        """Returns whether the floor applies to a program."""
         defines = dict(kernel.defines)
         # What unpacks few bits on the way is another loop.
         return (
@@ -68,10 +68,10 @@ class Idle:
     """Launches of a kernel that leave cores of a device without a work-group.
 
     Attributes:
-        launches: How many do.
-        groups: Of the one with the fewest.
-        lost_s: What all lose to it in a run.
-        worst_s: What one of them loses at most.
+        launches: Number of these launches.
+        groups: Work-groups of the launch with the fewest.
+        lost_s: Total loss per run in seconds.
+        worst_s: Largest loss of one launch in seconds.
     """
 
     planned: Planned
@@ -83,7 +83,7 @@ class Idle:
 
     @property
     def reason(self) -> str:
-        """Why it is so; "" where nothing says it."""
+        """Returns the stated reason; "" if there is none."""
         if self.worst_s <= self.planned.profile.launch_s:
             return "with all cores at work a launch would save less than it takes to start one"
         return REASONS.get(self.entry, "")
@@ -97,7 +97,7 @@ class Idle:
 
 
 def idle_launches(planned: Planned, shares: Mapping[KernelSpec, float]) -> list[Idle]:
-    """Launches with fewer work-groups than the device has cores, by kernel.
+    """Returns launches with fewer work-groups than the device has cores, by kernel.
 
     Args:
         shares: How much of the device's rate the main loop of a kernel reaches.
@@ -121,7 +121,7 @@ def _lost(work: Work, planned: Planned, shares: Mapping[KernelSpec, float]) -> f
 
 
 def idle_faults(plans: Iterable[Planned], results: Results) -> Iterator[str]:
-    """Launches that leave cores idle for longer than a launch takes, and say not why."""
+    """Yields launches that idle cores for longer than the launch overhead, without a reason."""
     shares = {t: results.shares(t) for t in TARGETS}
     for planned in plans:
         for idle in idle_launches(planned, shares[planned.profile.target]):
@@ -130,7 +130,7 @@ def idle_faults(plans: Iterable[Planned], results: Results) -> Iterator[str]:
 
 
 def slow_loops(results: Results) -> Iterator[str]:
-    """Programs whose main loop reaches less than it should."""
+    """Yields programs whose main loop is below its floor."""
     for (kernel, target), made in results.compiled.items():
         for floor in (f for f in FLOORS if f.holds(kernel, target)):
             reached = made.loop.reached if made.loop else 0.0
@@ -140,7 +140,7 @@ def slow_loops(results: Results) -> Iterator[str]:
 
 
 def long_loops(plans: Sequence[Planned], results: Results) -> Iterator[str]:
-    """Kernels of which a work-item goes through a loop for too long; the worst launch of each."""
+    """Yields kernels whose work-items loop for too many steps; the worst launch of each."""
     loops: dict[KernelSpec, Loop] = {}
     for target in TARGETS:
         loops = {**results.loops(target), **loops}
@@ -155,10 +155,10 @@ def long_loops(plans: Sequence[Planned], results: Results) -> Iterator[str]:
 
 
 def steps_of(work: Work, loop: Loop | None) -> int:
-    """How often a work-item goes through its loop, as far as operations or bytes tell.
+    """Estimates the loop steps per work-item, from operations or bytes.
 
     Args:
-        loop: What it multiplies at a time; None where that is not known, and bytes have to do.
+        loop: Multiplications per step; None if unknown, to estimate from bytes.
     """
     items = max(1.0, work.groups * work.items)
     if loop is not None and work.flops:

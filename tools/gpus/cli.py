@@ -1,4 +1,4 @@
-"""The command line of the report."""
+"""Command line of the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAGE = Path("docs/gpus.md")
 
 
 def main() -> None:
-    """Makes the report, and ends with 1 where something has a fault."""
+    """Writes the report; exits with 1 if there are faults."""
     options = _options()
     with Progress(console=Console(stderr=True)) as progress:
         plans = _plan(options.models, progress)

@@ -23,7 +23,7 @@ class Program:
     """A kernel for a target.
 
     Attributes:
-        items: The most work-items of its groups.
+        items: Maximum work-group size.
     """
 
     kernel: KernelSpec
@@ -33,34 +33,34 @@ class Program:
 
 @dataclass
 class Results:
-    """What compilers say.
+    """Results of the compilers.
 
     Attributes:
-        compiled: By kernel and target.
-        errors: Of the programs that do not compile.
+        compiled: Compiled programs by kernel and target.
+        errors: Errors of programs that do not compile.
     """
 
     compiled: dict[tuple[KernelSpec, str], Compiled] = field(default_factory=dict)
     errors: dict[Program, str] = field(default_factory=dict)
 
     def loops(self, target: str) -> dict[KernelSpec, Loop]:
-        """The main loops of kernels, where a target shows them."""
+        """Returns the main loops of kernels, for targets whose assembly is read."""
         found = ((k, c.loop) for (k, t), c in self.compiled.items() if t == target)
         return {kernel: loop for kernel, loop in found if loop is not None}
 
     def shares(self, target: str) -> dict[KernelSpec, float]:
-        """How much of a device's rate these reach at most."""
+        """Returns the maximum fraction of a device's peak rate that these loops reach."""
         return {kernel: loop.reached for kernel, loop in self.loops(target).items()}
 
     def local_bytes(self) -> dict[KernelSpec, int]:
-        """Local memory of kernels: the most of any target."""
+        """Returns the local memory of kernels in bytes, the maximum over targets."""
         found: dict[KernelSpec, int] = {}
         for (kernel, _), compiled in self.compiled.items():
             found[kernel] = max(found.get(kernel, 0), compiled.local)
         return found
 
     def misfits(self) -> Iterator[str]:
-        """Spills and stacks, a line each."""
+        """Yields one line per program with register spills or a stack."""
         for (kernel, target), made in self.compiled.items():
             if not made.fits:
                 what = f"{made.spilled} spilled, {made.stack} bytes of stack"
@@ -68,13 +68,13 @@ class Results:
 
 
 def describe(kernel: KernelSpec) -> str:
-    """A kernel by its entry point and the macros that are numbers."""
+    """Describes a kernel by its entry point and numeric macros."""
     numbers = (f"{k}={v}" for k, v in kernel.defines if str(v).lstrip("-").isdigit())
     return " ".join((kernel.entry, *numbers))
 
 
 def programs_of(plans: Iterable[Planned]) -> list[Program]:
-    """Each distinct kernel for the targets of the devices that it is planned for."""
+    """Returns each distinct kernel, for the targets of the devices it is planned for."""
     found: dict[tuple[KernelSpec, str], int] = {}
     for planned in plans:
         for kernel, items in planned.kernels:
@@ -117,10 +117,10 @@ def _compile(program: Program) -> Compiled | str:
 
 
 def refusals(plans: Iterable[Planned], local: Mapping[KernelSpec, int]) -> Iterator[str]:
-    """Launches that devices would refuse, for what plans or compilers tell of them.
+    """Yields launches that devices would refuse, by the results of plans and compilers.
 
     Args:
-        local: Local memory of kernels.
+        local: Local memory in bytes, by kernel.
     """
     for planned in plans:
         where = f"{planned.model} on {planned.profile.name}"

@@ -1,4 +1,4 @@
-"""Decoders of known geometries. Plans do not look at weights: theirs are made up."""
+"""Decoders of known geometries with made-up weights, which plans do not read."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class MadeUpWeights:
     """Tensors in all shapes that are asked for; matrices take no memory until they are read.
 
     Attributes:
-        present: The optional ones that are there, by the last two parts of their names.
-        dtype: Of matrices.
-        blocks: The type of the blocks that matrices are made of instead; "" for none.
+        present: Optional tensors that exist, by the last two components of their names.
+        dtype: Dtype of matrices.
+        blocks: GGUF block type of matrices; "" for dense ones.
         turned: Matrices of layers are stored `[inputs, outputs]`.
     """
 
@@ -116,11 +116,11 @@ _OF_WHISPER = _names(
 
 @dataclass(frozen=True)
 class Run:
-    """What a step of one sequence does.
+    """Work of a step of one sequence.
 
     Attributes:
-        tokens: Those that it runs, to ask for the next one.
-        sounds: Those that it encodes, of 30 s.
+        tokens: Number of tokens processed.
+        sounds: Number of 30 s audio windows encoded.
     """
 
     title: str
@@ -133,7 +133,7 @@ _RUNS = Run("a token", 1), Run("a prompt of 128", 128)
 
 @dataclass(frozen=True)
 class KnownDecoder:
-    """A decoder, and the steps that are planned.
+    """A decoder, and the steps to plan.
 
     Attributes:
         read: What it is; a folder for what is made on the way is given.
@@ -145,11 +145,11 @@ class KnownDecoder:
     runs: tuple[Run, ...] = _RUNS
 
     def graph(self, work: Path) -> Graph:
-        """Its graph."""
+        """Returns its graph."""
         return decoder_graph(self.read(work / self.name), self.weights)
 
     def layers(self, work: Path) -> int:
-        """How many layers it has."""
+        """Number of layers."""
         return self.read(work / self.name).layers
 
 
@@ -199,7 +199,7 @@ DECODERS = (
 
 
 def step_shapes(run: Run, graph: Graph) -> Mapping[str, tuple[int, ...]]:
-    """The inputs of a step."""
+    """Returns the input shapes of a step."""
     shapes = {v.name: v.shape or () for v in graph.inputs}
     names = {n for s in shapes.values() for d in s if not isinstance(d, int) for n in d.symbols}
     # A sound has a row of the table of its own.

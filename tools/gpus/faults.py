@@ -1,4 +1,4 @@
-"""What a report fails for."""
+"""Faults that make a report fail."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Faults:
 
     Attributes:
         errors: Programs that do not compile.
-        misfits: Those that spill registers or have a stack.
+        misfits: Programs that spill registers or have a stack.
         refused: Launches that devices would refuse.
         slow: Programs whose main loop is below its floor.
-        idle: Launches that leave cores idle, and say not why.
+        idle: Launches that idle cores, without a stated reason.
         long: Kernels with a loop of too many steps.
         worse: Figures that got worse.
     """
@@ -31,7 +31,7 @@ class Faults:
     worse: Sequence[str] = field(default=())
 
     def titled(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Each kind with its title."""
+        """Yields (title, lines) of each kind of fault."""
         yield "Programs that do not compile", self.errors
         yield "Programs that spill registers or have a stack", self.misfits
         yield "Launches that devices would refuse", self.refused
@@ -41,6 +41,6 @@ class Faults:
         yield "Figures that got worse", self.worse
 
     def lines(self) -> Iterator[str]:
-        """All of them."""
+        """Yields all faults."""
         for _, lines in self.titled():
             yield from lines

@@ -1,4 +1,4 @@
-"""The figures of a report as data, so that the next one tells what got worse."""
+"""Figures of a report as data, to detect regressions between reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Figures:
 
     @classmethod
     def of(cls, plans: Sequence[Planned], results: Results) -> Figures:
-        """Those of a run."""
+        """Collects the figures of a run."""
         shares = {t: results.shares(t) for t in TARGETS}
         models: Times = {}
         for planned in plans:
@@ -54,14 +54,14 @@ class Figures:
 
     @classmethod
     def read(cls, path: Path) -> Figures:
-        """Those of a file; none where there is no file."""
+        """Reads the figures of a file; empty if it does not exist."""
         if not path.exists():
             return cls({}, {})
         record = json.loads(path.read_text("utf-8"))
         return cls(record["models"], record["kernels"])
 
     def write(self, path: Path) -> None:
-        """Writes a line for each model and kernel."""
+        """Writes one line per model and kernel."""
         parts = [
             f' "{name}": {{\n' + ",\n".join(_lines(rows)) + "\n }"
             for name, rows in (("models", self.models), ("kernels", self.kernels))
@@ -69,7 +69,7 @@ class Figures:
         path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
     def worse_than(self, before: Figures) -> Iterator[str]:
-        """What got worse, of what both have."""
+        """Yields the figures that are worse than in `before`, of those that both have."""
         for model, device, row, was in _pairs(self.models, before.models):
             for name, new, old in zip(_TIME_NAMES, row, was, strict=True):
                 if new > old * _SLACK:
@@ -85,7 +85,7 @@ class Figures:
 def _pairs(
     new: Mapping[str, Mapping[str, list[int]]], before: Mapping[str, Mapping[str, list[int]]]
 ) -> Iterator[tuple[str, str, list[int], list[int]]]:
-    """The rows that both have."""
+    """Yields pairs of rows that both have."""
     for outer, rows in new.items():
         for inner, row in rows.items():
             if inner in before.get(outer, {}):

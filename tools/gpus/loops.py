@@ -1,4 +1,4 @@
-"""The instruction mix of loops, in the text of assembly."""
+"""Instruction mix of loops in assembly text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Syntax:
-    """How an assembly is written.
+    """Syntax of an assembly language.
 
     Attributes:
         label: Matches a line that defines the label of group 1.
         instruction: Matches one with an instruction; group 1 is its name, group 2 what follows.
         branch: Matches names of instructions that jump to a label among their operands.
         target: Finds the labels in operands.
-        fused: Matches instructions, operands and all, that multiply and add floats.
-        paired: Matches those of a unit that does two at a time; None where there is none.
+        fused: Matches fused multiply-adds of floats, with their operands.
+        paired: Matches instructions of a dual-issue unit; None if there is none.
     """
 
     label: re.Pattern[str]
@@ -55,13 +55,13 @@ INTEL = Syntax(
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop.
+    """Instruction counts of a loop.
 
     Attributes:
-        instructions: All of its instructions.
-        fused: Those that multiply and add floats.
-        multiplied: What these multiply, which is more where one does it twice.
-        slots: Two for each instruction of a unit that does two at a time; 0 where there is none.
+        instructions: Number of instructions.
+        fused: Number of multiply-add instructions.
+        multiplied: Multiply-adds they perform; an instruction may do two.
+        slots: Two per instruction of a dual-issue unit; 0 without one.
     """
 
     instructions: int
@@ -71,17 +71,17 @@ class Loop:
 
     @property
     def share(self) -> float:
-        """How many of the instructions multiply and add."""
+        """Fraction of instructions that are multiply-adds."""
         return self.fused / self.instructions
 
     @property
     def filled(self) -> float:
-        """How many of the slots multiply and add; 0 where there are none."""
+        """Fraction of slots filled with multiply-adds; 0 without slots."""
         return self.multiplied / self.slots if self.slots else 0.0
 
     @property
     def reached(self) -> float:
-        """How much of the rate of a data sheet, which counts all slots, is reached at most."""
+        """Maximum fraction of the data sheet's rate, which counts all slots."""
         return self.filled if self.slots else self.share
 
 

@@ -1,4 +1,4 @@
-"""What compilers made, on disk: a report compiles what changed since the last one."""
+"""Disk cache of compiler results: a report recompiles only changed programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FOLDER = Path("build/gpus")
 def made_before(
     kernel: KernelSpec, target: str, items: int, make: Callable[[], Compiled], folder: Path = FOLDER
 ) -> Compiled:
-    """What is kept of a program, or what `make` gives, which is kept.
+    """Returns the cached result of a program, else that of `make`, which is cached.
 
     Args:
-        items: The most work-items of its groups.
+        items: Maximum work-group size.
 
     Raises:
         CompileError: `make` fails.
@@ -45,6 +45,6 @@ def made_before(
 
 @cache
 def _makers() -> str:
-    """Compilers, and what reads their output."""
+    """Compilers, and the functions that parse their output."""
     readers = (Path(str(m.__file__)).read_text("utf-8") for m in (loops, targets))
     return "\n".join((stamp(), *readers))

@@ -1,4 +1,4 @@
-"""The models that are planned; those without a checkpoint here have random weights, or none."""
+"""Models to plan; without a local checkpoint they have random weights, or none."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROW = (1, 2048, 2048)
 
 
 def models(work: Path) -> Iterator[Model]:
-    """All of them.
+    """Returns all models.
 
     Args:
-        work: A folder for what is made on the way.
+        work: Folder for intermediate files.
     """
     return (make(work) for make in MODELS.values())
 

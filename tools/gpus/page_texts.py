@@ -1,4 +1,4 @@
-"""What the page of the report says around its tables."""
+"""Texts around the tables of the report's page."""
 
 from __future__ import annotations
 

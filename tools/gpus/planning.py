@@ -38,13 +38,13 @@ _OPEN = {1: (ITEMS,), 2: (64, 1), 3: (64, 1, 1)}
 
 @dataclass(frozen=True)
 class Model:
-    """A model at some shapes of its inputs.
+    """A model at one set of input shapes.
 
     Attributes:
         read: Its graph, before any pass.
-        shapes: Those of the inputs of that graph.
+        shapes: Shapes of that graph's inputs.
         contract: Which inputs and outputs are tensors on the device.
-        layers: How many layers share what is donated, a cache: a launch reads the part of one.
+        layers: Number of layers that share the donated KV cache; a launch reads one layer's part.
     """
 
     name: str
@@ -56,11 +56,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch does.
+    """Work of a launch.
 
     Attributes:
-        groups, items: Work-groups, and the work-items of one that have something to do, on average.
-        nbytes: To and from memory.
+        groups, items: Work-groups, and the average active work-items per group.
+        nbytes: Bytes read and written.
     """
 
     kernel: KernelSpec
@@ -72,14 +72,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Planned:
-    """A model on a device.
+    """Plan of a model on a device.
 
     Attributes:
-        work: Of each launch.
-        kernels: All that a run compiles, with the work-items of their groups.
-        host: Nodes that run on the host, and why.
-        illegal: Launches that the device would refuse, and by how much.
-        error: Why there is no plan; "" where there is one.
+        work: Work of each launch.
+        kernels: All kernels of a run, with their work-group sizes.
+        host: Nodes that run on the host, with the reason.
+        illegal: Launches that the device would refuse, with the excess.
+        error: Why planning failed; "" if it did not.
     """
 
     model: str
@@ -92,7 +92,7 @@ class Planned:
 
 
 def plan_model(model: Model, devices: tuple[Profile, ...]) -> Iterator[Planned]:
-    """The plans of a model, a device at a time."""
+    """Yields the plan of a model on each device."""
     graph = model.read()
     optimize(graph)
     for profile in devices:
@@ -124,7 +124,7 @@ def _planned(model: Model, graph: Graph, profile: Profile) -> Planned:
 
 
 def _plan(model: Model, graph: Graph, caps: DeviceCaps) -> Plan:
-    """The plan of a prepared graph.
+    """Plans a prepared graph.
 
     Raises:
         OutOfMemoryError: A buffer is larger than the device can allocate.
@@ -139,7 +139,7 @@ def _plan(model: Model, graph: Graph, caps: DeviceCaps) -> Plan:
 
 
 def _lacking_memory(plan: Plan, caps: DeviceCaps) -> str:
-    """What of the device's memory a plan exceeds, and by how much; "" where nothing."""
+    """Returns which memory limit of the device a plan exceeds, and by how much; "" if none."""
     slabs = (("the arena", n) for n in plan.arena.slab_bytes)
     weights = ((f"'{value.name}'", n) for (value, _), n in plan.uploads.items())
     for what, nbytes in chain(weights, slabs):
@@ -158,7 +158,7 @@ def _lacking_memory(plan: Plan, caps: DeviceCaps) -> str:
 
 
 def items_of(launch: Launch) -> int:
-    """Work-items of a group of a launch."""
+    """Returns the work-group size of a launch."""
     return prod(_local(launch))
 
 
@@ -167,10 +167,10 @@ def _local(launch: Launch) -> tuple[int, ...]:
 
 
 def refusal(launch: Launch, caps: DeviceCaps, local_bytes: int = 0) -> str:
-    """Why a device refuses a launch, and by how much; "" where it does not.
+    """Returns why a device would refuse a launch, and by how much it exceeds; "" if it would not.
 
     Args:
-        local_bytes: Local memory of a work-group, as compilers tell it.
+        local_bytes: Local memory per work-group in bytes, as compilers report it.
     """
     local = launch.local_size
     items = prod(local) if local else 1
@@ -181,7 +181,7 @@ def refusal(launch: Launch, caps: DeviceCaps, local_bytes: int = 0) -> str:
 
 
 def lacking_group(items: int, local_bytes: int, caps: DeviceCaps) -> str:
-    """What a device lacks of a work-group's items and local memory; "" where nothing."""
+    """Returns which work-group or local-memory limit is exceeded; "" if none."""
     return Requires(work_group_size=items, local_mem_bytes=local_bytes).missing(caps) or ""
 
 
@@ -192,7 +192,7 @@ def _work(model: Model, plan: Plan, step: DeviceStep, launch: Launch) -> Work:
 
 
 def _untouched(model: Model, plan: Plan, launch: Launch) -> int:
-    """Bytes of a cache that a launch is given and does not touch: what it writes is a token's."""
+    """Returns the bytes of a donated cache that a launch does not access: it writes one token."""
     writes = {a.buffer for a, access in launch.accesses() if access != "read"}
     return sum(
         nbytes if buffer in writes else nbytes - nbytes // model.layers

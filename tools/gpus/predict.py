@@ -1,4 +1,4 @@
-"""How long launches take, roughly: rates of data sheets, and what keeps kernels from them."""
+"""Rough predictions of launch times, from data-sheet rates and the losses of kernels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BYTES = {"half": 2, "ushort": 2, "uchar": 1}
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a run.
+    """Predicted seconds of a run.
 
     Attributes:
-        perfect: By data sheets alone: each launch by its operations or its bytes, none waits.
-        likely: With launches, idle cores and the other instructions of loops; to a factor of two.
-        launching: What of it launches take by themselves.
-        idle: How many launches have fewer work-groups than the device has cores.
+        perfect: By data sheets alone: launches bound by operations or bytes, without overhead.
+        likely: With launch overhead, idle cores and loop overhead; accurate to a factor of two.
+        launching: Launch overhead in seconds.
+        idle: Number of launches with fewer work-groups than the device has cores.
     """
 
     perfect: float
@@ -42,7 +42,7 @@ class Prediction:
 
 
 def predict(planned: Planned, shares: Mapping[KernelSpec, float]) -> Prediction:
-    """The times of a model on a device.
+    """Predicts the times of a model on a device.
 
     Args:
         shares: How much of the device's rate the main loop of a kernel reaches.
@@ -57,7 +57,7 @@ def predict(planned: Planned, shares: Mapping[KernelSpec, float]) -> Prediction:
 
 
 def seconds(work: Work, device: Profile, share: float = 1.0) -> float:
-    """What a launch takes where no core is idle, by its operations or by its bytes.
+    """Returns the seconds of a launch without idle cores, bound by its operations or bytes.
 
     Args:
         share: How much of the device's rate its operations reach.
@@ -66,12 +66,12 @@ def seconds(work: Work, device: Profile, share: float = 1.0) -> float:
 
 
 def share_of(work: Work, shares: Mapping[KernelSpec, float]) -> float:
-    """How much of the device's rate the operations of a launch reach, where all cores have some."""
+    """Returns the fraction of the peak rate that a launch reaches with all cores busy."""
     return _UNIT_SHARE if products_of(work.kernel) else shares.get(work.kernel, USUAL_SHARE)
 
 
 def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, float]) -> float:
-    """What it takes with the cores and lanes that have nothing to do."""
+    """Returns the seconds of a launch including idle cores and lanes."""
     share, items = share_of(work, shares), work.groups * work.items
     # The last round of work-groups leaves cores idle, and few work-items leave lanes so.
     cores = device.caps.cores
@@ -83,7 +83,7 @@ def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, floa
 
 
 def _flops(work: Work, device: Profile) -> float:
-    """The rate of a launch's operations: of the matrix unit over its products for each."""
+    """Returns the operation rate of a launch: the matrix unit's over its products per result."""
     products = products_of(work.kernel)
     return device.unit_flops / products if products else device.flops
 

@@ -1,4 +1,4 @@
-"""Devices as their vendors publish them, so that models are planned for them where they are not."""
+"""Published device profiles, to plan models for devices that are not present."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _FILE = Path(__file__).with_name("profiles.json")
 
 @dataclass(frozen=True)
 class Profile:
-    """A device.
+    """Profile of a device.
 
     Attributes:
-        caps: As its OpenCL runtime reports it, as far as that is known.
-        target: What compilers for it are given: the nearest of `targets.TARGETS`.
-        flops: Peak of float32 operations in a second.
-        unit_flops: Of its matrix unit, for 16 bits with sums in float32; 0 where it has none.
-        bytes_per_s: Peak to and from memory.
-        launch_s: Seconds that a launch takes by itself; an assumption, no vendor publishes it.
-        source: Who publishes the figures.
-        compared: What else they were compared with; "" for nothing.
+        caps: Capabilities as its OpenCL runtime reports them, as far as known.
+        target: Compiler target: the nearest of `targets.TARGETS`.
+        flops: Peak float32 operations per second.
+        unit_flops: Peak of its matrix unit for 16-bit operands, float32 sums; 0 without one.
+        bytes_per_s: Peak memory bandwidth.
+        launch_s: Launch overhead in seconds; an assumption, no vendor publishes it.
+        source: Publisher of the figures.
+        compared: Other sources they were compared with; "" for none.
     """
 
     caps: DeviceCaps
@@ -40,13 +40,13 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """The name of the device."""
+        """Name of the device."""
         return self.caps.name
 
 
 @cache
 def profiles() -> tuple[Profile, ...]:
-    """Those of `profiles.json`, in its order."""
+    """Returns the profiles of `profiles.json`, in order."""
     return tuple(
         Profile(_caps(record.pop("caps")), **record)
         for record in json.loads(_FILE.read_text("utf-8"))

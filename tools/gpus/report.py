@@ -1,4 +1,4 @@
-"""The page of the report."""
+"""Page of the report."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Shares: TypeAlias = "Mapping[str, Mapping[KernelSpec, float]]"
 
 @dataclass(frozen=True)
 class Page:
-    """What the report is about.
+    """Contents of the report.
 
     Attributes:
-        faults: What it fails for.
+        faults: Faults that make it fail.
     """
 
     devices: Sequence[Profile]

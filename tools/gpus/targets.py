@@ -1,4 +1,4 @@
-"""What compilers for GPUs make of a kernel."""
+"""Compiles kernels for GPU targets and reads the compilers' statistics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Compiled:
     """A kernel on a target.
 
     Attributes:
-        registers: 32-bit registers of a work-item; vector registers of a thread on Intel's.
-        spilled: Bytes, or registers on AMD's, that did not fit.
-        stack: Bytes of private memory of a work-item.
-        local: Bytes of local memory of a work-group.
+        registers: 32-bit registers per work-item; on Intel, vector registers per thread.
+        spilled: Spilled bytes; registers on AMD.
+        stack: Private memory per work-item in bytes.
+        local: Local memory per work-group in bytes.
         occupancy: Work-items of a compute unit's scheduler at a time, as `12 waves` or `SIMD16`.
-        loop: The loop that multiplies and adds.
+        loop: Main loop, with the multiply-adds.
     """
 
     registers: int = 0
@@ -37,7 +37,7 @@ class Compiled:
 
     @property
     def fits(self) -> bool:
-        """Whether registers hold everything."""
+        """Returns whether nothing spills."""
         return not self.spilled and not self.stack
 
 
@@ -60,7 +60,7 @@ def _clang(spec: KernelSpec, folder: Path, *options: str) -> str:
 
 
 def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
-    """By clang, with libclc."""
+    """Compiles for AMD by clang, with libclc."""
     assembly = folder / "kernel.s"
     log = _clang(
         spec,
@@ -75,7 +75,7 @@ def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Comp
 
 
 def read_amd(log: str, assembly: str, syntax: Syntax = AMD) -> Compiled:
-    """From clang's remarks and its assembly."""
+    """Reads clang's remarks and its assembly."""
     pattern = r"remark:\s+([A-Za-z ]+?)(?: \[[^\]]*\])?: (\d+) \[-Rpass"
     found = {name: int(number) for name, number in re.findall(pattern, log)}
     return Compiled(
@@ -89,7 +89,7 @@ def read_amd(log: str, assembly: str, syntax: Syntax = AMD) -> Compiled:
 
 
 def compile_nvidia(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
-    """By clang with libclc, ptxas and nvdisasm."""
+    """Compiles for NVIDIA by clang with libclc, ptxas and nvdisasm."""
     ptx, binary = folder / "kernel.ptx", folder / "kernel.cubin"
     _clang(
         spec,
@@ -103,7 +103,7 @@ def compile_nvidia(target: str, spec: KernelSpec, items: int, folder: Path) -> C
 
 
 def read_nvidia(log: str, assembly: str, target: str, items: int) -> Compiled:
-    """From ptxas' report and the assembly of nvdisasm."""
+    """Reads ptxas' report and nvdisasm's assembly."""
     registers = _number(r"Used (\d+) registers", log)
     local = _number(r"(\d+) bytes smem", log)
     return Compiled(
@@ -132,7 +132,7 @@ def resident_warps(target: str, registers: int, local: int, items: int) -> int:
 
 
 def compile_intel(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
-    """By ocloc, whose assembly its compiler writes where it is told to."""
+    """Compiles for Intel by ocloc, whose compiler writes assembly to a given folder."""
     source, dump = folder / "kernel.cl", folder / "dump"
     source.write_text(spec.text, "utf-8")
     dump.mkdir()
@@ -155,7 +155,7 @@ def compile_intel(target: str, spec: KernelSpec, items: int, folder: Path) -> Co
 
 
 def read_intel(name: str, assembly: str) -> Compiled:
-    """From the name and the text of a file of assembly."""
+    """Reads an assembly file of Intel's compiler, by its name and text."""
     return Compiled(
         _number(r"numGRF=(\d+)", assembly),
         _number(r"^//\.spill size (\d+)", assembly),

@@ -1,4 +1,4 @@
-"""Finds the compilers, on the path or below the folder that CLRT_GPU_TOOLS names."""
+"""Finds the compilers, on the PATH or below the folder CLRT_GPU_TOOLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOOLS = (
 
 
 class MissingToolError(Exception):
-    """A compiler is not there."""
+    """A compiler is not installed."""
 
 
 class CompileError(Exception):
@@ -30,14 +30,14 @@ class CompileError(Exception):
 
 @cache
 def folder() -> Path | None:
-    """The folder of unpacked packages; None where none is named."""
+    """Returns the folder of unpacked packages; None if CLRT_GPU_TOOLS is not set."""
     named = os.environ.get(FOLDER, "")
     return Path(named) if named else None
 
 
 @cache
 def find(*names: str) -> str:
-    """A program or file by the first of its names that is there.
+    """Returns the path of a program or file, by the first of its names that exists.
 
     Raises:
         MissingToolError: None is.
@@ -59,7 +59,7 @@ def find(*names: str) -> str:
 
 @cache
 def stamp() -> str:
-    """Which files the compilers are: it changes where one does."""
+    """Returns a fingerprint of the compilers' files."""
     found = []
     for names in TOOLS:
         try:
@@ -73,14 +73,14 @@ def stamp() -> str:
 
 @cache
 def _libraries() -> str:
-    """Where unpacked programs find their libraries."""
+    """Returns the library folders of unpacked programs."""
     root = folder()
     below = {str(p.parent) for p in root.rglob("lib*.so*")} if root is not None else set()
     return os.pathsep.join([*sorted(below), os.environ.get("LD_LIBRARY_PATH", "")])
 
 
 def run(command: Sequence[str], **environment: str) -> str:
-    """What a program writes to both of its outputs.
+    """Runs a program and returns both of its outputs.
 
     Raises:
         CompileError: It fails, or takes too long.
