@@ -1,1 +1,1 @@
-"""What `tools/bench.py` runs: each section measures one thing, and is one file."""
+"""Benchmark sections of `tools/bench.py`, one file each."""

@@ -1,4 +1,4 @@
-"""The command line of the benchmark, and the order in which the sections run."""
+"""Command line of the benchmark, and the order of its sections."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FILE_WIDTH = 140
 
 @dataclass(frozen=True)
 class _Pace:
-    """How much is measured."""
+    """Amount of measurement: turns, repeats and seconds."""
 
     turns: int
     seconds: float
@@ -138,7 +138,7 @@ def _shape(text: str) -> Shape:
 
 
 def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
-    """Runs the sections that were asked for, those that need limits after them."""
+    """Runs the requested sections; those that need the device limits run after them."""
     pace = _QUICK if options.quick else _FULL
     turns = options.turns or pace.turns
     sections = set(options.sections)
@@ -193,7 +193,7 @@ def _measure_labs(
     minilm: ModelFiles,
     turns: int,
 ) -> None:
-    """The limits, and what is timed on clrt's devices alone."""
+    """Measures the device limits, and the sections that run on clrt's devices alone."""
     seconds = (_QUICK if options.quick else _FULL).seconds / 4
     with open_workers(lab_makers(ours)) as labs:
         report.limits = measure_limits(labs, turns, seconds)
@@ -207,7 +207,7 @@ def _measure_labs(
 def _models(
     options: argparse.Namespace, minilm: ModelFiles, work: Path
 ) -> list[tuple[ModelFiles, Sequence[Shape]]]:
-    """The models of the section of that name, each with its shapes."""
+    """Returns the models of the section `models`, each with its shapes."""
     if options.model:
         files = prepare_model(options.model.stem, options.model, work)
         return [(files, options.shapes or _SHAPES[MINILM])]
@@ -226,7 +226,7 @@ def _named(runtimes: list[Runtime], parts: Sequence[str] | None) -> list[Runtime
 
 
 def _environment() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
+    """Returns the environment that the figures depend on, besides the code."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu_name(),
@@ -253,7 +253,7 @@ def _version(package: str) -> str | None:
 
 
 def _warn(notes: Console, load: float | None) -> None:
-    """Says what makes the figures worse or fewer."""
+    """Warns of conditions that make figures worse or fewer."""
     if load is not None and load > _BUSY * THREADS:
         notes.print(
             f"The load average is {load:.2f} on {THREADS} cores: other programs are running, "

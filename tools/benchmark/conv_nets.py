@@ -24,7 +24,7 @@ _EFFICIENT: tuple[_Stage, ...] = (
 
 
 class _Net:
-    """An ONNX graph in the making."""
+    """Builder of an ONNX graph."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -32,7 +32,7 @@ class _Net:
         self._weights: dict[str, np.ndarray[Any, Any]] = {}
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """A node; the name of its output."""
+        """Adds a node; returns the name of its output."""
         from onnx import helper
 
         name = f"v{len(self._nodes)}"
@@ -45,7 +45,7 @@ class _Net:
         return name
 
     def weights(self, *shape: int) -> str:
-        """Weights that keep the size of numbers."""
+        """Adds random weights that preserve the scale of activations."""
         scale = (2 / np.prod(shape[1:])) ** 0.5
         return self.constant(scale * self._rng.standard_normal(shape))
 
@@ -59,7 +59,7 @@ class _Net:
         group: int = 1,
         act: Activation = "",
     ) -> str:
-        """A convolution with its bias and activation, padded so that stride 1 keeps the size."""
+        """Adds a convolution with bias and activation, padded so that stride 1 keeps the size."""
         weights = self.weights(maps, channels // group, window, window)
         bias = self.constant(0.1 * self._rng.standard_normal(maps))
         pads = [window // 2] * 4
@@ -71,7 +71,7 @@ class _Net:
         return self.op(act, y) if act else y
 
     def model(self, x: str, channels: int) -> bytes:
-        """The model, with a head of 1,000 classes."""
+        """Returns the model, with a head of 1,000 classes."""
         from onnx import TensorProto, helper, numpy_helper
 
         pooled = self.op("Flatten", self.op("GlobalAveragePool", x))
@@ -124,7 +124,7 @@ def _inverted(stages: tuple[_Stage, ...], act: Activation, squeezes: bool) -> by
 
 
 def conv_nets() -> dict[str, bytes]:
-    """The nets by name, for any batch of images of 224 x 224."""
+    """Returns the nets by name, for any batch of 224 x 224 images."""
     return {
         "ResNet-50": _resnet50(),
         "MobileNetV2": _inverted(_MOBILE, "Relu6", squeezes=False),

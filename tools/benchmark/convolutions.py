@@ -1,4 +1,4 @@
-"""Every distinct convolution of some nets against the device: the best product, and a copy.
+"""Distinct convolutions of nets, relative to the device's best GEMM and copy speeds.
 
 A convolution is timed by the device's events where it stands in a run of its net: what it reads has
 just been written, its weights have not been read since the run before. It counts the operations of
@@ -37,10 +37,10 @@ class TimedConvolution:
     """A convolution in a run of a net.
 
     Attributes:
-        geometry: Sizes, window, stride and groups: what tells it from others.
+        geometry: Sizes, window, stride and groups, which identify the convolution.
         algorithm: Variant and kernels.
-        gflop, gbyte: As direct sums, each byte once.
-        copy_s: What a copy of as many bytes takes.
+        gflop, gbyte: Operations of the direct sums, and each byte counted once.
+        copy_s: Seconds of a copy of the same number of bytes.
     """
 
     geometry: str
@@ -54,7 +54,7 @@ class TimedConvolution:
 def measure_convolutions(
     labs: list[Worker], turns: int
 ) -> tuple[list[ConvolutionRow], dict[str, float]]:
-    """A row per distinct convolution and device, those that lose most time first.
+    """Returns a row per distinct convolution and device, by falling loss of time.
 
     Returns:
         The rows, and the GFLOP/s of the best product by device.
@@ -77,7 +77,7 @@ def _medians(turns: Sequence[Sequence[TimedConvolution]]) -> Iterator[TimedConvo
 
 
 def _times_of(timed: Sequence[TimedConvolution]) -> tuple[float, float]:
-    """Medians of a convolution's time, and of its copy's."""
+    """Returns the median time of a convolution, and of its copy."""
     return (
         statistics.median(x.time_s for x in timed),
         statistics.median(x.copy_s for x in timed),
@@ -87,11 +87,11 @@ def _times_of(timed: Sequence[TimedConvolution]) -> tuple[float, float]:
 def convolution_rows(
     runtime: str, timed: Iterable[tuple[str, TimedConvolution]], gemm_gflops: float
 ) -> list[ConvolutionRow]:
-    """Rows of one device.
+    """Returns the rows of one device.
 
     Args:
-        timed: Nets and their convolutions.
-        gemm_gflops: Of the best product.
+        timed: Nets and their timed convolutions.
+        gemm_gflops: GFLOP/s of the best GEMM.
     """
     groups: dict[tuple[str, str], list[tuple[str, TimedConvolution]]] = {}
     for net, one in timed:
@@ -122,7 +122,7 @@ def convolution_rows(
 
 
 def _time_net(lab: Lab, model: bytes) -> tuple[float, list[TimedConvolution]]:
-    """The GFLOP/s of the best product now, and the net's convolutions in their order."""
+    """Returns the current GFLOP/s of the best GEMM, and the net's convolutions in order."""
     from clrt.runtime.execution.execution import Execution
     from clrt.runtime.execution.profiler import PlanRun, Recorder
 
@@ -155,14 +155,14 @@ def _time_net(lab: Lab, model: bytes) -> tuple[float, list[TimedConvolution]]:
 
 
 def is_convolution(node: Any) -> bool:
-    """Whether a node is one."""
+    """Returns whether a node is a convolution."""
     from clrt.ops.conv.conv import Convolution
 
     return isinstance(node.op, Convolution)
 
 
 def moved_bytes(nodes: Sequence[Any]) -> int:
-    """What nodes that share launches must read and write, each tensor once."""
+    """Returns the bytes that fused nodes must read and write, each tensor once."""
     made = {v for n in nodes for v in n.outputs}
     read = {v: None for n in nodes for v in n.inputs if v is not None and v not in made}
     inner = {v for n in nodes for v in n.inputs if v in made}
@@ -170,7 +170,7 @@ def moved_bytes(nodes: Sequence[Any]) -> int:
 
 
 def geometry_of(node: Any) -> str:
-    """Sizes of x and y, channels last, the window, its stride, and groups."""
+    """Returns the sizes of x and y, channels last, the window, its stride, and groups."""
     op, w = node.op, node.arg(1).dims
     (x, y) = (
         d if op.name == "ChannelsLastConv" else (d[0], *d[2:], d[1])
@@ -187,7 +187,7 @@ def _times(dims: Sequence[int]) -> str:
 
 
 def _copy_s(lab: Lab, nbytes: int) -> float:
-    """Seconds of a copy that moves as many bytes, by the device's events."""
+    """Measures the seconds of a copy of that many bytes, by device events."""
     half = -(-nbytes // 2 // _COPY_STEP) * _COPY_STEP
     if half not in lab.copies:
         lab.copies[half] = _time_copy(lab, half)
@@ -219,7 +219,7 @@ def page(rows: Sequence[ConvolutionRow], gemm_gflops: dict[str, float]) -> str:
     """The table as Markdown: of each device what loses most, then all in the order of their names.
 
     Args:
-        gemm_gflops: The best product by device.
+        gemm_gflops: GFLOP/s of the best GEMM, by device.
     """
     lines: list[str] = []
     for runtime in dict.fromkeys(r.runtime for r in rows):

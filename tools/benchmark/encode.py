@@ -32,11 +32,11 @@ Encode: TypeAlias = "Callable[[list[str]], np.ndarray[Any, Any]]"
 def measure_encode(
     files: ModelFiles, clrt_devices: Sequence[Runtime], texts: list[str], turns: int
 ) -> list[EncodeRow]:
-    """A row per runtime.
+    """Returns a row per runtime.
 
     Args:
         files: A sentence encoder's folder.
-        turns: Passes over all texts after the first, which is counted by itself.
+        turns: Number of passes over all texts after the first, which is reported separately.
     """
     makers: dict[str, tuple[Any, ...]] = {
         r.name: (_make_clrt, r.device, files.source, texts) for r in clrt_devices
@@ -61,7 +61,7 @@ def encode_rows(
     times: dict[str, list[float]],
     vectors: dict[str, np.ndarray[Any, Any]],
 ) -> list[EncodeRow]:
-    """Speeds over the peers' speeds, and how far vectors are from those of torch."""
+    """Returns speeds relative to the peers', and the distance of vectors from torch's."""
     return [
         EncodeRow(
             name,
@@ -77,7 +77,7 @@ def encode_rows(
 
 
 def least_cosine(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """The smallest cosine between rows of the same index, in float64."""
+    """Returns the smallest cosine between rows of equal index, in float64."""
     left, right = a.astype(np.float64), b.astype(np.float64)
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return float(((left * right).sum(axis=1) / lengths).min())
@@ -110,7 +110,7 @@ def _make_peer(backend: Literal["torch", "onnx"], files: ModelFiles, texts: list
 
 
 def _session_forward(path: Path) -> Callable[..., dict[str, Any]]:
-    """The transformer module's forward, by an ONNX Runtime session."""
+    """Runs the transformer module by an ONNX Runtime session."""
     import torch
 
     session = onnx_session(path)
@@ -125,7 +125,7 @@ def _session_forward(path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def _handler(encode: Encode, texts: list[str]) -> Handler:
-    """Answers with the seconds that the texts take, at first with their vectors as well."""
+    """Returns a handler that answers with the encoding seconds, and vectors the first time."""
 
     def answer(request: str) -> Any:
         start = time.perf_counter()

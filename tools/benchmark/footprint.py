@@ -1,4 +1,4 @@
-"""Peak memory of a process that runs a model, and the time from loading to a first result."""
+"""Measures peak memory, and time from loading to the first result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CACHES = ("CLRT_CACHE_DIR", "POCL_CACHE_DIR", "NEO_CACHE_DIR", "XDG_CACHE_HOME"
 def measure_memory(
     files: ModelFiles, runtimes: Sequence[Runtime], shape: tuple[int, int]
 ) -> list[MemoryRow]:
-    """A row per runtime, each in a process that does nothing else."""
+    """Returns a row per runtime, each measured in a process of its own."""
     rows = []
     for runtime in track(runtimes, "memory", console=Console(stderr=True)):
         before, peak = call_apart(_measure_peak, runtime, files, shape)
@@ -40,7 +40,7 @@ def measure_memory(
 
 
 def _measure_peak(runtime: Runtime, files: ModelFiles, shape: tuple[int, int]) -> tuple[int, int]:
-    """Peak resident bytes after the imports, and after a few runs."""
+    """Returns peak resident bytes after the imports, and after a few runs."""
     import_runtime(runtime)
     before = peak_resident_bytes()
     names, forward = load_forward(runtime, files)
@@ -51,7 +51,7 @@ def _measure_peak(runtime: Runtime, files: ModelFiles, shape: tuple[int, int]) -
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process has had resident.
+    """Returns the peak resident bytes of this process.
 
     Linux's own count where it is: `getrusage` there begins with the peak of the parent.
     """

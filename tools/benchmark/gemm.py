@@ -1,4 +1,4 @@
-"""Matrix products against the ceiling of the device: one MatMul with constant B.
+"""Matrix products relative to the device's peaks: one MatMul with constant B.
 
 Timed as `lab` says: launches enqueued in batches, without the host's copies. A, B and the product
 stay where the caches keep them between launches, as between the layers of a model; the
@@ -47,7 +47,7 @@ Size: TypeAlias = "tuple[str, int, int, int]"  # kind, M, N, K
 
 
 def measure_gemm(labs: list[Worker], turns: int, seconds: float, quick: bool) -> list[GemmRow]:
-    """A row per size and device.
+    """Returns a row per size and device.
 
     The turns of a size lie a pass over all sizes apart: a neighbour's busy seconds then spoil one
     turn of many sizes, which the medians leave out, and not all turns of a few.
@@ -62,7 +62,7 @@ def measure_gemm(labs: list[Worker], turns: int, seconds: float, quick: bool) ->
 
 
 def sizes(quick: bool) -> list[Size]:
-    """Every product; those that share a B follow each other."""
+    """Returns all product sizes; those that share a B are adjacent."""
     widths, heights = (_QUICK_WIDTHS, _QUICK_ROWS) if quick else (_WIDTHS, _ROWS)
     found = [("model", m, n, k) for n, k, m in product(widths, widths, heights)]
     found += [("odd", *size) for size in _ODD]

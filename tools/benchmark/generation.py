@@ -1,4 +1,4 @@
-"""Language models: clrt on each device beside the other runtimes that read the same files.
+"""Language models: clrt on each device and other runtimes on the same files.
 
 Each runtime is a process of its own that reads the model; they take turns, with nothing beside
 them.
@@ -42,12 +42,12 @@ def measure_generation(
     turns: int,
     seconds: float,
 ) -> list[GenerationRow]:
-    """A row per model, what is measured, and runtime.
+    """Returns a row per model, case and runtime.
 
     Args:
         models: GGUF files, and folders of onnxruntime-genai's builder.
         llama_bench: llama.cpp's program; None to leave it out.
-        seconds: For each process of clrt.
+        seconds: Measuring time per process of clrt.
     """
     rows = []
     console = Console(stderr=True)
@@ -83,7 +83,7 @@ def measure_generation(
 def generation_rows(
     model: str, case: tuple[str, int], speeds: dict[str, list[float]], peers: Sequence[str]
 ) -> list[GenerationRow]:
-    """A row per runtime that has tokens a second of a case, turn by turn."""
+    """Returns a row per runtime, from its tokens per second in each turn."""
     medians = {r: statistics.median(s) for r, s in speeds.items() if s}
     best = max(peers, key=lambda p: medians.get(p, 0.0), default=None)
     return [
@@ -103,7 +103,7 @@ def _sizes(what: str) -> tuple[int, ...]:
 
 
 def _peers(model: Path, llama_bench: Path | None) -> dict[str, Callable[[], Speeds]]:
-    """The other runtimes that are there and read this model."""
+    """Returns the installed runtimes that can read this model."""
     peers: dict[str, Callable[[], Speeds]] = {}
     if model.is_dir():
         if is_installed("onnxruntime_genai") and (model / "genai_config.json").is_file():
@@ -116,7 +116,7 @@ def _peers(model: Path, llama_bench: Path | None) -> dict[str, Callable[[], Spee
 
 
 def _clrt(runtime: Runtime, model: Path, seconds: float) -> Speeds:
-    """Tokens a second by `clrt bench --generate`, in a process of its own."""
+    """Measures tokens per second by `clrt bench --generate`, in a process of its own."""
     command = "from clrt.cli.main import app; app()"
     options = ("--device", runtime.device, "--seconds", str(seconds), "--json")
     arguments = [sys.executable, "-c", command, "bench", "--generate", str(model), *options]

@@ -1,4 +1,4 @@
-"""What clrt aims at on a CPU, beside what was measured."""
+"""Performance goals on a CPU, with the measured figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Goal:
 
     Attributes:
         at_most: Whether the bound is an upper one.
-        values: The figures by device, then by case.
+        values: Figures by device, then by case.
         floors: By case, what a figure would be if nothing but products took time, and these
             ran at the best speed seen on any device.
     """
@@ -32,13 +32,13 @@ class Goal:
 
     @property
     def by_device(self) -> dict[str, float]:
-        """The worst case on each device."""
+        """Returns the worst case on each device."""
         worst = max if self.at_most else min
         return {device: worst(cases.values()) for device, cases in self.values.items()}
 
     @property
     def headline(self) -> tuple[str, float]:
-        """The worst case, each on the device that does best there."""
+        """Returns the worst case, each case on its best device."""
         worst, best = (max, min) if self.at_most else (min, max)
         cases = {c for found in self.values.values() for c in found}
         figures = {c: best(v[c] for v in self.values.values() if c in v) for c in cases}
@@ -53,7 +53,7 @@ class Goal:
 
 
 def goals_of(report: Report) -> list[Goal]:
-    """The goals for which there are figures."""
+    """Returns the goals for which there are figures."""
     goals = [*_model_goals(report), *_kernel_goals(report), *_use_goals(report)]
     return [g for g in goals if g.values]
 
@@ -75,7 +75,7 @@ def _model_goals(report: Report) -> Iterable[Goal]:
 
 
 def _floors(report: Report, model: str, peer: str) -> dict[str, float]:
-    """What a model's operations would take at the best speed seen, over a peer's time."""
+    """Returns the time of a model's operations at the best measured speed, over a peer's time."""
     best = max(
         (max(x.fma_gflops, x.unit_gflops, x.gemm_gflops) for x in report.limits), default=None
     )
@@ -131,7 +131,7 @@ def _goal(
     figure: str,
     floors: dict[str, float] | None = None,
 ) -> Goal:
-    """A goal over a column of rows; a row that lacks the figure is left out."""
+    """Returns a goal over a column of rows; rows without the figure are skipped."""
     values: dict[str, dict[str, float]] = {}
     for row in rows:
         value = getattr(row, figure)

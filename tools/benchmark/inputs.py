@@ -1,4 +1,4 @@
-"""The models and texts that are measured; nothing is downloaded."""
+"""Models and texts of the benchmark; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def prepare_model(name: str, source: Path | None, work: Path) -> ModelFiles:
 
 
 def make_bert_base(work: Path) -> Path:
-    """The folder of a checkpoint of BERT-base's geometry, which is made where it is not there."""
+    """Returns the folder of a checkpoint of BERT-base's geometry, creating it if absent."""
     folder = work / "bert-base"
     if not (folder / "model.safetensors").exists():
         call_apart(_write_bert_base, folder)
@@ -92,7 +92,7 @@ def _write_bert_base(folder: Path) -> None:
 
 
 def _bert_tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the checkpoint's tensors."""
+    """Returns names and shapes of the checkpoint's tensors."""
     hidden, wide = 768, 3072
     tables = {"word": 30522, "position": 512, "token_type": 2}
     for table, rows in tables.items():

@@ -1,4 +1,4 @@
-"""What is installed, how long `import clrt` takes, and what a model leaves behind."""
+"""Measures install size, import time and memory left behind by a model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _sizes(folder: Path) -> Counter[str]:
 
 
 def measure_import() -> ImportRow:
-    """The median of a few processes that import clrt, over those that import nothing."""
+    """Returns the median time to import clrt, relative to a process that imports nothing."""
     empty, imports = (
         statistics.median(_process_s(code) for _ in range(_IMPORTS)) for code in ("", "import clrt")
     )
@@ -88,7 +88,7 @@ def _process_s(code: str) -> float:
 def measure_left(
     files: ModelFiles, runtimes: Sequence[Runtime], shape: tuple[int, int]
 ) -> list[LeftRow]:
-    """What is resident before a model is loaded, while it runs, and once it is closed."""
+    """Measures resident memory before a model is loaded, while it runs, and after it is closed."""
     found = []
     for runtime in runtimes:
         for cycle, numbers in enumerate(call_apart(_left, runtime, files, shape), start=1):

@@ -1,4 +1,4 @@
-"""Memory-bound ops against a copy, and where the time of a model's run goes, kernel by kernel.
+"""Memory-bound ops relative to a copy, and the time per kernel of a model's run.
 
 The ops run alone on tensors larger than the caches, timed as `lab` says. Bytes are those of the
 op's inputs and outputs, each once; an op that may work in place does, and spares the memory the
@@ -72,7 +72,7 @@ _CASES = (
 
 
 def measure_kernels(labs: list[Worker], turns: int, seconds: float) -> list[KernelRow]:
-    """A row per op and device."""
+    """Returns a row per op and device."""
     rows = []
     for case in track(_CASES, "kernels", console=Console(stderr=True)):
         job = partial(_sample, case=case, seconds=seconds)
@@ -93,7 +93,7 @@ def _sample(lab: Lab, case: _Case, seconds: float) -> Sample:
 
 
 def _case_model(case: _Case) -> bytes:
-    """An ONNX model of the one op."""
+    """Builds an ONNX model of one op."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -127,10 +127,10 @@ def _case_model(case: _Case) -> bytes:
 
 @dataclass(frozen=True)
 class Timed:
-    """A launch of a model's run.
+    """A timed launch of a model's run.
 
     Attributes:
-        label: The op, and the sizes that tell it from others.
+        label: Op, and the sizes that identify it.
         moved_bytes: The buffers that it names, each once: those of a large table that it reads in
             part count as much as its output.
     """
@@ -196,7 +196,7 @@ def _label(node: Any) -> str:
 
 
 def launch_rows(runtime: str, run: Sample, timed: Sequence[Timed]) -> list[LaunchRow]:
-    """Launches by label, the costliest first, then the rest of the wall time."""
+    """Returns launches by label, the costliest first, then the rest of the wall time."""
     groups: dict[str, list[Timed]] = {}
     for launch in timed:
         groups.setdefault(launch.label, []).append(launch)

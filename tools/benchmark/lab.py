@@ -1,4 +1,4 @@
-"""A clrt device in a process of its own, on which kernels are timed without the host's copies.
+"""Times kernels on a clrt device, in a process of its own, without host copies.
 
 Times are those of many launches enqueued at once, from the first enqueue to the end of the queue,
 over their number: inputs lie on the device, outputs stay there. Launch overhead that the device
@@ -27,12 +27,12 @@ Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 
 
 class Lab:
-    """A device's session, and the last model that was loaded on it.
+    """Session of a device, and the model loaded last.
 
     Attributes:
         reference_size: (M, N, K) of the MatMul that products are compared with in each turn.
         copies_by_kernel: Whether a kernel copies faster than clEnqueueCopyBuffer.
-        copies: Seconds of copies by a kernel, by the bytes that are read.
+        copies: Bytes read -> seconds of a copy by a kernel.
     """
 
     def __init__(self, device: str) -> None:
@@ -49,7 +49,7 @@ class Lab:
         self._model: Any = None
 
     def load(self, source: Any) -> Any:
-        """A `clrt.Model` on the device."""
+        """Loads a `clrt.Model` on the device."""
         import clrt
 
         return clrt.load(source, device=self.info.index, strict=True)
@@ -92,7 +92,7 @@ class Lab:
         return {"gemm_cpu": {**record_for("gemm_cpu", self.info.caps), "T_UP": 0}}
 
     def time_bound(self, bound: Any, seconds: float) -> float:
-        """Seconds that all launches of a plan take, median over the batches of one turn."""
+        """Measures the seconds of all launches of a plan, median over the batches of one turn."""
         import pyopencl as cl
 
         queue = self.session.queue
@@ -129,7 +129,7 @@ def make_lab(device: str) -> Handler:
 
 
 def lab_makers(runtimes: list[Runtime]) -> dict[str, tuple[Any, ...]]:
-    """For `open_workers`: a lab per clrt runtime."""
+    """Returns a lab per clrt runtime, for `open_workers`."""
     return {r.name: (make_lab, r.device) for r in runtimes}
 
 

@@ -1,4 +1,4 @@
-"""The ceilings of a device: multiply-adds on registers, large MatMuls of them, copies of memory.
+"""Measures a device's peaks: multiply-adds in registers, large MatMuls, memory copies.
 
 A CPU's matrix unit has a ceiling of its own; MatMuls that are a reference do not go by it.
 
@@ -26,7 +26,7 @@ _LARGE = ((2048, 1536, 1536), (2048, 3072, 768), (2048, 768, 3072))
 
 @dataclass(frozen=True)
 class Sample:
-    """One turn: what was measured, and the references in the same turn.
+    """One turn: the measurement, and the references of the same turn.
 
     Attributes:
         time_s: Seconds of one pass.
@@ -40,7 +40,7 @@ class Sample:
 
 
 def median_share(samples: Sequence[Sample], amount: float, reference: str) -> float:
-    """What was done per second over a reference, median over the turns.
+    """Returns the measured rate relative to a reference, median over the turns.
 
     Args:
         amount: GFLOP or GB of one pass.
@@ -98,7 +98,7 @@ def _matmul_gflops(lab: Lab, size: tuple[int, int, int], seconds: float) -> floa
 
 
 def reference_gflops(lab: Lab, seconds: float) -> float:
-    """GFLOP/s of the MatMul by multiply-adds that does best on this device."""
+    """Returns the GFLOP/s of the device's best MatMul by multiply-adds."""
     m, n, k = lab.reference_size
     return 2e-9 * m * n * k / lab.time_bound(_reference(lab), seconds)
 
@@ -111,7 +111,7 @@ def _reference(lab: Lab) -> Any:
 
 
 def reference_gbs(lab: Lab, seconds: float) -> float:
-    """GB/s of the copy that does best on this device."""
+    """Returns the GB/s of the device's best copy."""
     return copy_gbs(lab, lab.copies_by_kernel, seconds)
 
 
@@ -122,7 +122,7 @@ def time_matmul(lab: Lab, m: int, n: int, k: int, seconds: float) -> float:
 
 
 def matmul_model(n: int, k: int) -> bytes:
-    """An ONNX model y = a B with any number of rows."""
+    """Builds an ONNX model y = a B with any number of rows."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -140,7 +140,7 @@ def matmul_model(n: int, k: int) -> bytes:
 
 
 def fma_gflops(lab: Lab, seconds: float) -> float:
-    """GFLOP/s of multiply-adds that touch no memory."""
+    """Measures GFLOP/s of multiply-adds in registers."""
     from clrt.runtime.opencl.peaks import multiply_adds
 
     return _speed(lab, multiply_adds(lab.session), seconds)

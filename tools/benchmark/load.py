@@ -1,4 +1,4 @@
-"""What else the machine does while it is measured."""
+"""Measures the load of other programs during the benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
 
 
 class OtherPrograms:
-    """Counts the CPU time that others take from its creation on.
+    """Counts the CPU time of other programs since its creation.
 
     Linux's count for the whole machine less that of this process and its ended children; time
     that a hypervisor gave to other machines counts as theirs.

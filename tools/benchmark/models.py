@@ -38,7 +38,7 @@ def measure_model(
     turns: int,
     seconds: float,
 ) -> list[ModelRow]:
-    """A row per shape and runtime.
+    """Returns a row per shape and runtime.
 
     Args:
         shapes: Pairs of batch and sequence.

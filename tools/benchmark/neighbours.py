@@ -1,4 +1,4 @@
-"""How well clrt gets on with the rest of a program: other threads, deadlines, other models."""
+"""Effects on the rest of a program: other threads, deadlines, other models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SEQUENCE = 128
 def measure_neighbours(
     files: ModelFiles, runtimes: Sequence[Runtime], repeats: int
 ) -> list[NeighbourRow]:
-    """Rows for each clrt device, in a process of its own."""
+    """Returns rows per clrt device, measured in a process of its own."""
     rows = []
     for runtime in track(runtimes, "neighbours", console=Console(stderr=True)):
         for what, times in call_apart(_measure, runtime, files, repeats):
@@ -41,7 +41,7 @@ def measure_neighbours(
 
 
 def _measure(runtime: Runtime, files: ModelFiles, repeats: int) -> list[tuple[str, list[float]]]:
-    """Seconds by what took them."""
+    """Returns the seconds of each case."""
     import clrt
 
     found = [("a tick is late: nothing runs", _lateness(lambda: time.sleep(0.5)))]

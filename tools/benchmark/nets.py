@@ -34,7 +34,7 @@ def measure_nets(
     turns: int,
     seconds: float,
 ) -> list[NetRow]:
-    """A row per net, batch and runtime.
+    """Returns a row per net, batch and runtime.
 
     Args:
         parts: Parts of the names of nets; None for all.

@@ -1,4 +1,4 @@
-"""The report as one picture."""
+"""Draws the report as one picture."""
 
 from __future__ import annotations
 

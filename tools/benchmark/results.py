@@ -1,4 +1,4 @@
-"""What the sections give: rows that tables, goals, JSON and the picture are made from."""
+"""Result rows of the sections, from which tables, goals, JSON and the picture are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device can do at best, measured on it.
+    """Measured peaks of a device.
 
     Attributes:
         fma_gflops: Multiply-adds on registers alone.

@@ -1,4 +1,4 @@
-"""The runtimes that are compared, and how each loads an ONNX model."""
+"""Compared runtimes, and how each loads an ONNX model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPENVINO = "OpenVINO"
 
 @dataclass(frozen=True)
 class Runtime:
-    """A way to run a model.
+    """A runtime on a device.
 
     Attributes:
         name: What tables call it; "clrt PoCL", say.
@@ -70,13 +70,13 @@ def short_platform(platform: str) -> str:
 
 
 def peer_runtimes() -> list[Runtime]:
-    """The peers that are installed."""
+    """Returns the installed peers."""
     known = (Runtime(ONNXRUNTIME, "onnxruntime"), Runtime(OPENVINO, "openvino"))
     return [r for r in known if is_installed(r.kind)]
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Returns whether a module can be imported, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 
@@ -99,7 +99,7 @@ def load_forward(runtime: Runtime, files: ModelFiles) -> tuple[list[str], Forwar
 
 
 def onnx_session(path: Path) -> Any:
-    """An ONNX Runtime session with a thread per core."""
+    """Opens an ONNX Runtime session with one thread per core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

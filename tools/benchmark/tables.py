@@ -1,4 +1,4 @@
-"""The report as tables."""
+"""Formats the report as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GEMM_KINDS = {
 
 
 def all_tables(report: Report) -> Iterator[Table]:
-    """A table per section that has rows."""
+    """Returns a table per section that has rows."""
     if report.limits:
         yield _limits(report)
     if report.models:

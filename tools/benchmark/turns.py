@@ -1,4 +1,4 @@
-"""Processes that answer requests, and the turns they take."""
+"""Worker processes that answer requests in turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TooLongError(WorkerError):
 
 
 class Worker:
-    """A process of its own that answers one request at a time.
+    """Process that answers one request at a time.
 
     Args:
         name: What tables call it.
@@ -57,7 +57,7 @@ class Worker:
         self.close()
 
     def ask(self, request: object, most_s: float | None = None) -> Any:
-        """The handler's answer.
+        """Returns the handler's answer.
 
         Args:
             most_s: Seconds after which the process is ended; None for as long as it takes.
@@ -103,7 +103,7 @@ def _serve(pipe: Connection, make: Callable[..., Handler], args: tuple[object, .
 
 
 def call_apart(function: Callable[..., Any], *args: object, most_s: float | None = None) -> Any:
-    """What a function returns in a process made for this one call.
+    """Returns the result of a function called in a new process.
 
     Args:
         most_s: Seconds after which the process is ended; None for as long as it takes.
@@ -158,5 +158,5 @@ def repeat(action: Callable[[], object], seconds: float) -> list[float]:
 
 
 def median_ratio(own: Sequence[float], peer: Sequence[float]) -> float:
-    """The median of own over peer, turn by turn."""
+    """Returns the median over turns of own / peer."""
     return statistics.median(a / b for a, b in zip(own, peer, strict=True))
