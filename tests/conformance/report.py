@@ -1,4 +1,4 @@
-"""CONFORMANCE.md: per op and dtype what passes, where it ran, and why the rest does not."""
+"""CONFORMANCE.md report: passed cases per op and dtype, where they ran, and reasons of failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Summary:
 
     Attributes:
         numeric: Cases that pass and are arithmetic on tensors.
-        on_device: Those of them that ran every node on the device.
+        on_device: Numeric cases that ran every node on the device.
     """
 
     passed: int
@@ -54,7 +54,7 @@ class _Row:
 def write_report(
     results: Mapping[str, Outcome], reasons: Mapping[str, str], path: Path | None
 ) -> Summary:
-    """Counts the results of all cases, and writes the report where a path is given.
+    """Counts the results of all cases, and writes the report if a path is given.
 
     Args:
         reasons: Why cases are expected not to pass.
@@ -114,7 +114,7 @@ def _tables(results: Mapping[str, Outcome], protos: Mapping[str, onnx.ModelProto
 
 
 def _op_of(case: TestCase, protos: Mapping[str, onnx.ModelProto]) -> str:
-    """The op a case is about; that of the case whose function body it is where it is one."""
+    """Returns the op that a case tests; for an expanded function body, the function's op."""
     name = case.name.partition("_expanded")[0]
     nodes = protos.get(name, protos[case.name]).graph.node
     if case.kind != "node" or len(nodes) != 1:

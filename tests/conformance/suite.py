@@ -27,11 +27,11 @@ _FLOAT16_TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
-        reason: Why it does not pass; empty where it does.
-        host_nodes: The nodes that computed on the host, as the model counts them.
+        reason: Why the case fails; empty if it passes.
+        host_nodes: Nodes computed on the host, as counted by the model.
     """
 
     reason: str
@@ -44,12 +44,12 @@ class Outcome:
 
 @cache
 def cases() -> dict[str, TestCase]:
-    """Every case of the suite by its name."""
+    """Returns the cases of the suite by name."""
     return {case.name: case for kind in KINDS for case in cases_of(kind)}
 
 
 def model_of(case: TestCase) -> onnx.ModelProto:
-    """The model of a case; some lie in files of the onnx package."""
+    """Returns the model of a case, loaded from the onnx package if stored in a file."""
     if case.model is not None:
         return case.model
     return onnx.load(Path(case.model_dir) / "model.onnx")
@@ -80,13 +80,13 @@ def run_case(case: TestCase, device: DeviceInfo) -> Outcome:
 
 
 def dtypes_of(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """The dtypes of the inputs and outputs; what lies in sequences and optionals too."""
+    """Returns the dtypes of inputs and outputs, including elements of sequences and optionals."""
     found = [_innermost(i.type) for i in (*proto.graph.input, *proto.graph.output)]
     return tuple(dict.fromkeys(onnx.TensorProto.DataType.Name(t).lower() for t in found))
 
 
 def is_numeric(proto: onnx.ModelProto) -> bool:
-    """Whether the case is arithmetic on tensors: no text, no sequences, no optionals."""
+    """Returns whether all values are numeric tensors: no strings, sequences, optionals."""
     infos = (*proto.graph.input, *proto.graph.output)
     tensors = all(i.type.WhichOneof("value") == "tensor_type" for i in infos)
     return tensors and "string" not in dtypes_of(proto)
@@ -110,12 +110,12 @@ def _data_sets(case: TestCase, proto: onnx.ModelProto) -> list[tuple[Sequence[An
 
 
 def _array(value: Any) -> Any:
-    """The suite gives values of some dtypes as TensorProto."""
+    """Returns a value as an array; the suite stores some dtypes as TensorProto."""
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _stored(folder: Path, kind: str, infos: Sequence[onnx.ValueInfoProto]) -> list[Any]:
-    """The values of a folder, by the types of the model."""
+    """Reads the values of a folder, by the types of the model."""
     count = len(list(folder.glob(f"{kind}_*.pb")))
     values = []
     for index, info in zip(range(count), infos, strict=False):
@@ -131,7 +131,7 @@ def _stored(folder: Path, kind: str, infos: Sequence[onnx.ValueInfoProto]) -> li
 
 
 def _compare(found: Any, wanted: Any, name: str, case: TestCase) -> None:
-    """Raises AssertionError where a result is not what the suite has."""
+    """Raises AssertionError if a result differs from the suite's."""
     if wanted is None or isinstance(wanted, (list, tuple)):
         assert type(found) is type(wanted) or isinstance(found, list), f"'{name}' is {found!r}"
         for a, b in zip(found or (), wanted or (), strict=True):

@@ -1,6 +1,6 @@
 """Frozen search program without Python, PATH or network, and with an empty home folder.
 
-`make test-search-app` runs this, on a display of its own.
+`make test-search-app` runs this on a virtual display.
 """
 
 from __future__ import annotations

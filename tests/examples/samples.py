@@ -39,7 +39,7 @@ def write_numbered(root: Path, count: int) -> Path:
 
 
 def pdf(*pages: str) -> bytes:
-    """A PDF with a line of ASCII on each page."""
+    """Returns a PDF with a line of ASCII text on each page."""
     kids = " ".join(f"{3 + 2 * k} 0 R" for k in range(len(pages)))
     font = "<</Font<</F1<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>>>"
     objects = ["<</Type/Catalog/Pages 2 0 R>>", f"<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>"]
@@ -61,7 +61,7 @@ def pdf(*pages: str) -> bytes:
 
 
 def encode(texts: Sequence[str]) -> FloatArray:
-    """Vectors of the words of texts: who shares words is alike."""
+    """Returns bag-of-words vectors: texts that share words are similar."""
     return np.stack([_vector(text) for text in texts])
 
 
@@ -73,7 +73,7 @@ def _vector(text: str) -> FloatArray:
 
 
 def touch_later(path: Path, text: str) -> None:
-    """Writes a file, with a time that differs from that of the write before."""
+    """Writes a file with a modification time that differs from the previous write's."""
     before = path.stat().st_mtime_ns
     path.write_text(text, encoding="utf-8")
     os.utime(path, ns=(before + 10**9, before + 10**9))

@@ -132,7 +132,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def choose(window: MainWindow, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chooses a folder by the button; the dialog is the desktop's."""
+    """Chooses a folder by the button, with the desktop's dialog replaced."""
     monkeypatch.setattr(
         windows.QFileDialog, "getExistingDirectory", staticmethod(lambda *_: str(folder))
     )
@@ -145,7 +145,7 @@ def wait_for_index(window: MainWindow) -> None:
 
 
 def search(window: MainWindow, query: str) -> None:
-    """Types a query and waits for its text."""
+    """Types a query and waits until its best result is shown."""
     window.top.field.clear()
     QTest.keyClicks(window.top.field, query)
     wait_until(lambda: window.results.query == query and viewed(window) != "", f"'{query}' found")

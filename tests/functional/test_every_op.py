@@ -72,7 +72,7 @@ def _is_nothing(value: Any) -> bool:
 
 
 def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
-    """The samples of an op that can be called, with their attributes."""
+    """Returns the callable samples of an op, with their attributes."""
     found = []
     for sample in samples(cls):
         assert isinstance(sample.op, Op)
@@ -94,7 +94,7 @@ def as_run(op: IrOp, device: DeviceInfo) -> IrOp:
 
 
 def compare(sample: Sample, attributes: dict[str, Any], device: DeviceInfo) -> None:
-    """One call against the op's reference."""
+    """Compares one call with the op's reference."""
     op = sample.op
     assert isinstance(op, Op)
     expected = op.run_reference(*sample.inputs)

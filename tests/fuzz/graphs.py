@@ -1,6 +1,6 @@
 """Random valid graphs over the registry.
 
-A graph grows by nodes whose inputs are taken from what is there. Nodes around which passes work
+A graph grows by nodes whose inputs are existing values. Nodes around which passes work
 (elementwise, products, views, reductions) come from recipes; every other op comes with the inputs
 of one of its own samples, the floating-point ones of which become inputs of the graph.
 """
@@ -69,7 +69,7 @@ class _Builder:
         return self.constant(self.rng.standard_normal(shape), DType.FLOAT32)
 
     def floats(self, ranks: Sequence[int] = (0, 1, 2, 3, 4)) -> Value:
-        """A float32 tensor of one of the ranks; a new input where there is none."""
+        """Returns a float32 tensor of one of the ranks; a new input if none exists."""
         found = [
             v
             for v in self.pool
@@ -81,7 +81,7 @@ class _Builder:
         return self.input(DType.FLOAT32, tuple(self.pick(_DIMS) for _ in range(rank)))
 
     def add(self, op: Op, *inputs: Value | None) -> list[Value] | None:
-        """The outputs of a new node; None where its inputs do not fit."""
+        """Adds a node and returns its outputs; None if its inputs do not fit."""
         given = [None if v is None else v.type for v in inputs]
         try:
             types = op.infer_with_data(given)
@@ -116,7 +116,7 @@ def _op(name: str, **attributes: Any) -> Op:
 
 @cache
 def _pointwise() -> tuple[type[Pointwise], ...]:
-    """Elementwise ops that take any number, by steps small enough that errors do not explode."""
+    """Returns elementwise ops defined for all numbers, with slopes that do not amplify errors."""
     wild = {"Tan", "Sinh", "Cosh", "Pow", "Mod", "Log", "Acosh", "Atanh", "Asin", "Acos", "Exp"}
     return tuple(
         c
@@ -128,7 +128,7 @@ def _pointwise() -> tuple[type[Pointwise], ...]:
 
 @cache
 def _samples() -> tuple[Sample, ...]:
-    """The samples of every op that is deterministic and computes on one tensor or more."""
+    """Returns the samples of every deterministic op with at least one tensor input."""
     found = []
     for cls in REGISTRY.classes.values():
         if cls.domain or cls.host_driven or cls.__name__.startswith(("Random", "Multinomial")):
@@ -262,7 +262,7 @@ def _sample(b: _Builder) -> None:
 
 
 def _shaped(b: _Builder, shape: tuple[int, ...]) -> Value:
-    """A float32 value of a shape: one that is there, or a new input."""
+    """Returns a float32 value of a shape: an existing one or a new input."""
     found = [v for v in b.pool if v.dtype is DType.FLOAT32 and same_shape(v.shape, shape)]
     return b.pick(found) if found and b.choose(4) else b.input(DType.FLOAT32, shape)
 
@@ -286,7 +286,7 @@ class Case:
 
 @st.composite
 def graphs(draw: st.DrawFn, max_nodes: int = 12) -> Case:
-    """A graph with symbolic dims n and m, and an array for each of its inputs."""
+    """Draws a graph with symbolic dims n and m, and an array for each input."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     builder = _Builder(lambda below: draw(st.integers(0, below - 1)) if below > 1 else 0, rng)
     for _ in range(draw(st.integers(1, max_nodes))):

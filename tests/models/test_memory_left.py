@@ -40,7 +40,7 @@ for _ in range(2):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A compiled model of 64 MiB."""
+    """Writes a compiled model of 64 MiB."""
     folder = tmp_path_factory.mktemp("left")
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g '

@@ -21,7 +21,7 @@ ROWS = np.ones((2, 64), np.float32)
 
 
 def small_model() -> onnx.ModelProto:
-    """y = relu(x W) W."""
+    """Returns y = Relu(x W) W."""
     w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
@@ -32,7 +32,7 @@ def small_model() -> onnx.ModelProto:
 
 
 def counted_model() -> onnx.ModelProto:
-    """y = NonZero(Relu(x)), whose size depends on the data."""
+    """Returns y = NonZero(Relu(x)), whose size depends on the data."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "relu"),
         helper.make_node("NonZero", ["a"], ["b"], "places"),

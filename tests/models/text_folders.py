@@ -40,7 +40,7 @@ def make_folder(
     types: bool = True,
     **changes: Any,
 ) -> Path:
-    """A folder with a model of the family.
+    """Writes a folder with a model of the family.
 
     Args:
         labels: Rows of a classifier.
@@ -67,7 +67,7 @@ def make_folder(
 def sentence_files(
     pooling: dict[str, Any], normalize: bool = False, **whole: Any
 ) -> dict[str, Any]:
-    """The files of a sentence encoder: its modules, pooling, prompts."""
+    """Returns the files of a sentence encoder: modules, pooling, prompts."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({"2": "Normalize"} if normalize else {})
     size = {"word_embedding_dimension": checkpoints.HIDDEN}
     return {
@@ -79,7 +79,7 @@ def sentence_files(
 
 
 def sparse_files(strategy: str, activation: str, **whole: Any) -> dict[str, Any]:
-    """The files of a sparse encoder."""
+    """Returns the files of a sparse encoder."""
     pooling = {"pooling_strategy": strategy, "activation_function": activation}
     return {
         "modules.json": _modules({"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}),

@@ -1,4 +1,4 @@
-"""Programs on sentence-transformers' names, run by that package for the oracle and by clrt here.
+"""Programs for the sentence-transformers API, run by that package as oracle, and by clrt.
 
 Each takes the package and a folder to make models in, and returns an array.
 """
@@ -24,7 +24,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 def to_array(found: Any) -> Array:
-    """What a program returned, as an array: of tensors, sparse ones, and lists of them."""
+    """Converts a program's result to an array: tensors, sparse tensors, and lists of them."""
     if isinstance(found, (list, tuple)):
         return np.stack([to_array(item) for item in found])
     if getattr(found, "is_sparse", False) or type(found).__name__ == "SparseVectors":
@@ -33,7 +33,7 @@ def to_array(found: Any) -> Array:
 
 
 def programs() -> dict[str, Program]:
-    """Every program by its name."""
+    """Returns the programs by name."""
     made = [
         *_sentence_programs(),
         *_vector_programs(),

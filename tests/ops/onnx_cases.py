@@ -46,17 +46,17 @@ class LeftOut:
 
 
 def cases(op_types: Collection[str]) -> list[Case]:
-    """The node tests of the op types that clrt can represent."""
+    """Returns the node tests of the op types that clrt can represent."""
     return [found for found in _all(frozenset(op_types)) if isinstance(found, Case)]
 
 
 def left_out(op_types: Collection[str]) -> list[LeftOut]:
-    """The node tests of the op types that are not run."""
+    """Returns the skipped node tests of the op types."""
     return [found for found in _all(frozenset(op_types)) if isinstance(found, LeftOut)]
 
 
 def attribute(proto: onnx.AttributeProto) -> Any:
-    """The Python value of an attribute, as `OnnxNode.attrs` wants it."""
+    """Returns the Python value of an attribute, as `OnnxNode.attrs` expects it."""
     value = onnx.helper.get_attribute_value(proto)
     if isinstance(value, bytes):
         return value.decode()
@@ -69,7 +69,7 @@ def attribute(proto: onnx.AttributeProto) -> Any:
 
 @functools.cache
 def node_tests() -> tuple[TestCase, ...]:
-    """Every node test that has a model and data."""
+    """Returns every node test that has a model and data."""
     return tuple(t for t in cases_of("node") if t.model is not None and t.data_sets is not None)
 
 
@@ -142,7 +142,7 @@ def _read(
 
 
 def check_exact(case: Case) -> None:
-    """The reference gives ONNX's outputs to the bit, with their dtypes and shapes.
+    """Checks that the reference equals ONNX's outputs exactly, with dtypes and shapes.
 
     Raises:
         AssertionError: It does not.

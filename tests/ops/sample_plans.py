@@ -17,7 +17,7 @@ from tests.ops.samples import Sample
 
 
 def sample_values(sample: Sample) -> list[Value | None]:
-    """The inputs of a sample; those that planning must know are constants."""
+    """Returns the inputs of a sample; inputs needed at planning are constants."""
     assert isinstance(sample.op, Op)
     values: list[Value | None] = []
     for index, array in enumerate(sample.inputs):
@@ -30,7 +30,7 @@ def sample_values(sample: Sample) -> list[Value | None]:
 
 
 def sample_graph(sample: Sample) -> Graph:
-    """A graph of one node."""
+    """Returns a graph of one node."""
     assert isinstance(sample.op, Op)
     values = sample_values(sample)
     types = sample.op.infer_with_data([None if v is None else v.type for v in values])
@@ -41,10 +41,10 @@ def sample_graph(sample: Sample) -> Graph:
 
 
 def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | None = None) -> Plan:
-    """The plan of a graph whose input shapes are numbers.
+    """Returns the plan of a graph with numeric input shapes.
 
     Args:
-        tunables: In place of the tuning records; each kernel takes those that it has.
+        tunables: Replace the tuning records; each kernel uses the ones it declares.
     """
 
     def lookup(kernel: str) -> Mapping[str, int]:

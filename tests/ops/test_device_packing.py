@@ -73,7 +73,7 @@ def check_blocks(
     k: int,
     device: DeviceInfo,
 ) -> None:
-    """Rows of random bytes, in parts, are packed by a device as by NumPy."""
+    """Checks that a device packs rows of random bytes, in parts, like NumPy."""
     found = BLOCK_TYPES_BY_NAME[name]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
     source = read(name, n, k, split_count(raw, n // 3, n // 2)).packed

@@ -127,13 +127,13 @@ def _lanes(dtypes: tuple[DType, ...]) -> tuple[list[Array], Array]:
 
 
 def _kinds(array: Array) -> Array:
-    """0 for finite numbers, 1 for NaN, 2 and 3 for the infinities."""
+    """Returns 0 for finite numbers, 1 for NaN, 2 and 3 for the infinities."""
     wide = array.astype(np.float64)
     return np.isnan(wide) + 2 * np.isposinf(wide) + 3 * np.isneginf(wide)
 
 
 def _bits(array: Array) -> Array:
-    """For comparison: NaN has one pattern."""
+    """Returns bit patterns for comparison, with one pattern for NaN."""
     return np.where(np.isnan(array), np.nan, array) if array.dtype.kind == "f" else array
 
 

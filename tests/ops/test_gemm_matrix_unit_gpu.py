@@ -46,7 +46,7 @@ ALWAYS = {"percent": 1000}
 
 
 def skip_simulator(device: DeviceInfo, unless: bool = False) -> None:
-    """Leaves most to other devices: Oclgrind takes 10 s for what a unit does in C."""
+    """Skips most tests on Oclgrind, which needs 10 s for a unit emulated in C."""
     if device.caps.simulator and not unless:
         pytest.skip("a simulator takes long")
 

@@ -92,7 +92,7 @@ def product(
 
 
 def _rows(device: DeviceInfo, rows: int, terms: int) -> int:
-    """Fewer rows on the simulator, which holds 15 KB for each term of a launch."""
+    """Returns fewer rows on the simulator, which holds 15 KB for each term of a launch."""
     return min(rows, 60_000 // terms) if device.caps.simulator else rows
 
 

@@ -60,7 +60,7 @@ class Follower:
         return f"{self.op.name}-{self.operand}"
 
     def bad(self) -> Iterator[tuple[float, tuple[Array | None, ...]]]:
-        """Each number that is not allowed, and the inputs with it in the last place."""
+        """Yields each value out of range, and the inputs with it in the last position."""
         given = self.inputs[self.operand]
         assert given is not None
         for number in (*self.outside, *HUGE):

@@ -29,7 +29,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 def _body() -> LoopBody:
-    """States [2, 9], [2, 1] and [] int64, a row [9]; ends by a sum; stacks rows and numbers."""
+    """Returns a body with states [2, 9], [2, 1], int64 [], a row [9] and stacked outputs."""
     build = Builder()
     turn, _ = counters = [build.input("i", DType.INT64, ()), build.input("go", DType.BOOL, ())]
     x = build.input("x", DType.FLOAT32, (2, 9))

@@ -45,7 +45,7 @@ Given = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Case:
-    """One op over tensors of so many elements.
+    """One op over tensors of maximum size.
 
     Attributes:
         inputs: Their shapes and dtypes; constants of few elements as arrays.

@@ -90,7 +90,7 @@ def _distances() -> list[Case]:
 
 
 def _states() -> list[Case]:
-    """What comes next to what came before: convolutions, and attention that keeps no keys."""
+    """Ops with recurrent state: causal convolutions, and linear attention without a key cache."""
     op, w, bias = "CausalConvWithState", _x(6, 1, 4), _x(6)
     return [
         _case(op, _x(2, 6, 5), w, bias, activation="silu", outputs=2),
@@ -178,7 +178,7 @@ def _multi_heads() -> list[Case]:
 
 
 def _decoders() -> list[Case]:
-    """One new place for a cache that has room, which several beams may share."""
+    """Decoder attention of one new token on a preallocated cache, also shared by beams."""
     op, new = "DecoderMaskedMultiHeadAttention", (_x(4, 1, 8), _x(4, 1, 8), _x(4, 1, 8))
     cache = (_x(4, 2, 6, 4), _x(4, 2, 6, 4), np.array([3], np.int32))
     mask = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 1]], np.int32)
@@ -324,7 +324,7 @@ def test_nhwc_conv_matches_onnxruntime_conv(device: DeviceInfo) -> None:
 
 
 def _with_statistics(*more: onnx.NodeProto, outputs: Sequence[str] = ("y",)) -> onnx.ModelProto:
-    """SkipLayerNormalization that names its mean, which clrt lacks, with nodes behind it."""
+    """Returns SkipLayerNormalization with its unsupported mean output, followed by `more`."""
     names = ["y", "mean", "", "total"]
     node = helper.make_node(
         "SkipLayerNormalization", ["x", "x", "g"], names, "norm", domain="com.microsoft"

@@ -252,7 +252,7 @@ def _padding() -> list[Documented]:
 def _attend(
     q: Array, k: Array, v: Array, bias: Array | None = None, scale: float | None = None
 ) -> Array:
-    """Attention of 2 heads, by sequence, on tokens without padding."""
+    """Returns attention of 2 heads, per sequence, on tokens without padding."""
     rows = []
     for n, (start, end) in enumerate(pairwise(ENDS)):
         heads = []

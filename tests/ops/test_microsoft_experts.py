@@ -28,7 +28,7 @@ def _x(*shape: int) -> Array:
 
 
 def _experts(rows: int = INNER) -> list[Array]:
-    """Weights and biases of the first and the second layer."""
+    """Returns weights and biases of both layers."""
     return [
         _x(EXPERTS, rows, WIDTH) / 4, _x(EXPERTS, rows), _x(EXPERTS, WIDTH, INNER) / 4,
         _x(EXPERTS, WIDTH),
@@ -108,7 +108,7 @@ def test_moe_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
 
 
 def _as_first_declared(case: Case) -> Case:
-    """A case whose weights are declared [experts, in, out], as they were before August 2025."""
+    """Returns a case with weights [experts, in, out], the layout before August 2025."""
     inputs = list(case.inputs)
     packs = 1 if case.op == "MoE" else 8 // case.attrs["expert_weight_bits"]
     for index in (2, 4, 6) if case.op == "MoE" else (2, 5, 8):

@@ -85,7 +85,7 @@ def test_unsupported_4_bit_matmul_forms_are_refused() -> None:
 
 
 def _layouts(count: int) -> tuple[Array, Array]:
-    """Where the rows of random blocks under the diagonal end, and their columns."""
+    """Returns row ends and columns of random blocks below the diagonal."""
     seen = np.tril(RNG.integers(0, 2, (count, 4, 4)))
     seen[:, np.arange(4), np.arange(4)] = 1
     ends = np.concatenate([np.zeros((count, 1), int), seen.sum(2).cumsum(1)], 1)
@@ -98,7 +98,7 @@ def _layouts(count: int) -> tuple[Array, Array]:
 def _sparse(
     rows: int, lengths: list[int], layouts: int = 2, packed: bool = False, **more: Any
 ) -> Case:
-    """4 heads of queries and 2 of keys on a cache of 64 places in blocks of 16."""
+    """Returns 4 query heads and 2 key heads on a cache of 64 positions in blocks of 16."""
     batch = len(lengths)
     new = [_x(batch, rows, 64), _x(batch, rows, 32), _x(batch, rows, 32)]
     given = [np.concatenate(new, 2), None, None] if packed else new
@@ -111,7 +111,7 @@ def _sparse(
 
 
 def _session_run(case: Case) -> list[Array]:
-    """ONNX Runtime's results; it wants the caches to be written in place."""
+    """Returns ONNX Runtime's results; it requires caches to be updated in place."""
     model, feeds = case.model()
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]

@@ -213,7 +213,7 @@ def _gathers() -> list[Case]:
 
 
 def _vectors() -> list[Case]:
-    """Products of vectors, whose scales have an axis that the result may not have."""
+    """Returns products of vectors, whose scales have an axis that the result may lack."""
     cases = []
     scale, zero = SCALE.reshape(1), _zero(3, np.int8).reshape(1)
     for b in (_bytes(17, dtype=np.int8), _bytes(17, 9, dtype=np.int8)):
@@ -231,7 +231,7 @@ def _vectors() -> list[Case]:
 
 
 def _open() -> list[Case]:
-    """Nodes of which a run says how their inputs fit."""
+    """Returns nodes whose input shapes are known only at run time."""
     scale, zero = SCALE.reshape(1), _zero(100).reshape(1)
     more: dict[str, Any] = {"domain": "", "symbolic": True}
     cases = [
@@ -295,7 +295,7 @@ def _bits() -> list[Case]:
 
 
 def _padded_groups() -> list[Case]:
-    """Groups for whole blocks, of which the last one is not full."""
+    """Returns group indices for padded blocks, of which the last is partial."""
     groups = np.asarray(RNG.integers(0, 3, 48), np.int32)
     weights, scales = _bytes(9, 3, 8), _floats(9, 3, low=0.01, high=0.1)
     attrs = {"K": 37, "N": 9, "bits": 4, "block_size": 16}
@@ -342,7 +342,7 @@ CASES = [
 
 
 def check(case: Case, device: DeviceInfo, limit: float = 1e-5, threads: int = 0) -> None:
-    """clrt gives what ONNX Runtime gives: floats within `limit`, integers within one step.
+    """Compares clrt with ONNX Runtime: floats within `limit`, integers within one step.
 
     Args:
         threads: Of ONNX Runtime; 0 for its default.
@@ -426,7 +426,7 @@ def test_dynamic_quantize_lstm_matches_onnxruntime(
     attrs: dict[str, Any],
     device: DeviceInfo,
 ) -> None:
-    """ONNX Runtime rounds the states of a sequence by themselves where there is a thread for it."""
+    """ONNX Runtime rounds the states of each sequence separately if it has a thread for it."""
     op = DynamicQuantizeLSTM(**attrs)
     inputs = quantized_inputs(op, sizes, (True,) * 5, dtype, per_column)
     attrs = {**attrs, "hidden_size": sizes[3]}

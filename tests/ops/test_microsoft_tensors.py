@@ -132,7 +132,7 @@ def _words() -> list[Case]:
 
 
 def _exact() -> list[Case]:
-    """Ops that choose among elements, or that the host runs."""
+    """Returns ops that select elements, or that run on the host."""
     token = {"mark": 0, "mincharnum": 1, "pad_value": "#"}
     tokens: list[dict[str, Any]] = [
         {"separators": [" "]}, {"separators": [" ", ","], "mark": 1}, {"separators": [""]},
@@ -167,7 +167,7 @@ def _exact() -> list[Case]:
 
 
 def _recurrent() -> list[Case]:
-    """AttnLSTM of three rows and four places, with a memory of five."""
+    """Returns AttnLSTM of three rows and four steps, with a memory of five."""
 
     def case(directions: int = 1, layer: int = 0, **more: Any) -> Case:
         given = {name: more.pop(name, None) for name in ("lengths", "state", "peephole", "seen")}

@@ -26,7 +26,7 @@ ROWS = (1, 2, 5, MOST_ROWS, MOST_ROWS + 1, 40)
 
 
 def product(build: Build, x: Value, n: int, form: str, *extras: Value) -> Value:
-    """x times a weight, with the epilogue that the number of extras tells."""
+    """Returns x times a weight, with an epilogue chosen by the number of extras."""
     k, steps = int(x.dims[-1]), (() if not extras else GATE if len(extras) == 1 else RESIDUAL)
     if form.startswith("Q"):
         raw = build.given(f"w{len(build.known)}", quantised(rng, form, n, k), True)

@@ -140,12 +140,12 @@ def feeds_of(sample: Sample) -> dict[str, Array]:
 
 
 def _stand_ins(caps: DeviceCaps) -> list[DeviceCaps]:
-    """What a device can be taken for: a CPU also runs the kernels that are meant for GPUs."""
+    """Returns the device capabilities to plan for: a CPU also runs GPU kernels."""
     return [caps, replace(caps, kind="gpu")] if caps.is_cpu else [caps]
 
 
 def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
-    """The plans to run on a device; none where the op's only variant does not hold there."""
+    """Returns the plans to run on a device; none if the op's only variant is unsupported there."""
     for caps in _stand_ins(device.caps):
         plan = plan_graph(graph, caps, None if caps.is_cpu else SHORT)
         if not plan.host_steps:
@@ -154,7 +154,7 @@ def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
 
 
 def _alone(plan: Plan) -> Plan:
-    """A plan for one run: without kernels for later ones, which take long to compile."""
+    """Returns a plan without kernels for later runs, which are slow to compile."""
     return replace(plan, also=())
 
 
@@ -172,18 +172,18 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
 
 
 def _is_shared(launch: Launch) -> bool:
-    """Whether several work-items make up a work-group, and may meet at barriers."""
+    """Returns whether work-groups have several work-items, and may use barriers."""
     return math.prod(launch.local_size or ()) > 1
 
 
 def _but_epilogue(kernel: KernelSpec) -> KernelSpec:
-    """A kernel without what it does with each result, which is the same code in all kernels."""
+    """Returns a kernel without its epilogue, whose code is the same in all kernels."""
     kept = tuple((k, v) for k, v in kernel.defines if k not in Epilogue().defines)
     return replace(kernel, defines=kept)
 
 
 def _is_short(plan: Plan) -> bool:
-    """Whether a simulator takes no more than some seconds."""
+    """Returns whether a simulator finishes within a few seconds."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
     items = sum(math.prod(x.global_size) for x in launches)
     shared = sum(x.flops for x in launches if _is_shared(x))
@@ -191,12 +191,12 @@ def _is_short(plan: Plan) -> bool:
 
 
 def _is_second_choice(cls: type[Op], variant: Variant) -> bool:
-    """Whether a CPU has a kernel of its own in a variant's place."""
+    """Returns whether CPUs have a preferred kernel instead of the variant."""
     return "cpu" not in variant.name and any("cpu" in v.name for v in cls.variants)
 
 
 def _runs() -> list[ParameterSet]:
-    """Each variant on each device; second choices are slow where compiling takes long."""
+    """Returns each variant on each device; second choices are marked slow if compiling is slow."""
     runs = []
     for device, cls in product(all_devices(), ON_DEVICE):
         for variant in cls.variants:

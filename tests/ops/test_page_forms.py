@@ -15,7 +15,7 @@ KV_HEADS, GROUP = 2, 3
 
 
 def pages_of(keys: Array, values: Array, dtype: DType) -> Array:
-    """Keys and values `[places, KV_HEADS, D]` in pages `[pages, …]`."""
+    """Packs keys and values `[positions, KV_HEADS, D]` into pages `[pages, …]`."""
     form = page_form(keys.shape[2], dtype)
     pages = np.zeros((len(keys) // PAGE_TOKENS, KV_HEADS, form.head_elements), dtype.numpy)
     for place, (key, value) in enumerate(zip(keys, values, strict=True)):

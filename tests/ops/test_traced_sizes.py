@@ -26,7 +26,7 @@ MOST_SAMPLES = 25
 def sized_graph(sample: Sample) -> tuple[Graph, dict[str, int]] | None:
     """Returns a one-node graph whose first input has symbolic dims, and the sample's sizes.
 
-    None where the node reads elements of it to be planned.
+    None if planning reads elements of that input.
     """
     graph = sample_graph(sample)
     first = graph.nodes[0].inputs[0] if graph.nodes[0].inputs else None

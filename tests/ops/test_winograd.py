@@ -35,7 +35,7 @@ def test_winograd_conv_matches_reference(
     device: DeviceInfo,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tiles, panels and chunks of channels that are not whole; small tiles, as in other tests."""
+    """Partial tiles, panels and channel chunks; small tiles, as in other tests."""
     if not device.caps.is_cpu:
         pytest.skip("a kernel for CPUs")
     monkeypatch.setattr(winograd, "_MUCH_BYTES", 0)

@@ -1,4 +1,4 @@
-"""Which function gives the samples of which ops."""
+"""Registry of the sample functions of ops."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def error_samples_of(base: type) -> Callable[[BadT], BadT]:
 
 
 def samples(cls: type[Op]) -> Iterator[Sample]:
-    """The test cases of an op: those of its class, else of the nearest base that has some."""
+    """Returns the test cases of an op class, or of its nearest base class with test cases."""
     found = next((_GOOD[base] for base in cls.__mro__ if base in _GOOD), None)
     return iter(()) if found is None else found(cls)
 
 
 def error_samples(cls: type[Op]) -> Iterator[tuple[Sample, type[Exception]]]:
-    """The inputs that an op must refuse, found as `samples` are."""
+    """Returns the inputs that an op must refuse, looked up like `samples`."""
     found = next((_BAD[base] for base in cls.__mro__ if base in _BAD), None)
     return iter(()) if found is None else found(cls)
