@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.ops.control import chunks, kernel_loop, unroll
+from clrt.ops.control import chunks, kernel_loop
 from clrt.ops.control.control_flow import Loop
+from clrt.ops.decompositions.lowering_rules import unroll_loops
 from clrt.runtime.execution.graph_run import GraphRun
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
@@ -171,8 +172,13 @@ g (float[3] s, float[2, n, 3] x, float[n, 2] z) => (float[3] t, float[2, 3, n] r
 
 
 @DEVICES
+<<<<<<< HEAD
 def test_scan_runs_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unroll, "_FEW_NODES", 0)
+=======
+def test_scans_run_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unroll_loops, "_FEW_NODES", 0)
+>>>>>>> 4ff8b00a (ops/decompositions: keep the rules of planning and lowering in one place)
     feeds = [
         {"s": normal(1, 3), "x": normal(2, 2, n, 3), "z": normal(3, n, 2)} for n in (40, 40, 9, 33)
     ]

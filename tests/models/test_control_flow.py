@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.errors import InputError, ModelError, ShapeError
-from clrt.ops.control import unroll
+from clrt.ops.decompositions.lowering_rules import unroll_loops
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
@@ -163,7 +163,7 @@ def test_loop_state_may_change_declared_rank(
 def test_scan_axes_and_directions_match_onnxruntime(
     few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unroll, "_FEW_NODES", few)
+    monkeypatch.setattr(unroll_loops, "_FEW_NODES", few)
     model = parsed(
         """
         g (float[d] s, float[d, t] a, float[t, d] b) => (float[d] e, float[d, t] p, float[t, d] q) {

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import clrt
-from clrt.ops.control import kernel_loop, unroll
+from clrt.ops.control import kernel_loop
 from clrt.ops.control.control_flow import Loop
+from clrt.ops.decompositions.lowering_rules import unroll_loops
 from clrt.plan.steps import launches_of
 from clrt.runtime.execution import planner as plans
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -85,7 +86,7 @@ def test_counted_loop_is_one_plan(device: DeviceInfo, monkeypatch: pytest.Monkey
 def test_long_loop_is_unrolled_for_repeated_shapes(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
+    monkeypatch.setattr(unroll_loops, "_FEW_NODES", 0)
     ours = clrt.load(parsed(RECURRENT), device=device.index)
     feed, planner = _recurrent(6, 2), ours._runner.planner
     wanted = ours.run(feed)
@@ -106,7 +107,7 @@ def test_long_loop_is_unrolled_for_repeated_shapes(
 def test_loop_stays_on_host_if_plan_exceeds_memory(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
+    monkeypatch.setattr(unroll_loops, "_FEW_NODES", 0)
     ours = clrt.load(parsed(RECURRENT), device=device.index)
     feed, planner = _recurrent(3, 2), ours._runner.planner
     plan = planner.plan
@@ -132,8 +133,13 @@ def test_loop_stays_on_host_if_plan_exceeds_memory(
 def test_loop_end_conditions_match_onnxruntime(
     limit: str, start: int, end: int, few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+<<<<<<< HEAD
     """Loop ends by trip count, by condition, or before the first iteration; its state grows."""
     monkeypatch.setattr(unroll, "_FEW_NODES", few)
+=======
+    """By its number of iterations, its condition, or at once; its state grows meanwhile."""
+    monkeypatch.setattr(unroll_loops, "_FEW_NODES", few)
+>>>>>>> 4ff8b00a (ops/decompositions: keep the rules of planning and lowering in one place)
     most = f"most = Constant<value = int64 {{{limit}}}>()" if limit else ""
     model = parsed(
         f"""

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError, counted
-from clrt.ir.builder import Builder
+from clrt.errors import ModelError, ShapeError, counted
 from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -34,25 +32,11 @@ from clrt.ops.control.host_driven import (
     wider,
 )
 from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
-from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
-from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.common import fresh_dim
-from clrt.ops.movement.views import View
-from clrt.ops.norm.layer_normalization import Normalization
-from clrt.ops.pointwise.base import Pointwise
-from clrt.ops.pointwise.fused import Fused
-from clrt.ops.pointwise.table import Where
-from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.registry import register
 
-# Limits for running both branches of an If and selecting: that costs tens of us, reading the
-# condition from the device hundreds.
-_FEW_NODES = 32
-_FEW_ELEMS = 4096  # elements per computed tensor
-_FEW_CONSTANTS = 1 << 18  # total elements of constants
-_LOOP_SLICES = 16  # minimum slices of a Scan to run it as a Loop, several iterations at once
-# Ops that cannot fail, whatever the data.
-_ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
+# Minimum number of slices of a Scan to run it as a Loop, several iterations at once.
+_LOOP_SLICES = 16
 
 
 @register
@@ -91,59 +75,6 @@ class If(HostDriven):
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
         return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
-
-
-@register_decomposition(If, audience=DecompositionStage.PLANNING)
-def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines the branch of a known condition; else both branches and Where, if small."""
-    assert isinstance(node.op, If)
-    condition = node.input(0)
-    if condition is None:
-        return None
-    if condition.numbers is None:
-        return _both(node, builder)
-    return builder.inline(node.op.graphs[not np.all(condition.numbers)], node.inputs[1:])
-
-
-def _both(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines both branches and selects with Where; None if they are not small, or can fail.
-
-    For a few small tensors this is faster than reading the condition. TensorFlow exports `break`
-    and `continue` as such branches.
-    """
-    graphs = node.op.graphs
-    inputs = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]
-    nodes = [n for g in graphs for n in g.nodes]
-    if len(inputs) < len(node.inputs) or len(nodes) > _FEW_NODES or not all(map(_computes, nodes)):
-        return None
-    then, other = (builder.inline(g, inputs[1:]) for g in graphs)
-    try:
-        for inner in builder.nodes:
-            (inner.output.type,) = inner.op.infer(inner.input_types)
-    except ClrtError:  # the branch may never run
-        return None
-    pairs = list(zip(then, other, strict=True))
-    min_rank = len(inputs[0].shape or ())
-    read = dict.fromkeys(v for n in builder.nodes for v in n.inputs if v is not None)
-    constants = [v for v in read if v.is_constant]
-    computed = (inputs[0], *(v for v in read if not v.is_constant), *then, *other)
-    if sum(prod(v.dims) for v in constants) > _FEW_CONSTANTS or not all(map(_is_small, computed)):
-        return None
-    if any(a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < min_rank for a, b in pairs):
-        return None
-    return [builder.add(Where(), inputs[0], a, b) for a, b in pairs]
-
-
-def _computes(node: Node) -> bool:
-    """Returns whether a node is an arithmetic op with one output that cannot fail."""
-    op = node.op
-    return isinstance(op, _ARITHMETIC) and not op.index_inputs and len(node.outputs) == 1
-
-
-def _is_small(value: Value) -> bool:
-    """Returns whether a device value has a static shape of at most `_FEW_ELEMS` elements."""
-    dims = value.type.static_shape
-    return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:

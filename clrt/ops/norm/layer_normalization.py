@@ -11,11 +11,10 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.builder import Builder
 from clrt.ir.cl_code import Define
 from clrt.ir.dims import Shape, product, provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
@@ -31,8 +30,6 @@ from clrt.kernels.variant import (
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
-from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
@@ -62,28 +59,7 @@ class Normalization(Op):
         return shape[normalize_axis(self.axis, len(shape), self) :]
 
 
-@register_decomposition(Normalization, audience=DecompositionStage.PLANNING)
-def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
-    """Splits off Mul and Add if scale or bias does not have the shape of a normalized row."""
-    op = node.op
-    assert isinstance(op, Normalization)
-    x, *affine = [v for v in node.inputs if v is not None]
-    if x.shape is None or any(v.dtype is not x.dtype for v in affine):
-        return None
-    row = op.row(x.shape)
-    shapes = [v.type.static_shape for v in affine]
-    if not all(isinstance(d, int) for d in row) or None in shapes:
-        return None
-    if all(s is not None and _is_row(s, row) for s in shapes):
-        return None
-    ones = make.constant(np.ones([int(d) for d in row], x.dtype.numpy))
-    y, *statistics = make.add_all(op, x, ones)
-    for affine_op, value in zip((Mul(), Add()), affine, strict=False):
-        y = make.add(affine_op, y, value)
-    return [y, *statistics]
-
-
-def _is_row(shape: Shape, row: Shape) -> bool:
+def is_row(shape: Shape, row: Shape) -> bool:
     """Returns whether a tensor has the shape of the normalized axes, up to leading 1s."""
     rank = max(len(shape), len(row))
     left, right = ((*(1,) * (rank - len(s)), *s) for s in (shape, row))
@@ -106,7 +82,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
     assert isinstance(node.op, Normalization)
     row = node.op.row(x.dims)
     for value in node.inputs[1:]:
-        if value is not None and not _is_row(value.dims, row):
+        if value is not None and not is_row(value.dims, row):
             return f"the scale or bias {value.type} is no row of the {row} normalised elements"
         if value is not None and value.dtype is not x.dtype:
             return f"{value.type} beside {x.type}"

@@ -12,10 +12,9 @@ from clrt.ir.builder import Builder
 from clrt.ir.cl_code import Code
 from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy, OnnxNode
-from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
@@ -118,20 +117,6 @@ class Variadic(Pointwise):
             odd = texts[-1:] if len(texts) % 2 else []
             texts = [*(self.fold(a, b, dtypes) for a, b in pairs), *odd]
         return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
-
-
-@register_decomposition(Variadic, audience=DecompositionStage.PLANNING)
-def _in_levels(node: Node, make: Builder) -> list[Value] | None:
-    """Decomposes an op with more than `MAX_OPERANDS` operands into a tree of nodes."""
-    assert isinstance(node.op, Variadic)
-    level = [v for v in node.inputs if v is not None]
-    count = len(level)
-    if count <= MAX_OPERANDS:
-        return None
-    while len(level) > 1:
-        parts = [level[k : k + MAX_OPERANDS] for k in range(0, len(level), MAX_OPERANDS)]
-        level = [make.add(node.op.partial, *part) for part in parts]
-    return [node.op.finish(level[0], count, make)]
 
 
 @register

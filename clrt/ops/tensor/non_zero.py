@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
 from clrt.errors import InputError, ShapeError
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.common import fresh_dim
-from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.views import Reshape
 from clrt.ops.registry import register
 
 
@@ -86,18 +80,3 @@ class Compress(Op):
                 f"there are {length} to choose from."
             )
         return (np.compress(condition, x, self.axis),)
-
-
-@register_decomposition(Compress, audience=DecompositionStage.PLANNING)
-def _as_gather(node: Node, builder: Builder) -> list[Value] | None:
-    """Replaces Compress with a known condition by Gather."""
-    op, x, condition = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, Compress)
-    if condition.numbers is None or not x.type.is_static:
-        return None
-    axis = 0 if op.axis is None else normalize_axis(op.axis, len(x.dims), op)
-    indices = np.flatnonzero(condition.numbers)
-    if indices.size and indices[-1] >= (prod(x.dims) if op.axis is None else x.dims[axis]):
-        return None  # out of range: the reference raises
-    source = builder.add(Reshape(), x, builder.ints(-1)) if op.axis is None else x
-    return [builder.add(Gather(axis), source, builder.constant(indices.astype(np.int64)))]

@@ -7,26 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.vision.non_max_suppression import (
-    NonMaxSuppression,
     check_boxes,
     keep_best,
 )
-
-# Maximum pairs per class (boxes times maximum kept boxes), which one work-item compares at worst:
-# 0.1 s on a CPU. Larger problems run on the host, where they can be interrupted.
-_MAX_PAIRS = 1 << 27
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -120,24 +113,3 @@ class ListBoxes(Op):
         assert kept is not None
         batch, label, rank = np.nonzero(kept >= 0)
         return (np.stack([batch, label, kept[batch, label, rank]], axis=1).astype(np.int64),)
-
-
-@register_decomposition(NonMaxSuppression, audience=DecompositionStage.LOWERING)
-def _on_device(node: Node, builder: Builder) -> list[Value] | None:
-    """Selects boxes on the device, if limits and shapes are known; the host lists them."""
-    op, boxes, scores = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, NonMaxSuppression)
-    limits = [node.input(i) for i in range(2, 5)]
-    if any(v is not None and not v.has_numbers for v in limits):
-        return None
-    if not (boxes.type.is_static and scores.type.is_static):
-        return None
-    if not boxes.dtype is scores.dtype is DType.FLOAT32:
-        return None
-    max_boxes, overlap, min_score = op.limits(*(None if v is None else v.numbers for v in limits))
-    count = scores.dims[2]
-    max_boxes = min(max_boxes, count)
-    if max_boxes * count > _MAX_PAIRS:
-        return None
-    best = builder.add(BestBoxes(op.center_point_box, max_boxes, overlap, min_score), boxes, scores)
-    return [builder.add(ListBoxes(), best)]

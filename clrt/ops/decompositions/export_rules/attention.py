@@ -12,8 +12,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
-from clrt.ops.attention.update_cache import UpdateCache, update_parts
+from clrt.ops.attention.update_cache import UpdateCache
 from clrt.ops.decompositions.export_rules.builder import ExportBuilder
+from clrt.ops.decompositions.lowering_rules.update_cache import update_parts
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat, Split

@@ -18,8 +18,8 @@ from clrt.ops.checks import normalize_axis
 from clrt.ops.control.control_flow import Loop, Scan, counters, sink_constants
 from clrt.ops.control.host_driven import infer_known, sizes
 from clrt.ops.control.kernel_loop import LoopBody, repeat, static_body
-from clrt.ops.control.row_hoisting import Hoisting
-from clrt.ops.control.trip_count import TripCountGraph
+from clrt.ops.decompositions.lowering_rules.row_hoisting import Hoisting
+from clrt.ops.decompositions.lowering_rules.trip_count import TripCountGraph
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather

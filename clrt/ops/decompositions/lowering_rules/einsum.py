@@ -1,0 +1,150 @@
+"""Einsum as matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from clrt.ir.builder import Builder
+from clrt.ir.dims import Dim, is_unknown, provably_equal
+from clrt.ir.graph import Node, Value
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
+from clrt.ops.matmul.einsum import Einsum, Labels, Subscripts
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.ops.pointwise.table import Mul
+from clrt.ops.reduce.reduce import ReduceSum
+
+
+@register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
+def _in_products(node: Node, make: Builder) -> list[Value] | None:
+    """Decomposes an Einsum of known ranks into matrix products; diagonals stay Einsum nodes."""
+    op = node.op
+    assert isinstance(op, Einsum)
+    operands = [v for v in node.inputs if v is not None]
+    shapes = [v.shape for v in operands if v.shape is not None]
+    if len(shapes) < len(operands) or any(is_unknown(d) for s in shapes for d in s):
+        return None
+    subscripts = op.subscripts([len(s) for s in shapes])
+    first = subscripts.terms[0]
+    if subscripts.is_view and len(set(first)) < len(first):
+        return None
+    products = _ProductBuilder(op.sizes(subscripts, shapes), subscripts.output, make)
+    return [products.value(operands, subscripts.terms)]
+
+
+@dataclass(frozen=True)
+class _Term:
+    """An operand or intermediate product; the labels of its axes are distinct."""
+
+    value: Value
+    labels: Labels
+
+
+class _ProductBuilder:
+    """Builds the nodes of an equation: transpositions, sums, and a product per further operand.
+
+    Operands are multiplied from left to right, and each sum is taken as early as possible. A label
+    of a pair of operands is a batch label (in both, and needed later), a row or column label (in
+    one), or is summed.
+    """
+
+    def __init__(self, sizes: dict[str, Dim], output: Labels, make: Builder) -> None:
+        self._sizes = sizes
+        self._output = output
+        self._make = make
+        self._add = make.add
+
+    def value(self, inputs: list[Value], labels_of: tuple[Labels, ...]) -> Value:
+        """Adds the nodes and returns the result of the equation."""
+        terms = [self._distinct(v, labels) for v, labels in zip(inputs, labels_of, strict=True)]
+        left, *others = [self._without_ones(t) for t in terms]
+        while others:
+            right = others.pop(0)
+            later = set(self._output).union(*(t.labels for t in others))
+            left = self._sum(left, later | set(right.labels))
+            right = self._sum(right, later | set(left.labels))
+            left = self._sum(self._multiply(left, right, later), later)
+        return self._arrange(self._sum(left, set(self._output)), self._output).value
+
+    def _multiply(self, left: _Term, right: _Term, later: Collection[str]) -> _Term:
+        """Multiplies two terms; a shared label that is not needed later may remain to be summed."""
+        rows, columns = (
+            self._ordered(set(a.labels) - set(b.labels)) for a, b in ((left, right), (right, left))
+        )
+        shared = set(left.labels) & set(right.labels)
+        summed = tuple(x for x in left.labels if x in shared and x not in later)
+        batch = self._ordered(shared - set(summed))
+        if not summed or not (rows or columns):
+            order = self._ordered(set(left.labels) | set(right.labels))
+            spread = (
+                self._grouped(t, *((x,) if x in t.labels else () for x in order))
+                for t in (left, right)
+            )
+            return _Term(self._add(Mul(), *spread), order)
+        if rows and columns and self._ordered((rows[0], columns[0]))[0] == columns[0]:
+            left, right, rows, columns = right, left, columns, rows
+        lead = [(x,) for x in batch]
+        a = self._grouped(left, *lead, rows, summed)
+        b = self._grouped(right, *lead, summed, columns)
+        product = self._add(MatMul(), a, b)
+        order = (*batch, *rows, *columns)
+        if (len(rows), len(columns)) != (1, 1):
+            product = self._view(product, *((x,) for x in order))
+        return _Term(product, order)
+
+    def _ordered(self, labels: Collection[str]) -> Labels:
+        """Sorts labels by their position in the output; labels absent from it come first."""
+        positions = {x: k for k, x in enumerate(self._output)}
+        return tuple(sorted(labels, key=lambda x: (positions.get(x, -1), x)))
+
+    def _grouped(self, term: _Term, *groups: Labels) -> Value:
+        """Merges the axes of each group of labels; an empty group becomes an axis of size 1."""
+        value = self._arrange(term, tuple(x for group in groups for x in group)).value
+        return value if all(len(g) == 1 for g in groups) else self._view(value, *groups)
+
+    def _distinct(self, value: Value, labels: Labels) -> _Term:
+        """Takes the diagonal of each repeated label of an operand."""
+        distinct = tuple(dict.fromkeys(labels))
+        if len(distinct) < len(labels):
+            equation = Subscripts((labels,), distinct).equation()
+            value = self._add(Einsum(equation), value)
+        return _Term(value, distinct)
+
+    def _without_ones(self, term: _Term) -> _Term:
+        """Removes the axes of size 1 that broadcast against other operands."""
+        assert term.value.shape is not None
+        pairs = zip(term.labels, term.value.shape, strict=True)
+        kept = tuple(
+            x
+            for x, dim in pairs
+            if provably_equal(self._sizes[x], dim) or not provably_equal(dim, 1)
+        )
+        return (
+            term
+            if kept == term.labels
+            else _Term(self._view(term.value, *((x,) for x in kept)), kept)
+        )
+
+    def _sum(self, term: _Term, needed: Collection[str]) -> _Term:
+        axes = [k for k, label in enumerate(term.labels) if label not in needed]
+        if not axes:
+            return term
+        value = self._add(ReduceSum(keepdims=False), term.value, self._make.ints(*axes))
+        return _Term(value, tuple(x for x in term.labels if x in needed))
+
+    def _arrange(self, term: _Term, order: Labels) -> _Term:
+        perm = tuple(term.labels.index(label) for label in order)
+        if perm == tuple(range(len(perm))):
+            return term
+        return _Term(self._add(Transpose(perm), term.value), order)
+
+    def _view(self, value: Value, *groups: Labels) -> Value:
+        dims: list[Dim] = []
+        for group in groups:
+            size: Dim = 1
+            for label in group:
+                size = size * self._sizes[label]
+            dims.append(size)
+        return self._add(Reshape(1), value, self._make.dims(dims))

@@ -1,0 +1,39 @@
+"""UpdateCache as Pad and TensorScatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.ir.builder import Builder
+from clrt.ir.graph import Node, Value
+from clrt.ops.attention.tensor_scatter import TensorScatter
+from clrt.ops.attention.update_cache import UpdateCache
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.pad import Pad
+from clrt.ops.pointwise.table import Sub
+from clrt.ops.pointwise.variadic import Max
+from clrt.ops.tensor.shape import Shape_
+
+_ROWS = TensorScatter(-2)
+
+
+@register_decomposition(UpdateCache, audience=DecompositionStage.PLANNING)
+def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
+    """Decomposes the op if all sizes are numbers: only then is it known if the cache is donated."""
+    op, cache = node.op, node.arg(0)
+    assert isinstance(op, UpdateCache)
+    ready = cache.type.is_static and (not op.grows or node.arg(3).has_numbers)
+    return update_parts(node, make) if ready else None
+
+
+def update_parts(node: Node, make: Builder) -> Sequence[Value]:
+    """Adds nodes that pad the cache, if it grows, and write the rows into it."""
+    op, (cache, rows, first, total) = node.op, [node.arg(i) for i in range(4)]
+    assert isinstance(op, UpdateCache)
+    if op.grows:
+        missing = make.add(Sub(), total, make.add(Shape_(2, 3), cache))
+        more = make.add(Max(), missing, make.ints(0))
+        pads = make.add(Concat(0), make.ints(0), more)
+        cache = make.add(Pad(), cache, pads, None, make.ints(2))
+    return [make.add(_ROWS, cache, rows, first)]
