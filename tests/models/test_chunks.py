@@ -172,13 +172,8 @@ g (float[3] s, float[2, n, 3] x, float[n, 2] z) => (float[3] t, float[2, 3, n] r
 
 
 @DEVICES
-<<<<<<< HEAD
 def test_scan_runs_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
-=======
-def test_scans_run_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unroll_loops, "_FEW_NODES", 0)
->>>>>>> 4ff8b00a (ops/decompositions: keep the rules of planning and lowering in one place)
     feeds = [
         {"s": normal(1, 3), "x": normal(2, 2, n, 3), "z": normal(3, n, 2)} for n in (40, 40, 9, 33)
     ]

@@ -133,13 +133,8 @@ def test_loop_stays_on_host_if_plan_exceeds_memory(
 def test_loop_end_conditions_match_onnxruntime(
     limit: str, start: int, end: int, few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
     """Loop ends by trip count, by condition, or before the first iteration; its state grows."""
-    monkeypatch.setattr(unroll, "_FEW_NODES", few)
-=======
-    """By its number of iterations, its condition, or at once; its state grows meanwhile."""
     monkeypatch.setattr(unroll_loops, "_FEW_NODES", few)
->>>>>>> 4ff8b00a (ops/decompositions: keep the rules of planning and lowering in one place)
     most = f"most = Constant<value = int64 {{{limit}}}>()" if limit else ""
     model = parsed(
         f"""
