@@ -10,7 +10,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import clrt
-from clrt.ir.op import Array
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.recurrent.gru import GRU
+from clrt.ops.recurrent.lstm import LSTM
+from clrt.ops.recurrent.recurrent import Recurrent
+from clrt.ops.recurrent.rnn import RNN
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 from tests.ops.onnx_cases import Case, cases
@@ -124,3 +130,11 @@ def test_recurrent_layout_1_swaps_axes(op_type: str, device: DeviceInfo) -> None
     np.testing.assert_allclose(y.transpose(2, 0, 1, 3), swapped, rtol=1e-5, atol=1e-6)
     for state, other in zip(states, swapped_states, strict=True):
         np.testing.assert_allclose(state.swapaxes(0, 1), other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [GRU, LSTM, RNN])
+def test_recurrent_inputs_of_mixed_dtypes_are_refused(cls: type[Recurrent]) -> None:
+    types = [TensorType(DType.FLOAT32, (1, 2, 3)) for _ in range(3)]
+    types[2] = TensorType(DType.FLOAT16, (1, 2, 3))
+    with pytest.raises(ShapeError, match="input 2 is .*expected one dtype"):
+        cls(hidden_size=3).check_inputs(types)

@@ -137,7 +137,7 @@ class Recurrent(Op):
     hidden_size: int = 0
     layout: int = 0
 
-    alike: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1, 2, 3, 5, 6, 7),)
+    same_dtype_inputs: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1, 2, 3, 5, 6, 7),)
     index_inputs = (4,)
     has_slow_reference = True
     gates: ClassVar[int] = 1
