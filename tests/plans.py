@@ -36,7 +36,7 @@ def count_alike(graph: Graph, sizes: Sequence[Bindings]) -> int:
     template = trace_plan(graph, sizes[0], {}, {}, plan)
     if template is None:
         return 0
-    found = [template.at(bindings, CPU.max_alloc_bytes) for bindings in sizes]
+    found = [template.instantiate(bindings, CPU.max_alloc_bytes) for bindings in sizes]
     first = found[0]
     assert first is not None
     waste = 1.1 * first.arena.nbytes / max(first.live_bytes, 1)
@@ -118,7 +118,9 @@ def check_arena(of: Plan) -> None:
 def check_words(of: PlanTemplate, one: InstantiatedPlan, other: InstantiatedPlan) -> None:
     """Raises AssertionError where words and global sizes are not all that differs."""
     found = [_arguments(one), _arguments(other)]
-    columns = list(zip(of.words.launches.tolist(), of.words.arguments.tolist(), strict=True))
+    columns = list(
+        zip(of.arguments.launches.tolist(), of.arguments.arguments.tolist(), strict=True)
+    )
     for arguments, sized in zip(found, (one, other), strict=True):
         for place, word in zip(columns, sized.words.tolist(), strict=True):
             assert arguments.pop(place) == word
@@ -128,10 +130,10 @@ def check_words(of: PlanTemplate, one: InstantiatedPlan, other: InstantiatedPlan
     for sized in (one, other):
         launches = list(_launches(sized))
         assert sized.flops == sum(x.flops for x in launches)
-        assert sized.global_sizes == [launches[i].global_size for i in of.grids.launches]
+        assert sized.global_sizes == [launches[i].global_size for i in of.global_sizes.launches]
     pairs = zip(_launches(one), _launches(other), strict=True)
     assert {i for i, (a, b) in enumerate(pairs) if a.global_size != b.global_size} <= {
-        *of.grids.launches
+        *of.global_sizes.launches
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clrt.functional import common
 from clrt.functional.operators import function_of, names_in
-from clrt.models.onnx.op_schemas import Attribute, FormalParameter, OpSchemaInfo, op_forms
+from clrt.models.onnx.op_schemas import Attribute, FormalParameter, OpSchemaInfo, op_schemas
 
 TARGET = Path(__file__).parents[1] / "clrt/functional/typed.pyi"
 HEAD = '''\
@@ -53,7 +53,7 @@ def stub() -> str:
     """The text of the file, as ruff formats it."""
     parts = [HEAD]
     parts += [_usual(name) for name in common.__all__]
-    parts += [_op(op_forms()["", name]) for name in names_in("")]
+    parts += [_op(op_schemas()["", name]) for name in names_in("")]
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--stdin-filename", TARGET.name, "-"],
         input="\n".join(parts),

@@ -58,8 +58,8 @@ def _has_decoder(folder: Path) -> bool:
     if file is None or not (folder_of(file) / "tokenizer.json").is_file():
         return False
     with explain_missing_extra("An ONNX model"):
-        from clrt.models.decoders.onnx import takes_past
-    return takes_past(file)
+        from clrt.models.decoders.onnx import has_past_inputs
+    return has_past_inputs(file)
 
 
 def convert_language_model(

@@ -19,7 +19,7 @@ from clrt.models.onnx.op_schemas import (
     Attribute,
     FormalParameter,
     OpSchemaInfo,
-    op_forms,
+    op_schemas,
 )
 from clrt.models.onnx.single_op import settled_attributes, single_graph
 from clrt.ops import REGISTRY
@@ -49,7 +49,7 @@ def function_of(domain: str, name: str) -> Callable[..., Any]:
     Raises:
         AttributeError: There is no such op, or it is control flow.
     """
-    form = op_forms().get((domain, name))
+    form = op_schemas().get((domain, name))
     if form is None:
         raise AttributeError(_unknown(domain, name))
     if form.has_graphs:
@@ -59,7 +59,7 @@ def function_of(domain: str, name: str) -> Callable[..., Any]:
 
 def names_in(domain: str) -> list[str]:
     """Returns the names of a domain's functions."""
-    return [n for (d, n), form in op_forms().items() if d == domain and not form.has_graphs]
+    return [n for (d, n), form in op_schemas().items() if d == domain and not form.has_graphs]
 
 
 class OpDomain:
@@ -82,7 +82,7 @@ class OpDomain:
 
 def form_of(name: str) -> OpSchemaInfo:
     """Returns the newest schema of an op of the domain ai.onnx."""
-    return op_forms()["", name]
+    return op_schemas()["", name]
 
 
 def call(name: str, *inputs: Any, device: str | int | None = None, **attributes: Any) -> Any:
@@ -197,7 +197,7 @@ def _output_count(
 def _unknown(domain: str, name: str) -> str:
     """Returns the message for an unknown op, with the op that may be meant."""
     shown = {d: f"{n}." for n, d in DOMAINS.items()} | {"": ""}
-    known = {f"{shown[d]}{n}" for d, n in op_forms() if d in shown}
+    known = {f"{shown[d]}{n}" for d, n in op_schemas() if d in shown}
     same = sorted(k for k in known if k.rpartition(".")[2].lower() == name.lower())
     near = same or difflib.get_close_matches(f"{shown.get(domain, '')}{name}", known, 1)
     hint = f" Did you mean '{near[0]}'?" if near else ""

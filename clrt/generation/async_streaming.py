@@ -11,10 +11,10 @@ from clrt.generation.beams import BeamSearch
 from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.streaming import Finish, PieceReader
+from clrt.generation.streaming import Finish, TextChunkReader
 
 
-class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
+class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
     """Text chunks of one generation, from `TextGenerator.astream`, without blocking the event loop.
 
     Args:

@@ -131,7 +131,7 @@ class DraftModel:
             text = _DraftState(answer, self.engine.open(more), sampler)
             self._texts[answer] = text
         else:
-            self.engine.settle(text.sequence, more)
+            self.engine.commit_drafts(text.sequence, more)
         text.wanted, text.guesses = wanted, []
         return text
 

@@ -122,7 +122,7 @@ def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
 
 
 def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the inputs of `EncoderPart`, for inputs padded to `places`."""
+    """Returns the shapes of the inputs of `EncoderGraphBuilder`, for inputs padded to `places`."""
     source: tuple[int, ...] = (batch, places)
     if encoder.features:
         source = (batch, places * encoder.stride, encoder.features)
@@ -130,12 +130,12 @@ def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, t
 
 
 def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the inputs of `EncoderPart` for the largest batch."""
+    """Returns the shapes of the inputs of `EncoderGraphBuilder` for the largest batch."""
     return input_shapes(encoder, max(_MAX_BATCH_POSITIONS // encoder.context, 1), encoder.context)
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
-    """Returns the inputs of `EncoderPart` for a batch, which may be empty."""
+    """Returns the inputs of `EncoderGraphBuilder` for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
         # Limits the number of shapes, each of which has a plan.

@@ -154,7 +154,7 @@ class DecoderEngine(EngineMemory):
         if source is None:
             source = EncoderInput(array, places, key, self._table.take_row())
             self._sources[key] = source
-            source.pages, source.content = self.cache.pool.held(source.parts)
+            source.pages, source.content = self.cache.pool.match_contents(source.parts)
             source.done = len(source.pages) == len(source.parts)
             self._table.write(source.row, source.pages)
         source.users += 1
@@ -282,7 +282,7 @@ class DecoderEngine(EngineMemory):
             self._register_pages(part.sequence)
         return {name: rows[: len(samplers)] for name, rows in results.items()}
 
-    def settle(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
+    def commit_drafts(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
         """Replaces the draft tokens of a sequence by the verified `tokens`.
 
         Keys and values of the accepted draft tokens are kept.

@@ -78,7 +78,7 @@ class EngineMemory:
             return
         try:
             while len(owner.pages) < needed:
-                owner.pages.append(self.cache.pool.take())
+                owner.pages.append(self.cache.pool.allocate())
         finally:
             self._table.write(owner.row, owner.pages)
 

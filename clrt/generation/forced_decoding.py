@@ -16,7 +16,7 @@ from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.ir.op import Array
 
 
-class GivenText(NamedTuple):
+class ForcedSequence(NamedTuple):
     """A text to run.
 
     Attributes:
@@ -32,7 +32,7 @@ class GivenText(NamedTuple):
     length: int | None = None
 
 
-class PlaceRows(NamedTuple):
+class PositionRows(NamedTuple):
     """Output rows for consecutive positions of a text.
 
     Attributes:
@@ -51,17 +51,17 @@ class _TextProgress:
     """Progress of a text: rows before position `at` have been returned."""
 
     number: int
-    text: GivenText
+    text: ForcedSequence
     at: int
     sequence: KvSequence | None = None
 
 
 def read_rows(
     scheduler: Scheduler,
-    texts: Sequence[GivenText],
+    texts: Sequence[ForcedSequence],
     output: str,
     sampler: Callable[[int, int], TokenSampler],
-    take: Callable[[PlaceRows], object],
+    take: Callable[[PositionRows], object],
     most: int = CHUNK,
 ) -> None:
     """Computes a graph output for the tokens of texts, in order of position within each text.
@@ -82,7 +82,7 @@ def read_rows(
     waiting.reverse()
     running: list[_TextProgress] = []
 
-    def advance(engine: DecoderEngine) -> list[PlaceRows]:
+    def advance(engine: DecoderEngine) -> list[PositionRows]:
         parts = _next_parts(engine, waiting, running, sampler, most)
         step = partial(engine.step, [part for _, part in parts], [output])
         values = scheduler.with_room(step).get(output)
@@ -132,14 +132,14 @@ def _collect_rows(
     parts: Sequence[tuple[_TextProgress, ScheduledSequence]],
     running: list[_TextProgress],
     values: Array | None,
-) -> list[PlaceRows]:
+) -> list[PositionRows]:
     """Returns the output rows of a finished step, and closes texts that are complete."""
     collected, row = [], 0
     for text, part in parts:
         count = len(part.samplers)
         if count and values is not None:
             first = part.sequence.done - count
-            collected.append(PlaceRows(text.number, first, values[row : row + count]))
+            collected.append(PositionRows(text.number, first, values[row : row + count]))
             row, text.at = row + count, part.sequence.done
         if not part.sequence.left:
             engine.close(part.sequence)

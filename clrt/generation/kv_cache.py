@@ -107,7 +107,7 @@ class KvCache:
         restored, content = self.pool.match_prefix(tokens, start)
         try:
             for index in range(len(restored), len(pages)):
-                restored.append(self.pool.take())
+                restored.append(self.pool.allocate())
                 write_rows(*self._locate(restored[-1]), pages[index : index + 1])
                 part = tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
                 content = self.pool.register(restored[-1], content, part)

@@ -54,9 +54,11 @@ class KvPagePool:
             The pages, and the content id of the last one; `after` if there is none.
         """
         firsts = range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS)
-        return self.held((tuple(tokens[first : first + PAGE_TOKENS]) for first in firsts), after)
+        return self.match_contents(
+            (tuple(tokens[first : first + PAGE_TOKENS]) for first in firsts), after
+        )
 
-    def held(
+    def match_contents(
         self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
     ) -> tuple[list[int], int]:
         """Finds the cached pages with these contents, as `match_prefix` does for tokens."""
@@ -72,7 +74,7 @@ class KvPagePool:
             pages.append(page)
         return pages, last
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """Allocates a page: a free one, else a new one, else the least recently used cached one.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from clrt.errors import InputError, UnsupportedError
 from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
-from clrt.generation.forced_decoding import GivenText
+from clrt.generation.forced_decoding import ForcedSequence
 from clrt.generation.generation_state import GenerationState
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
@@ -200,7 +200,7 @@ class RequestReader:
         self._model.check_decoder(what)
         return tokens_of(self._model, prompt)
 
-    def texts(self, texts: object, sources: object) -> list[GivenText]:
+    def texts(self, texts: object, sources: object) -> list[ForcedSequence]:
         """Returns texts for forced decoding, each with its encoder input.
 
         Args:
@@ -216,7 +216,7 @@ class RequestReader:
         if model.decoder.encoder is None:
             if sources is not None:
                 raise InputError(f"The model '{model.name}' has no encoder; leave out sources.")
-            return [GivenText(tokens, 0) for tokens in token_lists]
+            return [ForcedSequence(tokens, 0) for tokens in token_lists]
         if sources is None:
             raise InputError(
                 f"The model '{model.name}' has an encoder; give what it reads as sources."
@@ -230,7 +230,7 @@ class RequestReader:
                 "or one for each."
             )
         pairs = zip(token_lists, inputs, strict=True)
-        return [GivenText([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
+        return [ForcedSequence([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
 
     def searches(
         self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest

@@ -13,7 +13,7 @@ from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import FinishReason
 from clrt.generation.sequences import KvSequence
 from clrt.generation.speculative_decoding import SpeculativeDecoder
-from clrt.generation.step_runner import AnswerSteps, fail, sequence_of
+from clrt.generation.step_runner import StepRunner, fail, sequence_of
 from clrt.ir.op import Array
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.active_calls import LOOK_S, ActiveCall, Turns
@@ -37,7 +37,7 @@ class Scheduler:
     ) -> None:
         self.engine = engine
         self.speculation = SpeculativeDecoder(engine.context, drafter)
-        self._steps = AnswerSteps(engine, self.speculation)
+        self._steps = StepRunner(engine, self.speculation)
         self._max_running = sequences
         # The holder of `_engine_lock` may use the engine. `end` never blocks on it, because the
         # garbage collector may call `end` in any thread.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK, DecoderEngine
-from clrt.generation.forced_decoding import GivenText, PlaceRows, read_rows
+from clrt.generation.forced_decoding import ForcedSequence, PositionRows, read_rows
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling, whole_number
 from clrt.generation.prompts import encoded
@@ -39,7 +39,7 @@ LLAMA_CPP = "llama.cpp"  # value of `compare` for llama.cpp's definition of perp
 def log_likelihoods(
     scheduler: Scheduler,
     vocabulary: int,
-    texts: Sequence[GivenText],
+    texts: Sequence[ForcedSequence],
     progress: Progress | None = None,
 ) -> list[FloatArray]:
     """Computes the log-probability of each token of texts, given the tokens before it.
@@ -73,7 +73,7 @@ def log_likelihoods(
     ]
     done, total = 0, sum(map(len, logprobs))
 
-    def take(rows: PlaceRows) -> None:
+    def take(rows: PositionRows) -> None:
         nonlocal done
         at = rows.first - inputs[rows.text].first
         logprobs[wanted[rows.text]][at : at + len(rows.values)] = rows.values
@@ -126,7 +126,7 @@ def perplexity(
     for start in range(0, len(body), step):
         end = min(start + room, len(body))
         first = max(len(begins) + seen - start, 1) - 1
-        windows.append(GivenText([*begins, *body[start:end]], first))
+        windows.append(ForcedSequence([*begins, *body[start:end]], first))
         seen = end
         if end == len(body):
             break
@@ -162,7 +162,7 @@ def llama_cpp_perplexity(
     for start in range(0, len(tokens) - context + 1, context):
         window = list(tokens[start : start + context])
         window[:1] = beginning[:1] or window[:1]
-        windows.append(GivenText(window, context // 2))
+        windows.append(ForcedSequence(window, context // 2))
     return _exp_of_mean(log_likelihoods(scheduler, vocabulary, windows, progress))
 
 
@@ -229,10 +229,10 @@ def embeddings(
     if model.decoder.encoder is not None:
         return _encoder_embeddings(scheduler, texts, pooling)
     sums = np.zeros((len(texts), model.decoder.hidden), np.float64)
-    inputs = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
+    inputs = [ForcedSequence(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
     sampler = TokenSampler(Sampling(), model.vocabulary, seed=0)
 
-    def take(rows: PlaceRows) -> None:
+    def take(rows: PositionRows) -> None:
         sums[rows.text] += rows.values.sum(axis=0, dtype=np.float64)
 
     read_rows(scheduler, inputs, "hidden", lambda k, place: sampler, take)

@@ -25,7 +25,7 @@ class ScheduledRequest:
     part: ScheduledSequence
 
 
-class AnswerSteps:
+class StepRunner:
     """Runs steps of generations, with their draft tokens, on an engine."""
 
     def __init__(self, engine: DecoderEngine, speculation: SpeculativeDecoder) -> None:
@@ -57,7 +57,7 @@ class AnswerSteps:
             return True
         finally:
             for turn in turns:
-                self._engine.settle(turn.part.sequence, ())
+                self._engine.commit_drafts(turn.part.sequence, ())
 
     def _run(
         self, running: Sequence[GenerationState], turns: Sequence[ScheduledRequest], started: float
@@ -147,7 +147,7 @@ class AnswerSteps:
         except ClrtError as error:
             fail([answer], error)
         finally:
-            accepted = self._engine.settle(sequence, answer.tokens[before:])
+            accepted = self._engine.commit_drafts(sequence, answer.tokens[before:])
             answer.drafted += len(guesses)
             answer.accepted += accepted
             self._speculation.note(answer, len(guesses), accepted)

@@ -18,7 +18,7 @@ Ending: TypeAlias = "Callable[[GenerationState, GeneratedText | None], None]"
 """Callback for the end of a generation, with its result; None if it failed."""
 
 
-class PieceReader:
+class TextChunkReader:
     """Reads the text chunks of a generation; base class of the two kinds of streams."""
 
     def __init__(
@@ -111,7 +111,7 @@ class PieceReader:
             self._finalize()
 
 
-class GeneratedStream(PieceReader, Iterator[str]):
+class GeneratedStream(TextChunkReader, Iterator[str]):
     """Text chunks of one generation, from `TextGenerator.stream`, in whole characters.
 
     Closing or garbage-collecting it ends generation.

@@ -26,7 +26,7 @@ _WORDPIECE_CLEANUP = (
 )
 
 
-class DecodingStep(Protocol):
+class DecoderStage(Protocol):
     """One decoder of a chain, which transforms a stream of text chunks."""
 
     def feed(self, piece: str) -> list[str]:
@@ -116,7 +116,7 @@ class Spaces:
         return []
 
 
-class WordParts:
+class WordPieceStage:
     """WordPiece: inserts a space before each token except the first and those with the prefix."""
 
     def __init__(self, prefix: str, tidies: bool) -> None:
@@ -137,7 +137,7 @@ class WordParts:
         return []
 
 
-class WordEnds:
+class EndOfWordStage:
     """BPEDecoder: a suffix stands for a space, except in the last token."""
 
     def __init__(self, suffix: str) -> None:
@@ -202,7 +202,7 @@ class Stripped:
         return text
 
 
-def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
+def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecoderStage]:
     """Creates the chain of streaming decoders.
 
     Args:
@@ -214,7 +214,7 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
     if decoder is None:
         return [Joined()]
     chain = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    steps: list[DecodingStep] = []
+    steps: list[DecoderStage] = []
     whole = False  # whether the input is one text, and no longer separate tokens
     for one in chain:
         kind = one["type"]
@@ -231,7 +231,7 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
     return steps
 
 
-def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecodingStep | None:
+def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecoderStage | None:
     """Creates one streaming decoder; None if its type does not allow streaming.
 
     Args:
@@ -254,5 +254,5 @@ def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecodingStep | None
     if kind == "Metaspace":
         return Spaces(one["replacement"], one.get("prepend_scheme", "always") != "never")
     if kind == "WordPiece":
-        return WordParts(one["prefix"], one["cleanup"])
-    return WordEnds(one["suffix"]) if kind == "BPEDecoder" else None
+        return WordPieceStage(one["prefix"], one["cleanup"])
+    return EndOfWordStage(one["suffix"]) if kind == "BPEDecoder" else None

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, copy_a, merge
-from clrt.kernels.gemm_split_float_cpu import UnitShares, UnitWork, unit_of
+from clrt.kernels.gemm_split_float_cpu import SplitFloatThresholds, SplitFloatWork, unit_of
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.panel_layout import PACKED_ROWS, Panels
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -137,7 +137,7 @@ class GemmKernel:
     b_strides: tuple[int, int]
     setup: list[Launch]
     shares: GemmPartitionThresholds
-    unit: UnitShares | None
+    unit: SplitFloatThresholds | None
 
     @classmethod
     def of(cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
@@ -219,7 +219,7 @@ class GemmKernel:
         """
         caps = ctx.caps
         if self.unit is not None and self.goes_by_unit(caps):
-            work = UnitWork.of(self.product, self.tunables, self.unit, caps)
+            work = SplitFloatWork.of(self.product, self.tunables, self.unit, caps)
             more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
             return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
@@ -275,7 +275,7 @@ class GemmKernel:
         """
         product = self.product
         if self.unit is not None and "words" not in more:
-            more |= {"words": unread_arg(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
+            more |= {"words": unread_arg(product.y), **dict.fromkeys(SplitFloatWork.NUMBERS, 0)}
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
         if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:

@@ -30,7 +30,7 @@ _TERMS = 3
 
 
 @dataclass(frozen=True)
-class UnitShares(Thresholds):
+class SplitFloatThresholds(Thresholds):
     """Block sizes of the AMX path of a GEMM, and minimum sizes for which it pays.
 
     Attributes:
@@ -78,8 +78,8 @@ class UnitShares(Thresholds):
 
 
 @dataclass(frozen=True)
-class Int16DotThresholds(UnitShares):
-    """`UnitShares` of the int16 path: int16 terms, two per 4-byte word, a scale per `depth`."""
+class Int16DotThresholds(SplitFloatThresholds):
+    """`SplitFloatThresholds` of the int16 path: terms, two per 4-byte word, a scale per `depth`."""
 
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8
@@ -97,7 +97,7 @@ class Int16DotThresholds(UnitShares):
 
 def unit_of(
     product: GemmProblem, tunables: Mapping[str, int], caps: DeviceCaps
-) -> type[UnitShares] | None:
+) -> type[SplitFloatThresholds] | None:
     """Returns the thresholds class of the split-float path that kernels of this product include.
 
     The result does not depend on M. None if the device has no such path for the operands.
@@ -105,14 +105,14 @@ def unit_of(
     if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
         return None
     if NEEDS.missing(caps) is None:
-        return UnitShares
+        return SplitFloatThresholds
     has_dots = VNNI_INT8 in caps.matrix_shapes or caps.simulator
     halves = product.right in HALVES and product.a_dtype is not None
     return Int16DotThresholds if has_dots and halves else None
 
 
 @dataclass(frozen=True)
-class UnitWork:
+class SplitFloatWork:
     """Partition of one split-float launch into pieces of the result; sizes in 4-byte words.
 
     Attributes:
@@ -145,8 +145,12 @@ class UnitWork:
 
     @classmethod
     def of(
-        cls, product: GemmProblem, tunables: Mapping[str, int], shares: UnitShares, caps: DeviceCaps
-    ) -> UnitWork:
+        cls,
+        product: GemmProblem,
+        tunables: Mapping[str, int],
+        shares: SplitFloatThresholds,
+        caps: DeviceCaps,
+    ) -> SplitFloatWork:
         """Returns the partition with the shortest estimated time over all cores."""
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
         panel, at_once, chunk = panel_width(tunables), tunables["T_UP"], tunables["T_KC"]

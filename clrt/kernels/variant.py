@@ -35,7 +35,7 @@ class Lowering:
     memo: dict[Node, Any] = field(default_factory=dict, kw_only=True)
     aliased_subviews: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
-    def placed_of(self, node: Node) -> Collection[int]:
+    def aliased_subviews_of(self, node: Node) -> Collection[int]:
         """Returns the indices of a node's subviews that its launches must not copy."""
         return self.aliased_subviews.get(node, ())
 

@@ -110,7 +110,7 @@ class Settings:
 
 
 @dataclass
-class Given:
+class OptionValues:
     """Values passed to the methods of a `SessionOptions`.
 
     Attributes:
@@ -169,14 +169,14 @@ class SessionOptions(Settings):
     use_deterministic_compute: bool = False
     use_per_session_threads: bool = True
 
-    _given: Given
+    _given: OptionValues
 
     def __init__(self) -> None:
         super().__init__()
-        object.__setattr__(self, "_given", Given())
+        object.__setattr__(self, "_given", OptionValues())
 
     @property
-    def given(self) -> Given:
+    def given(self) -> OptionValues:
         """Values passed to the methods of these options."""
         return self._given
 

@@ -63,7 +63,7 @@ class _Geometry:
         return (self.places - 1) * self.stride
 
 
-class WidenLines(Pass):
+class BlockConv1d(Pass):
     """1-D Conv -> Pad, Conv of blocks with more output channels, Reshape, Slice."""
 
     name = "widen_lines"

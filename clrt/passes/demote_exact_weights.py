@@ -15,7 +15,7 @@ from clrt.passes.compress_weights import MIN_ELEMS
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class NarrowWeights(Pass):
+class DemoteExactWeights(Pass):
     """Product with a constant that float16 or bfloat16 represents exactly -> with 16-bit constant.
 
     Weights of 16-bit models are such constants, once `widen_floats` has moved arithmetic to

@@ -11,16 +11,16 @@ from typing import TypeAlias
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
-from clrt.passes.block_conv1d import WidenLines
+from clrt.passes.block_conv1d import BlockConv1d
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
-from clrt.passes.demote_exact_weights import NarrowWeights
+from clrt.passes.demote_exact_weights import DemoteExactWeights
 from clrt.passes.driver import Pass, PassRunner, fold_budget
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
-from clrt.passes.lower_conv_transpose import UseSubPixels
-from clrt.passes.lower_fourier import UseFourierMatrices
+from clrt.passes.lower_conv_transpose import LowerConvTranspose
+from clrt.passes.lower_fourier import LowerFourier
 from clrt.passes.pipeline import (
     CANONICALIZE_VIEWS,
     ELIMINATE_COMMON,
@@ -31,44 +31,44 @@ from clrt.passes.pipeline import (
     clean_up,
     optimize,
 )
-from clrt.passes.quantize_activations import RoundActivations
+from clrt.passes.quantize_activations import QuantizeActivations
 from clrt.passes.report import PassReport
-from clrt.passes.share_gather_weights import KeepScales
+from clrt.passes.share_gather_weights import ShareGatherWeights
 from clrt.passes.sink_transpose import SinkTranspose
-from clrt.passes.undo_rounded_matmul import RestoreRounded
+from clrt.passes.undo_rounded_matmul import UndoRoundedMatmul
 from clrt.util.gc_control import gc_young_only
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
 
 def _restore_rounded(caps: DeviceCaps) -> Pass | None:
-    return None if VNNI_INT8 in caps.matrix_shapes else RestoreRounded()
+    return None if VNNI_INT8 in caps.matrix_shapes else UndoRoundedMatmul()
 
 
 def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
     """For all devices, yet not portable: compiled models keep DFT and STFT to save memory."""
-    return UseFourierMatrices()
+    return LowerFourier()
 
 
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
     """For all devices: GEMM kernels read 16-bit weights directly and accumulate in float32."""
-    return NarrowWeights()
+    return DemoteExactWeights()
 
 
 def _round_activations(caps: DeviceCaps) -> Pass | None:
-    return RoundActivations() if caps.int8_dot_isa else None
+    return QuantizeActivations() if caps.int8_dot_isa else None
 
 
 def _keep_scales(caps: DeviceCaps) -> Pass | None:
-    return None if caps.is_cpu else KeepScales()
+    return None if caps.is_cpu else ShareGatherWeights()
 
 
 def _use_sub_pixels(caps: DeviceCaps) -> Pass | None:
-    return UseSubPixels() if caps.is_cpu else None
+    return LowerConvTranspose() if caps.is_cpu else None
 
 
 def _widen_lines(caps: DeviceCaps) -> Pass | None:
-    return WidenLines() if caps.is_cpu else None
+    return BlockConv1d() if caps.is_cpu else None
 
 
 def _use_channels_last(caps: DeviceCaps) -> Pass | None:
@@ -90,7 +90,7 @@ DEVICE_PASSES: tuple[ForDevice, ...] = (
 # changes.
 FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
     # Fuses float products as `optimize` does.
-    RestoreRounded.name: (
+    UndoRoundedMatmul.name: (
         ELIMINATE_COMMON,  # one RoundToScale for all products of the same A
         FOLD_CONSTANTS,
         FuseDequantizedMatmul(),
@@ -99,7 +99,7 @@ FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
         FuseElementwise(),
         ELIMINATE_DEAD,
     ),
-    UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
+    LowerFourier.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
     # Cancels the transposes around channels-last nodes.
     UseChannelsLast.name: (
         SimplifyTransposes(),

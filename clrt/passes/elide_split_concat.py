@@ -11,7 +11,7 @@ from clrt.ops.movement.concat import Concat, Split
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class JoinSplit(Pass):
+class ElideSplitConcat(Pass):
     """Concat(…, all outputs of Split(x), …) along the same axis -> Concat(…, x, …).
 
     So blocks that process one half of x and concatenate the result with both halves (YOLO's C2f)

@@ -11,7 +11,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
 from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.matmul.rounded_matmul import BYTES, MOST_DEPTH, RoundedMatMul
+from clrt.ops.matmul.rounded_matmul import BYTES, MAX_DEPTH, RoundedMatMul
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
 from clrt.ops.pointwise.round_to_scale import RoundToScale
@@ -22,7 +22,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 _SCALES = (2.0**-100, 2.0**100)
 
 
-class FuseRounding(Pass):
+class FuseFakeQuantize(Pass):
     """DequantizeLinear(QuantizeLinear(x)) with equal parameters -> RoundToScale(x).
 
     RoundToScale is an elementwise op on floats, so it can be fused with neighboring nodes.
@@ -138,8 +138,8 @@ def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct |
     assert isinstance(op, DequantizeLinear)
     if scales.size > 1 and (op.block_size or op.axis % 2 != (0 if transposed else 1)):
         return "B has scales by block, or along K"
-    if not 0 < k <= MOST_DEPTH or not n:
-        return f"K is {k}; it is 1 to {MOST_DEPTH}"
+    if not 0 < k <= MAX_DEPTH or not n:
+        return f"K is {k}; it is 1 to {MAX_DEPTH}"
     low, high = map(int, op.levels(left.arg(0).dtype, np.asarray(zero)))
     x = _unquantized(left)
     return RoundedProduct(

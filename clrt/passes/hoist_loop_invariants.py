@@ -11,7 +11,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import produced_by
 
 
-class CaptureInvariants(Pass):
+class HoistLoopInvariants(Pass):
     """Loop-carried value that each iteration returns unchanged -> captured value.
 
     TensorFlow's loops carry all values that they read, including weights.

@@ -8,7 +8,7 @@ from clrt.ops.decompositions.registry import DecompositionStage, decompose, of_c
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class InlineGraphs(Pass):
+class InlineSubgraphs(Pass):
     """If of constant condition -> branch; Scan of one slice -> body; Einsum -> primitive ops."""
 
     name = "inline_graphs"

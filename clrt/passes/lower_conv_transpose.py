@@ -82,7 +82,7 @@ class _Axis:
         return tap if 0 <= tap < self.size else None
 
 
-class UseSubPixels(Pass):
+class LowerConvTranspose(Pass):
     """ConvTranspose -> Conv with the phases of y as output channels, then interleaving."""
 
     name = "use_sub_pixels"

@@ -17,7 +17,7 @@ from clrt.ir.op import Array, IrOp
 from clrt.ops.base import Types
 from clrt.ops.conv.conv import Conv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
-from clrt.ops.movement.common import elements, given
+from clrt.ops.movement.common import elements, has_input
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
@@ -33,7 +33,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 _MAX_BYTES = 4 * 2048 * 2050
 
 
-class UseFourierMatrices(Pass):
+class LowerFourier(Pass):
     """DFT -> MatMul with a constant, and STFT -> Conv with constant weights, between views."""
 
     name = "use_fourier_matrices"
@@ -116,7 +116,7 @@ def _transform_of_stft(node: Node) -> Transform | str:
 
 def _are_numbers(types: Types, *indices: int) -> bool:
     """Whether the inputs at the given indices have known numbers, as far as they are present."""
-    known = [elements(types, i) for i in indices if given(types, i)]
+    known = [elements(types, i) for i in indices if has_input(types, i)]
     return all(f is not None and all(isinstance(d, int) for d in f) for f in known)
 
 

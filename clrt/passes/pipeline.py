@@ -7,7 +7,7 @@ from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import Pass, PassReport, PassRunner, fold_budget
-from clrt.passes.elide_split_concat import JoinSplit
+from clrt.passes.elide_split_concat import ElideSplitConcat
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_affine import ExpandBatchNormalization, FoldAffine
@@ -17,21 +17,21 @@ from clrt.passes.fuse_attention import FuseAttention
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_epilogue import FuseEpilogue
-from clrt.passes.fuse_fake_quantize import FuseRoundedMatmul, FuseRounding
+from clrt.passes.fuse_fake_quantize import FuseFakeQuantize, FuseRoundedMatmul
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.fuse_swish import FuseSwish
-from clrt.passes.hoist_loop_invariants import CaptureInvariants
-from clrt.passes.inline_subgraphs import InlineGraphs
+from clrt.passes.hoist_loop_invariants import HoistLoopInvariants
+from clrt.passes.inline_subgraphs import InlineSubgraphs
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
-from clrt.passes.promote_to_float32 import WidenFloats
-from clrt.passes.propagate_loop_dims import CarryShapes
+from clrt.passes.promote_to_float32 import PromoteToFloat32
+from clrt.passes.propagate_loop_dims import PropagateLoopDims
 from clrt.passes.remove_identity import RemoveIdentity
-from clrt.passes.simplify_affine_gathers import SimplifyIndexGrids
+from clrt.passes.simplify_affine_gathers import SimplifyAffineGathers
 from clrt.passes.simplify_algebra import SimplifyAlgebra
-from clrt.passes.sink_captures import SinkConstants
+from clrt.passes.sink_captures import SinkCaptures
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
@@ -54,18 +54,18 @@ CLEAN_UP: tuple[Pass, ...] = (
     ELIMINATE_DEAD,  # before passes that count users
     FoldShapeData(),  # Shape and arithmetic on shapes -> constants, perhaps symbolic
     FOLD_CONSTANTS,  # nodes whose inputs are all constant
-    CaptureInvariants(),  # loop-carried values that never change, such as weights
-    CarryShapes(),  # dims of loop-carried values that stay the same in each iteration
-    SinkConstants(),  # into inner graphs, which are optimised after this one
-    InlineGraphs(),  # If with a constant condition, Einsum
+    HoistLoopInvariants(),  # loop-carried values that never change, such as weights
+    PropagateLoopDims(),  # dims of loop-carried values that stay the same in each iteration
+    SinkCaptures(),  # into inner graphs, which are optimised after this one
+    InlineSubgraphs(),  # If with a constant condition, Einsum
     REMOVE_IDENTITY,  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze -> Reshape, merged
     SimplifyTransposes(),  # merges two; removes Reshapes around batched ones
     ELIMINATE_COMMON,  # exporters repeat masks and shapes in every layer
     SimplifyAlgebra(),  # cheaper elementwise forms
-    SimplifyIndexGrids(),  # gathers of all elements in order, as in exported masks
+    SimplifyAffineGathers(),  # gathers of all elements in order, as in exported masks
     SinkExpand(),  # compute first, broadcast later
-    JoinSplit(),  # Concat of all outputs of a Split
+    ElideSplitConcat(),  # Concat of all outputs of a Split
     SinkSlice(),  # position embeddings are a slice of a constant
 )
 
@@ -76,12 +76,12 @@ CLEAN_UP_AFTER = tuple(
 )
 
 # Before pattern matching: patterns are in float32.
-LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
+LEGALISE: tuple[Pass, ...] = (PromoteToFloat32(),)
 
 # Patterns of QuantizeLinear and DequantizeLinear, before constants are dequantized.
 FUSE_QUANTIZED: tuple[Pass, ...] = (
     FuseRoundedMatmul(),  # int8 products, while both operands are DequantizeLinear
-    FuseRounding(),  # QuantizeLinear followed by DequantizeLinear
+    FuseFakeQuantize(),  # QuantizeLinear followed by DequantizeLinear
 )
 
 # Repeated until nothing changes: folding a factor allows to fold the shift after it.

@@ -17,7 +17,7 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class WidenFloats(Pass):
+class PromoteToFloat32(Pass):
     """Node on 16-bit floats, or floats that its kernels do not support -> the node in float32.
 
     Casts are only at the borders of float32 regions: intermediate results are not rounded to 16

@@ -14,7 +14,7 @@ from clrt.ops.control.control_flow import Loop, Scan
 from clrt.passes.driver import GraphView, Match, Miss, Pass, infer_types
 
 
-class CarryShapes(Pass):
+class PropagateLoopDims(Pass):
     """Dim of a loop-carried value that no iteration changes -> its initial size, in the body.
 
     Files give such dims symbols of their own, which would prevent fusion of nodes that also read

@@ -14,7 +14,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 _INT8 = 4
 
 
-class RoundActivations(Pass):
+class QuantizeActivations(Pass):
     """QuantizedMatMul, or MatMulNBits that allows it -> the same with rows of A quantized to int8.
 
     int8 dot products multiply four elements at a time and read quantized weights directly. GGUF

@@ -10,7 +10,7 @@ from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.passes.driver import GraphView, Match, Pass
 
 
-class KeepScales(Pass):
+class ShareGatherWeights(Pass):
     """QuantizedGather -> QuantizedGather(exact=1), whose table has the layout of float32 products.
 
     A table that is also the weight of a product is then stored on the device once.

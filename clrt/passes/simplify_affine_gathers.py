@@ -37,7 +37,7 @@ class Grid:
     offset: Dim = 0
 
 
-class SimplifyIndexGrids(Pass):
+class SimplifyAffineGathers(Pass):
     """Gather of all elements in order -> Reshape; GreaterOrEqual that always holds -> constant.
 
     Gather(x, row-major positions) and GatherND(x, all positions) are x in another shape. Both of

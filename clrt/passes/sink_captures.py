@@ -8,7 +8,7 @@ from clrt.ops.control.control_flow import If, Loop, Scan, sink_constants
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class SinkConstants(Pass):
+class SinkCaptures(Pass):
     """Captured value of If, Loop or Scan that is constant -> constant of the inner graph.
 
     Many captures are constant only after the outer graph is folded. A product in a Loop would pack

@@ -14,7 +14,7 @@ from clrt.ops.pointwise.round_to_scale import RoundToScale
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
-class RestoreRounded(Pass):
+class UndoRoundedMatmul(Pass):
     """RoundedMatMul -> MatMul(RoundToScale(A), DequantizeLinear(B)), as the model had it."""
 
     name = "restore_rounded"

@@ -75,7 +75,7 @@ def live_bytes(intervals: Sequence[LiveInterval]) -> int:
     return peak
 
 
-def separate(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
+def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
     """Assigns each buffer a slab of exactly its size, for simulators.
 
     A simulator then detects every access out of a tensor's bounds, and reports no initialised
@@ -104,7 +104,9 @@ def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Ar
     indices = range(len(intervals))
     origin = min((i.first for i in intervals), default=0)
     ticks = 1 << max((i.last - origin for i in intervals), default=0).bit_length()
-    lifetimes = [LifetimeNodes.of(i.first - origin, i.last - origin, ticks) for i in intervals]
+    lifetimes = [
+        LifetimeNodes.from_interval(i.first - origin, i.last - origin, ticks) for i in intervals
+    ]
     by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
     arena = _place(intervals, lifetimes, by_size, max_slab_bytes)
     if arena.nbytes == live_bytes(intervals):
@@ -141,9 +143,9 @@ def _place(
             if slab == len(slabs):
                 slabs.append(SlabOccupancy())
                 sizes.append(0)
-            offset = slabs[slab].room(lifetime, size)
+            offset = slabs[slab].lowest_free_offset(lifetime, size)
             if not offset or offset + size <= max_bytes:
-                slabs[slab].take(lifetime, offset, size)
+                slabs[slab].occupy(lifetime, offset, size)
                 places[index] = Allocation(slab, offset)
                 sizes[slab] = max(sizes[slab], offset + size)
                 break

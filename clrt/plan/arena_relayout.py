@@ -26,7 +26,7 @@ class StackingOrder:
     slabs: tuple[int, ...]
 
     @classmethod
-    def of(cls, intervals: Sequence[LiveInterval], arena: Arena) -> StackingOrder:
+    def from_arena(cls, intervals: Sequence[LiveInterval], arena: Arena) -> StackingOrder:
         """Extracts the stacking order from an arena planned for `intervals`."""
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))

@@ -12,7 +12,7 @@ from clrt.ops.base import Op, all_graphs
 _MAX_NAMED = 3
 
 
-def traced(error: NumberError, model: Graph) -> ClrtError:
+def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
     """Returns the error to raise for a number out of range that a kernel reported.
 
     Args:

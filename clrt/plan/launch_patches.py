@@ -42,7 +42,7 @@ class VariableArguments:
     _itemsizes: Ints
 
     @classmethod
-    def of(
+    def from_launches(
         cls, launches: Sequence[Launch], trace: ShapeTrace, tenant_of: Callable[[Buffer], int]
     ) -> VariableArguments:
         """Collects the varying arguments of traced launches.
@@ -97,7 +97,7 @@ class VariableGlobalSizes:
         self._distinct = list(dict.fromkeys(formulas))
         self._index = [self._distinct.index(f) for f in formulas]
 
-    def at(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    def evaluate(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """Computes the global sizes, in the order of `launches`.
 
         Args:

@@ -33,7 +33,7 @@ class MemoryEvent:
     on_host: bool = False
 
 
-def ticks(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
+def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
     """Returns the memory events of a plan in execution order; lifetimes index this list."""
     events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
@@ -61,7 +61,7 @@ def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
         yield MemoryEvent(index, tuple(remaining), ())
 
 
-def share(
+def assign_roots(
     graph: Graph,
     times: Sequence[MemoryEvent],
     read_only: Collection[Value] = (),

@@ -100,7 +100,7 @@ def memory_of(
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def at_batch(
+def batch_resizer(
     inputs: Sequence[Value], bindings: Mapping[str, int], shapes: Shapes
 ) -> Callable[[int], Shapes]:
     """Returns a function from a batch size to the shapes of all inputs at that batch.

@@ -14,13 +14,20 @@ from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.index_range import check_index_range
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, StatusWord
 from clrt.kernels.variant import Lowering
-from clrt.plan.arena import Allocation, Arena, LiveInterval, assign_offsets, live_bytes, separate
+from clrt.plan.arena import (
+    Allocation,
+    Arena,
+    LiveInterval,
+    assign_offsets,
+    live_bytes,
+    one_slab_per_buffer,
+)
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
-from clrt.plan.lifetimes import buffer_lifetimes, is_view_by_sizes, share, ticks
+from clrt.plan.lifetimes import assign_roots, buffer_lifetimes, is_view_by_sizes, memory_events
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
-from clrt.plan.subview_placement import SubviewNote, place_parts
+from clrt.plan.subview_placement import SubviewNote, place_subviews
 from clrt.plan.traffic import traffic
 from clrt.util.gc_control import gc_disabled
 
@@ -131,16 +138,16 @@ def make_plan(
     lowering = Lowering(caps, cache(record))  # layers share kernels
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
-    parts = place_parts(graph, steps, lowering)
+    parts = place_subviews(graph, steps, lowering)
     _check_index_ranges(parts.steps)
-    times, read_only = ticks(parts.steps), contract.device_inputs - contract.donated
-    roots = share(graph, times, _named(graph, read_only), parts.inside)
+    times, read_only = memory_events(parts.steps), contract.device_inputs - contract.donated
+    roots = assign_roots(graph, times, _named(graph, read_only), parts.inside)
     all_kernels = _kernels_at_all_shapes(graph, parts.steps, lowering)
     steps = tuple(_without_copies(step, roots, parts.inside) for step in parts.steps)
     also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
     external = _external(graph, roots, contract)
     owners, intervals = buffer_lifetimes(graph, times, roots, external)
-    arrange = separate if caps.simulator else assign_offsets
+    arrange = one_slab_per_buffer if caps.simulator else assign_offsets
     arena = arrange(intervals, caps.max_alloc_bytes)
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for t in times for b in t.buffers if isinstance(b, StatusWord)}
@@ -215,13 +222,19 @@ def _without_copies(
 
 def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
     """Returns the buffers of the arena with size and lifetime, in indices of memory events."""
-    owners, intervals = buffer_lifetimes(plan.graph, ticks(plan.steps), plan.roots, plan.external)
+    owners, intervals = buffer_lifetimes(
+        plan.graph, memory_events(plan.steps), plan.roots, plan.external
+    )
     return list(zip(owners, intervals, strict=True))
 
 
 def step_lifetimes(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
     """Returns the buffers of the arena with size and lifetime, in indices of steps."""
-    step_of = [-1, *(t.step for t in ticks(plan.steps)), len(plan.steps)]  # by memory event + 1
+    step_of = [
+        -1,
+        *(t.step for t in memory_events(plan.steps)),
+        len(plan.steps),
+    ]  # by memory event + 1
     return [
         (owner, LiveInterval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
         for owner, i in arena_buffers(plan)

@@ -23,7 +23,7 @@ class LifetimeNodes:
     above: tuple[int, ...]
 
     @classmethod
-    def of(cls, first: int, last: int, ticks: int) -> LifetimeNodes:
+    def from_interval(cls, first: int, last: int, ticks: int) -> LifetimeNodes:
         """Decomposes an interval of time.
 
         Args:
@@ -58,13 +58,13 @@ class SlabOccupancy:
         self._somewhere: dict[int, _Ranges] = {}
         self._throughout: dict[int, _Ranges] = {}
 
-    def room(self, lifetime: LifetimeNodes, nbytes: int) -> int:
+    def lowest_free_offset(self, lifetime: LifetimeNodes, nbytes: int) -> int:
         """Returns the lowest offset in bytes with `nbytes` free throughout `lifetime`."""
         occupied = [self._somewhere[n] for n in lifetime.parts if n in self._somewhere]
         occupied += [self._throughout[n] for n in lifetime.above if n in self._throughout]
         return _lowest_gap(occupied, nbytes)
 
-    def take(self, lifetime: LifetimeNodes, offset: int, nbytes: int) -> None:
+    def occupy(self, lifetime: LifetimeNodes, offset: int, nbytes: int) -> None:
         """Marks bytes from `offset` on as occupied during `lifetime`."""
         _add(self._throughout, lifetime.parts, offset, offset + nbytes)
         _add(self._somewhere, (*lifetime.parts, *lifetime.above), offset, offset + nbytes)

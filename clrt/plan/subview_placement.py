@@ -46,7 +46,7 @@ class SubviewNote:
 
     node: Node
     value: Value
-    whole: Value
+    parent: Value
     reason: str
 
 
@@ -65,7 +65,7 @@ class SubviewPlacement:
     notes: tuple[SubviewNote, ...]
 
 
-def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
+def place_subviews(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
     """Aliases subviews to their parents' memory, as far as the launches support it.
 
     Subviews that are outputs come first, then those that are inputs, in topological order of the
@@ -75,7 +75,7 @@ def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Subvi
     subviews_of = {n: subviews for n in nodes if (subviews := _op(n).subviews(n))}
     if not subviews_of:
         return SubviewPlacement(tuple(steps), {}, ())
-    search = _PartSearch(graph, list(steps), ctx)
+    search = _SubviewSearch(graph, list(steps), ctx)
     ordered = [n for n in by_edges(graph) if n in subviews_of]
     for outputs in (True, False):
         for node in ordered:
@@ -87,14 +87,16 @@ def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Subvi
 
 
 @dataclass(frozen=True)
-class _PartPlace:
+class _SubviewLocation:
     """Location of a value in its parent, in elements: rows of `width` with stride `pitch`."""
 
     offset: int
     width: int
     pitch: int
 
-    def within(self, outer: _PartPlace, elems: int, outer_elems: int) -> _PartPlace | None:
+    def within(
+        self, outer: _SubviewLocation, elems: int, outer_elems: int
+    ) -> _SubviewLocation | None:
         """Composes this location with that of the parent in its own parent.
 
         Args:
@@ -110,17 +112,17 @@ class _PartPlace:
             return replace(self, offset=outer.offset + offset)
         start = outer.offset + offset // width * pitch + offset % width
         if self.pitch % width == 0 and offset % width + self.width <= width:
-            return _PartPlace(start, self.width, self.pitch // width * pitch)
+            return _SubviewLocation(start, self.width, self.pitch // width * pitch)
         if self.width == self.pitch or elems == self.width:
             if offset % width + elems <= width:
-                return _PartPlace(start, elems, elems)
+                return _SubviewLocation(start, elems, elems)
             if offset % width == 0 and elems % width == 0:
-                return _PartPlace(start, width, pitch)
+                return _SubviewLocation(start, width, pitch)
         return None
 
 
 @dataclass
-class _PartSearch:
+class _SubviewSearch:
     """Greedy placement of subviews, one at a time.
 
     Attributes:
@@ -288,14 +290,14 @@ class _PartSearch:
             value = self.base(self.inside[value].parent)
             yield value
 
-    def _place_of(self, value: Value) -> _PartPlace | None:
+    def _place_of(self, value: Value) -> _SubviewLocation | None:
         """Returns the location in the outermost parent; None if it is not evenly spaced rows."""
         part = self.inside[value]
-        place: _PartPlace | None = _PartPlace(part.offset, part.width, part.pitch)
+        place: _SubviewLocation | None = _SubviewLocation(part.offset, part.width, part.pitch)
         parent_value = self.base(part.parent)
         while parent_value in self.inside and place is not None:
             outer = self.inside[parent_value]
-            outer_location = _PartPlace(outer.offset, outer.width, outer.pitch)
+            outer_location = _SubviewLocation(outer.offset, outer.width, outer.pitch)
             place = place.within(outer_location, prod(value.dims), prod(parent_value.dims))
             parent_value = self.base(outer.parent)
         return place
@@ -334,11 +336,15 @@ class _PartSearch:
         inside = {v: self.base(p.parent) for v, p in self.inside.items()}
         return SubviewPlacement(tuple(steps), inside, tuple(self.notes))
 
-    def _moved(self, step: DeviceStep, places: Mapping[Value, _PartPlace | None]) -> DeviceStep:
+    def _moved(
+        self, step: DeviceStep, places: Mapping[Value, _SubviewLocation | None]
+    ) -> DeviceStep:
         launches = tuple(self._moved_launch(x, places) for x in step.launches)
         return replace(step, launches=launches)
 
-    def _moved_launch(self, launch: Launch, places: Mapping[Value, _PartPlace | None]) -> Launch:
+    def _moved_launch(
+        self, launch: Launch, places: Mapping[Value, _SubviewLocation | None]
+    ) -> Launch:
         args: list[Any] = list(launch.args)
         names = [p.name for p in launch.kernel.signature.params]
         for index, arg in enumerate(launch.args):
@@ -370,7 +376,7 @@ class _Fit:
     is_apart: bool
 
 
-def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
+def _fit(arg: BufferArg, place: _SubviewLocation, value: Value) -> _Fit | str:
     """Adjusts a launch argument to the location of its value.
 
     Returns:

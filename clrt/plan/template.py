@@ -123,24 +123,26 @@ class PlanTemplate:
         self.costs: tuple[int, ...] | None = None
         buffers = arena_buffers(plan)
         intervals = [interval for _, interval in buffers]
-        self.tenants = {owner: number for number, (owner, _) in enumerate(buffers)}
-        self.words = VariableArguments.of(self.launches, trace, self._tenant_of)
-        self.grids = VariableGlobalSizes(self.launches, trace)
+        self.buffer_numbers = {owner: number for number, (owner, _) in enumerate(buffers)}
+        self.arguments = VariableArguments.from_launches(self.launches, trace, self._tenant_of)
+        self.global_sizes = VariableGlobalSizes(self.launches, trace)
         self.derived = tuple(self._derived())
         uploads = plan.uploads.items()
         self.uploads = {(v, at): untraced(n) for (v, at), n in uploads if not _varies(v)}
         self.derived_uploads = [(v, trace.formula(n)) for (v, _), n in uploads if _varies(v)]
         self.flops = [trace.formula(x.flops) for x in self.launches]
-        self._sizes = np.array([trace.formula(owner.nbytes) for owner in self.tenants], np.int64)
+        self._sizes = np.array(
+            [trace.formula(owner.nbytes) for owner in self.buffer_numbers], np.int64
+        )
         self._spans = [(i.first, i.last) for i in intervals]
         self._events = _Events(self._spans)
-        places = tuple(plan.places[owner] for owner in self.tenants)
-        self._layout = StackingOrder.of(intervals, Arena(places, plan.arena.slab_bytes))
+        places = tuple(plan.places[owner] for owner in self.buffer_numbers)
+        self._layout = StackingOrder.from_arena(intervals, Arena(places, plan.arena.slab_bytes))
         self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
         for launch in self.launches:  # raises if one is traced: local sizes are fixed per kernel
             tuple(int(n) for n in launch.local_size or ())
 
-    def at(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
+    def instantiate(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
         """Evaluates the plan at other sizes.
 
         Args:
@@ -180,14 +182,18 @@ class PlanTemplate:
         searched = assign_offsets(intervals, max_slab_bytes)
         if fits and arena.nbytes <= searched.nbytes:
             return arena
-        self._layout = StackingOrder.of(intervals, searched)
+        self._layout = StackingOrder.from_arena(intervals, searched)
         self._waste = min(self._waste, searched.nbytes / max(live, 1))
         return searched
 
     def _tenant_of(self, buffer: Buffer) -> int:
         """Returns the number of the arena buffer that holds a buffer; -1 if none does."""
         root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
-        return -1 if isinstance(root, (PackedWeight, StatusWord)) else self.tenants.get(root, -1)
+        return (
+            -1
+            if isinstance(root, (PackedWeight, StatusWord))
+            else self.buffer_numbers.get(root, -1)
+        )
 
     def _derived(self) -> Iterator[tuple[int, int, Value]]:
         for number, launch in enumerate(self.launches):
@@ -233,7 +239,7 @@ class InstantiatedPlan(Plan):
         live_bytes: int,
     ) -> None:
         instantiate = TemplateInstantiator(template.trace, evaluation)
-        tenants, roots = template.tenants, template.plan.roots
+        tenants, roots = template.buffer_numbers, template.plan.roots
         # Fields of the frozen dataclass `Plan`; the remaining ones are properties here.
         vars(self).update(
             template=template,
@@ -318,7 +324,7 @@ class InstantiatedPlan(Plan):
     def words(self) -> Int32s:
         """Values of the varying launch arguments, in the order of the template's `words`."""
         offsets = [p.offset_bytes for p in self.arena.places]
-        return self.template.words.evaluate(np.array(self._numbers, np.int64), offsets)
+        return self.template.arguments.evaluate(np.array(self._numbers, np.int64), offsets)
 
     @cached_property
     def slabs(self) -> tuple[int, ...]:
@@ -328,7 +334,7 @@ class InstantiatedPlan(Plan):
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:
         """Varying global sizes, in the order of the template's `grids`."""
-        return self.template.grids.at(self._numbers)
+        return self.template.global_sizes.evaluate(self._numbers)
 
     def derived(self) -> Iterator[tuple[int, int, Value]]:
         """Yields launch index, argument index and constant of each size-dependent constant."""

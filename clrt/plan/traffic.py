@@ -42,7 +42,7 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     assert isinstance(op, Op)
     gathered = None if op.partially_read_input is None else nodes[0].inputs[op.partially_read_input]
     read = written = scratch = gathered_bytes = 0
-    for buffer, nbytes in touched(launch).items():
+    for buffer, nbytes in accessed_bytes(launch).items():
         if isinstance(buffer, Scratch):
             scratch += nbytes
         elif isinstance(buffer, Value) and buffer.producer in nodes:
@@ -62,7 +62,7 @@ def _unpacked(buffer: Buffer) -> Buffer:
     return buffer.value if isinstance(buffer, PackedWeight) else buffer
 
 
-def touched(launch: Launch) -> dict[Buffer, int]:
+def accessed_bytes(launch: Launch) -> dict[Buffer, int]:
     """Returns the bytes that a launch accesses of each buffer, by its arguments' element counts.
 
     Buffers without an element count count whole. Status words are left out.

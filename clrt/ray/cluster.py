@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
-class ActorShare:
+class ActorResources:
     """Resources per actor, and number of actors.
 
     Attributes:
@@ -36,7 +36,7 @@ class ActorShare:
     actors: int
 
 
-class PartActor:
+class ShardActor:
     """Ray actor that writes part files of a job.
 
     Args:
@@ -83,7 +83,7 @@ def make_parts_on_ray(
         [{"unit": i} for i in pending], override_num_blocks=min(len(pending), _MAX_BLOCKS)
     )
     results = units.map_batches(
-        PartActor,
+        ShardActor,
         fn_constructor_args=(str(job.folder.absolute()), options),
         batch_size=1,
         num_cpus=share.cpus,
@@ -125,7 +125,7 @@ def _connect(ray: Any, address: str) -> None:
         ) from error
 
 
-def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorShare:
+def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorResources:
     """Plans one actor per GPU of the cluster; without GPUs, one per machine with all its cores.
 
     Args:
@@ -138,11 +138,11 @@ def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> Ac
     alive = [n["Resources"] for n in nodes if n["Alive"]]
     gpus = 0 if device == "cpu" else sum(int(r.get("GPU", 0)) for r in alive)
     if gpus:
-        return ActorShare(1, 1, gpus)
+        return ActorResources(1, 1, gpus)
     cpus = [int(r.get("CPU", 0)) for r in alive if r.get("CPU", 0) >= 1]
     if not cpus:
         raise DeviceError("No machine of the Ray cluster has a CPU to give; add one.")
-    return ActorShare(min(cpus), 0, sum(c // min(cpus) for c in cpus))
+    return ActorResources(min(cpus), 0, sum(c // min(cpus) for c in cpus))
 
 
 def _cause(error: BaseException) -> ClrtError:

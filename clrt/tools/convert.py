@@ -26,7 +26,7 @@ from clrt.passes.compress_weights import (
     most_changed,
     quantisable_products,
 )
-from clrt.passes.demote_exact_weights import NarrowWeights
+from clrt.passes.demote_exact_weights import DemoteExactWeights
 from clrt.passes.driver import PassReport, PassRunner, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
@@ -107,7 +107,7 @@ def convert(source: Source, options: Options) -> Converted:
     report = optimize(graph, level, options.keep_quantized)
     if narrow and level == 2:
         for inner in all_graphs(graph):
-            PassRunner(inner).run(NarrowWeights())
+            PassRunner(inner).run(DemoteExactWeights())
     parameters = sum(prod(v.dims) for v in graph.constants() if v.has_numbers)
     shrink = None
     if options.weights is not None:

@@ -84,7 +84,7 @@ def fitting(text: str) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
-class _Text(io.StringIO):
+class _EncodedBuffer(io.StringIO):
     """A text buffer with standard output's encoding, by which rich chooses box characters."""
 
     @property
@@ -94,7 +94,7 @@ class _Text(io.StringIO):
 
 def table_text(*parts: RenderableType) -> str:
     """Returns tables as plain text in standard output's encoding."""
-    target = _Text()
+    target = _EncodedBuffer()
     console = SafeConsole(file=target, width=table_width(), color_system=None, highlight=False)
     for part in parts:
         console.print(part)

@@ -26,7 +26,7 @@ _SCORE_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
-class Things:
+class RawDetections:
     """Detected objects before thresholding.
 
     Attributes:
@@ -52,7 +52,7 @@ class QueryHead:
 
     pairs: int
 
-    def things(self, logits: Array, boxes: Array) -> Things:
+    def things(self, logits: Array, boxes: Array) -> RawDetections:
         """Returns the best class of each query, or the best pairs of query and class."""
         logits = logits.astype(np.float64)
         if self.pairs == _SOFTMAX:
@@ -64,7 +64,7 @@ class QueryHead:
             best = np.argsort(-scores, axis=None, kind="stable")[: self.pairs or len(scores)]
             queries, classes = np.divmod(best, scores.shape[1])
         best_scores = scores[queries, classes]
-        return Things(as_corners(boxes[queries]), classes, best_scores, True)
+        return RawDetections(as_corners(boxes[queries]), classes, best_scores, True)
 
 
 def query_head(
@@ -115,7 +115,7 @@ class BoxHead:
     extra: int
     export: Export | None
 
-    def things(self, output: Array) -> tuple[Array, Array] | Things:
+    def things(self, output: Array) -> tuple[Array, Array] | RawDetections:
         """Decodes the output of one image.
 
         Args:
@@ -139,7 +139,7 @@ class BoxHead:
                 self.classes,
             )
             best_scores = self._checked(rows[queries, 4 + classes])
-            return Things(as_corners(rows[queries, :4]), classes, best_scores, True)
+            return RawDetections(as_corners(rows[queries, :4]), classes, best_scores, True)
         if self._has_objectness(rows.shape):
             assert self.classes is not None
             scores = rows[:, 4:5] * rows[:, 5 : 5 + self.classes]
@@ -173,7 +173,7 @@ class BoxHead:
         is_yolov5 = self.export is not None and self.export.task == ""
         return is_yolov5 and self.classes is not None and shape[1] == 5 + self.classes + self.extra
 
-    def _decode_suppressed(self, rows: Array) -> Things:
+    def _decode_suppressed(self, rows: Array) -> RawDetections:
         scores, classes = self._checked(rows[:, 4]), rows[:, 5]
         known = (classes == np.rint(classes)) & (classes >= 0) & (classes < (self.classes or 1e6))
         if not known.all():
@@ -184,7 +184,7 @@ class BoxHead:
             )
         relative = self.export is not None and self.export.is_rtdetr
         boxes = as_corners(rows[:, :4]) if relative else rows[:, :4]
-        return Things(boxes, classes.astype(np.int64), scores, relative)
+        return RawDetections(boxes, classes.astype(np.int64), scores, relative)
 
     def _checked(self, scores: Array) -> Array:
         if (

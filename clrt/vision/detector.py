@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.vision.non_max_suppression import NonMaxSuppression
 from clrt.runtime.model.model import Model, load
-from clrt.vision.boxes import BoxHead, QueryHead, Things, as_corners, box_head, query_head
+from clrt.vision.boxes import BoxHead, QueryHead, RawDetections, as_corners, box_head, query_head
 from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
@@ -133,13 +133,15 @@ class Detector(ImageModel):
         detections = []
         for frame, outputs in self._run_images(images, [head.output]):
             things = head.things(outputs[head.output])
-            if isinstance(things, Things):
+            if isinstance(things, RawDetections):
                 detections.append(self._above_threshold(frame, things, threshold))
             else:
                 detections.append(self._suppress_overlaps(frame, *things, threshold, overlap))
         return detections
 
-    def _above_threshold(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
+    def _above_threshold(
+        self, frame: Frame, things: RawDetections, threshold: float
+    ) -> list[Detection]:
         """Returns the objects with a score above the threshold."""
         corners = things.boxes
         if things.relative:  # relative to the visible image, without the border

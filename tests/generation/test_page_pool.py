@@ -21,7 +21,7 @@ def filled(pool: KvPagePool, tokens: list[int]) -> list[int]:
     pages, content = pool.match_prefix(tokens)
     for first in range(len(pages) * PAGE_TOKENS, len(tokens), PAGE_TOKENS):
         part = tokens[first : first + PAGE_TOKENS]
-        pages.append(pool.take())
+        pages.append(pool.allocate())
         if len(part) == PAGE_TOKENS:
             content = pool.register(pages[-1], content, part)
     return pages
@@ -44,16 +44,16 @@ def test_page_pool_evicts_free_then_trailing_pages() -> None:
     tokens = list(range(3 * PAGE_TOKENS))
     pages = filled(pool, tokens)
     pool.release(pages)
-    assert {pool.take(), pool.take()} == {3, pages[2]}
+    assert {pool.allocate(), pool.allocate()} == {3, pages[2]}
     assert pool.match_prefix(tokens)[0] == pages[:2]
 
 
 def test_page_pool_never_evicts_pages_in_use() -> None:
     pool = pool_of(2, 1)
     pages = filled(pool, list(range(2 * PAGE_TOKENS)))
-    assert pool.take() not in pages
+    assert pool.allocate() not in pages
     with pytest.raises(OutOfMemoryError, match="no room for more than 96 tokens"):
-        pool.take()
+        pool.allocate()
 
 
 def test_page_pool_prefix_match_returns_pages_of_its_tokens() -> None:
@@ -75,7 +75,7 @@ def test_page_pool_prefix_match_returns_pages_of_its_tokens() -> None:
             assert holds[page] == tuple(tokens[: (index + 1) * PAGE_TOKENS])
         for first in range(len(pages) * PAGE_TOKENS, len(tokens), PAGE_TOKENS):
             part = tokens[first : first + PAGE_TOKENS]
-            page = pool.take()
+            page = pool.allocate()
             assert all(page not in other for other in running) and page not in pages
             pages.append(page)
             holds[page] = tuple(tokens[: first + len(part)])

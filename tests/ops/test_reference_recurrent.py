@@ -136,5 +136,5 @@ def test_recurrent_layout_1_swaps_axes(op_type: str, device: DeviceInfo) -> None
 def test_recurrent_inputs_of_mixed_dtypes_are_refused(cls: type[Recurrent]) -> None:
     types = [TensorType(DType.FLOAT32, (1, 2, 3)) for _ in range(3)]
     types[2] = TensorType(DType.FLOAT16, (1, 2, 3))
-    with pytest.raises(ShapeError, match="input 2 is .*expected one dtype"):
+    with pytest.raises(ShapeError, match=r"input 2 is .*expected one dtype"):
         cls(hidden_size=3).check_inputs(types)

@@ -12,7 +12,7 @@ from clrt.ops.base import Op
 from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import run_pass
-from clrt.passes.elide_split_concat import JoinSplit
+from clrt.passes.elide_split_concat import ElideSplitConcat
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
@@ -190,7 +190,7 @@ HALVES = "%a: float32[B,S,4], %b: float32[B,S,4] = Split{axis=2, num_outputs=2}(
 
 def test_concat_of_all_split_parts_in_order_is_removed() -> None:
     check(
-        JoinSplit(),
+        ElideSplitConcat(),
         X,
         f"{HALVES}%c: float32[B,S,4] = Relu(%b)\n"
         "%y: float32[B,S,20] = Concat{axis=-1}(%c, %a, %b, %x)",
@@ -208,7 +208,7 @@ def test_concat_of_all_split_parts_in_order_is_removed() -> None:
     ],
 )
 def test_reordered_concat_of_split_parts_is_kept(line: str) -> None:
-    assert not run_pass(graph_of(HALVES + line, X), JoinSplit()).hits
+    assert not run_pass(graph_of(HALVES + line, X), ElideSplitConcat()).hits
 
 
 def test_view_chain_becomes_one_reshape() -> None:

@@ -17,14 +17,14 @@ from clrt.models.onnx.export.exporter import export_model
 from clrt.models.onnx.importer import import_model
 from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.matmul.rounded_matmul import MOST_DEPTH
+from clrt.ops.matmul.rounded_matmul import MAX_DEPTH
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
 from clrt.ops.pointwise.table import Add, Relu
 from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.driver import infer_types
-from clrt.passes.fuse_fake_quantize import FuseRoundedMatmul, FuseRounding
+from clrt.passes.fuse_fake_quantize import FuseFakeQuantize, FuseRoundedMatmul
 from clrt.passes.pipeline import optimize
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph
@@ -83,7 +83,7 @@ def test_quantize_dequantize_pair_becomes_round_to_scale(
         ("q", QuantizeLinear(axis), "x", scale, zero),
         ("y", DequantizeLinear(axis), "q", scale.copy(), zero.copy()),
     )
-    apply(FuseRounding(), graph)
+    apply(FuseFakeQuantize(), graph)
     assert _names(graph) == ["RoundToScale"]
 
 
@@ -98,7 +98,7 @@ def test_quantize_dequantize_pair_becomes_round_to_scale(
 )
 def test_mismatched_quantize_dequantize_pair_is_kept(again: tuple[Any, ...], reason: str) -> None:
     quantised = ("q", QuantizeLinear(), "x", SCALE, np.array(3, np.int8))
-    record = apply(FuseRounding(), _graph((symbol("B"), 3), quantised, ("y", *again)))
+    record = apply(FuseFakeQuantize(), _graph((symbol("B"), 3), quantised, ("y", *again)))
     assert not record.hits
     assert [r for _, r in record.misses if reason in r]
 
@@ -205,7 +205,7 @@ def test_rounded_matmul_exports_to_onnx_with_equal_results() -> None:
         (SCALE, (K, N), Gemm(alpha=2.0), "there are factors"),
         (np.array(0, np.float32), (K, N), MatMul(), "the scale of A is 0"),
         (SCALE, (2, K, N), MatMul(), "B is int8"),
-        (SCALE, (MOST_DEPTH + 1, 1), MatMul(), "it is 1 to"),
+        (SCALE, (MAX_DEPTH + 1, 1), MatMul(), "it is 1 to"),
     ],
 )
 def test_unsuitable_fake_quantized_matmul_is_kept(

@@ -12,14 +12,14 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.signal.fourier import Transform
 from clrt.passes.device_pipeline import prepare
-from clrt.passes.lower_fourier import UseFourierMatrices
+from clrt.passes.lower_fourier import LowerFourier
 from clrt.passes.pipeline import optimize
 from tests.harness import quick_device
 from tests.models.onnx_text import parsed
 from tests.passes.helpers import apply, check_miss, graph_of
 from tests.passes.test_channels_last import ops, prepared
 
-PASS = UseFourierMatrices()
+PASS = LowerFourier()
 NUMBERS = "const %n: int64[] = {points}\nconst %a: int64[] = {axis}\n"
 
 

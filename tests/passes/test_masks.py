@@ -9,7 +9,7 @@ from clrt.passes.driver import run_pass
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants
 from clrt.passes.remove_identity import RemoveIdentity
-from clrt.passes.simplify_affine_gathers import SimplifyIndexGrids
+from clrt.passes.simplify_affine_gathers import SimplifyAffineGathers
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_slice import SinkSlice
 from tests.passes.helpers import check, check_miss, graph_of
@@ -30,7 +30,7 @@ POSITIONS = """const %zero: int64[] = 0
 
 def test_gather_nd_of_all_positions_becomes_reshape() -> None:
     check(
-        [SimplifyIndexGrids(), EliminateDead()],
+        [SimplifyAffineGathers(), EliminateDead()],
         MASK,
         POSITIONS
         + """const %grid: int64[4] = [B, 1, 1, S]
@@ -48,7 +48,7 @@ def test_gather_nd_of_all_positions_becomes_reshape() -> None:
 
 def test_gather_by_row_major_positions_becomes_reshape() -> None:
     check(
-        [CanonicalizeViews(), SimplifyIndexGrids(), CanonicalizeViews(), EliminateDead()],
+        [CanonicalizeViews(), SimplifyAffineGathers(), CanonicalizeViews(), EliminateDead()],
         MASK,
         POSITIONS
         + """%flat: bool[B*S,1] = Flatten{axis=2}(%x)
@@ -62,7 +62,7 @@ def test_gather_by_row_major_positions_becomes_reshape() -> None:
 
 def test_strided_gather_is_kept() -> None:
     check_miss(
-        SimplifyIndexGrids(),
+        SimplifyAffineGathers(),
         "%x: float32[S,2]",
         """const %zero: int64[] = 0
         const %two: int64[] = 2
@@ -78,7 +78,7 @@ def test_strided_gather_is_kept() -> None:
 
 def test_comparison_of_index_range_is_folded() -> None:
     check(
-        [SimplifyIndexGrids(), RemoveIdentity(), EliminateDead()],
+        [SimplifyAffineGathers(), RemoveIdentity(), EliminateDead()],
         "%x: bool[B,1,1,S]",
         POSITIONS
         + """%known: bool[1,1,1,S] = GreaterOrEqual(%c, %zero)
@@ -151,7 +151,7 @@ def test_position_embedding_gather_becomes_slice() -> None:
 def test_gather_by_constant_or_symbolic_positions_becomes_reshape() -> None:
     """With a batch of 3 the grid rows are constants; a symbolic length stays a Range."""
     check(
-        [CanonicalizeViews(), SimplifyIndexGrids(), CanonicalizeViews(), EliminateDead()],
+        [CanonicalizeViews(), SimplifyAffineGathers(), CanonicalizeViews(), EliminateDead()],
         "%x: bool[3,S]",
         """%flat: bool[3*S,1] = Flatten{axis=2}(%x)
         const %zero: int64[] = 0
@@ -165,7 +165,7 @@ def test_gather_by_constant_or_symbolic_positions_becomes_reshape() -> None:
         %y: bool[3,1,1,S,1] = Reshape{allowzero=1}(%x, %grid)""",
     )
     check(
-        [SimplifyIndexGrids(), EliminateDead()],
+        [SimplifyAffineGathers(), EliminateDead()],
         "%x: bool[2,3]",
         """const %indices: int64[2,3,2] = [0, 0, 0, 1, 0, 2, 1, 0, 1, 1, 1, 2]
         %z: bool[2,3] = GatherND(%x, %indices)
@@ -184,6 +184,6 @@ def test_gather_by_unordered_constants_is_kept(numbers: str, reason: str | None)
         %y: float32[3,2] = Gather(%x, %places)""",
         "%x: float32[5,2]",
     )
-    record = run_pass(graph, SimplifyIndexGrids())
+    record = run_pass(graph, SimplifyAffineGathers())
     assert not record.hits
     assert [reason in r for _, r in record.misses] == ([] if reason is None else [True])

@@ -10,11 +10,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.demote_exact_weights import NarrowWeights
+from clrt.passes.demote_exact_weights import DemoteExactWeights
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
-from clrt.passes.promote_to_float32 import WidenFloats
+from clrt.passes.promote_to_float32 import PromoteToFloat32
 from tests.passes.helpers import check, graph_of
 
 LAYER = """const %w: {t}[64,64] = ...
@@ -27,7 +27,7 @@ const %g: {t}[64] = ...
 def test_widening_inserts_casts_at_inputs_and_outputs_only() -> None:
     graph = graph_of(LAYER.format(t="float16"), "%x: float16[B,64]")
     before = evaluate(graph, {"x": _x()})["y"]
-    run_pass(graph, WidenFloats())
+    run_pass(graph, PromoteToFloat32())
     ops = [n.op.name for n in graph.nodes]
     assert ops.count("Cast") == 3  # x once for each of its users, and y
     inner = [v for n in graph.nodes if n.op.name != "Cast" for v in n.outputs]
@@ -57,18 +57,18 @@ def test_matmul_of_widened_model_reads_16_bit_weights(dtype: str) -> None:
 def test_weight_inexact_in_float16_is_not_narrowed() -> None:
     graph = graph_of(LAYER.format(t="float32"), "%x: float32[B,64]")
     optimize(graph)
-    assert not run_pass(graph, NarrowWeights()).hits
+    assert not run_pass(graph, DemoteExactWeights()).hits
 
 
 def test_data_movement_ops_are_not_widened() -> None:
     body = "%y: float16[64,B] = Transpose{perm=[1, 0]}(%x)"
-    check([WidenFloats()], "%x: float16[B,64]", body, body)
+    check([PromoteToFloat32()], "%x: float16[B,64]", body, body)
 
 
 def test_explicit_float16_cast_before_integer_cast_is_kept() -> None:
     body = """%h: float16[B] = Cast{to=float16}(%x)
     %y: int32[B] = Cast{to=int32}(%h)"""
-    check([WidenFloats()], "%x: float32[B]", body, body)
+    check([PromoteToFloat32()], "%x: float32[B]", body, body)
 
 
 def _x() -> Array:
@@ -81,4 +81,4 @@ def test_narrow_weights_with_float32_inputs_are_not_widened() -> None:
     const %e: float16[64,4,8] = ...
     %p: float32[B,8] = clrt.FusedMatMul{trans_b=1}(%x, %w)
     %y: float32[B,4] = clrt.RoutedMatMul(%p, %e, %chosen)"""
-    check([WidenFloats()], "%x: float32[B,4], %chosen: int64[B,1]", body, body)
+    check([PromoteToFloat32()], "%x: float32[B,4], %chosen: int64[B,1]", body, body)

@@ -22,7 +22,7 @@ from clrt.models.onnx.importer import import_model
 from clrt.ops import REGISTRY
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
-from clrt.passes.demote_exact_weights import NarrowWeights
+from clrt.passes.demote_exact_weights import DemoteExactWeights
 from clrt.passes.driver import PassRunner
 from clrt.passes.pipeline import optimize
 from tests.harness import sample_graph
@@ -300,7 +300,7 @@ def compiled_seed(name: str) -> bytes:
     model.CopyFrom(_text_model("transformer") if name == "external" else onnx_seeds()[name])
     graph = import_model(model)
     optimize(graph, 2)
-    PassRunner(graph).run(NarrowWeights())
+    PassRunner(graph).run(DemoteExactWeights())
     return _written(graph)
 
 

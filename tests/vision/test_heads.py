@@ -14,7 +14,7 @@ from clrt.ir.op import Array
 from clrt.runtime.model.model import load
 from clrt.tools.convert import Options, convert, write
 from clrt.vision import Classifier, Detector, ImageEncoder, Segmenter
-from clrt.vision.boxes import BoxHead, QueryHead, Things, box_head, query_head
+from clrt.vision.boxes import BoxHead, QueryHead, RawDetections, box_head, query_head
 from clrt.vision.exports import read_export
 from tests.harness import quick_device
 from tests.vision import small_models as small
@@ -147,7 +147,7 @@ def test_end_to_end_head_reads_boxes_by_row(head: BoxHead, extra: int) -> None:
     output = np.full((300, 6 + extra), 7.5)
     output[:, 4], output[:, 5] = np.linspace(0, 1, 300), np.arange(300) % 2
     found = head.things(output)
-    assert isinstance(found, Things) and not found.relative
+    assert isinstance(found, RawDetections) and not found.relative
     np.testing.assert_array_equal(found.boxes, output[:, :4])
     np.testing.assert_array_equal(found.classes, output[:, 5])
     np.testing.assert_allclose(found.scores, output[:, 4], atol=1e-6)
@@ -161,7 +161,7 @@ def test_rtdetr_head_reads_relative_boxes() -> None:
         output = np.zeros((300, 6))
         output[3] = [0.5, 0.5, 0.2, 0.4, *columns]
         found = head.things(output)
-        assert isinstance(found, Things) and found.relative
+        assert isinstance(found, RawDetections) and found.relative
         best = int(found.scores.argmax())
         assert (found.classes[best], round(float(found.scores[best]), 3)) == (1, 0.9)
         np.testing.assert_allclose(found.boxes[best], [0.4, 0.3, 0.6, 0.7], atol=1e-6)

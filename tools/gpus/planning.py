@@ -22,7 +22,7 @@ from clrt.plan.memory import memory_of
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.steps import DeviceStep
-from clrt.plan.traffic import touched, traffic
+from clrt.plan.traffic import accessed_bytes, traffic
 from clrt.runtime.execution.signature import bind_dims
 from clrt.util.formatting import format_bytes
 from clrt.util.math import ceil_div
@@ -196,6 +196,6 @@ def _untouched(model: Model, plan: Plan, launch: Launch) -> int:
     writes = {a.buffer for a, access in launch.accesses() if access != "read"}
     return sum(
         nbytes if buffer in writes else nbytes - nbytes // model.layers
-        for buffer, nbytes in touched(launch).items()
+        for buffer, nbytes in accessed_bytes(launch).items()
         if isinstance(buffer, Value) and plan.root(buffer).name in model.contract.donated
     )

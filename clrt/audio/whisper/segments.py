@@ -14,7 +14,7 @@ STEPS_PER_SECOND = 50
 
 
 @dataclass(frozen=True)
-class WindowPart:
+class WindowSegment:
     """A segment of a window.
 
     Attributes:
@@ -31,7 +31,7 @@ class WindowPart:
 
 def split_window(
     tokens: Sequence[int], first_time: int, frames: int
-) -> tuple[list[WindowPart], int]:
+) -> tuple[list[WindowSegment], int]:
     """Splits a window into segments; returns them, and the number of frames that are finished.
 
     Two consecutive timestamps end a segment and start the next one. Tokens after the last such pair
@@ -56,14 +56,14 @@ def split_window(
         segment_tokens = tuple(tokens[first:end])
         last = segment_tokens[-1] if closed or number < len(ends) else segment_tokens[-2]
         parts.append(
-            WindowPart(segment_tokens[0] - first_time, last - first_time, first, segment_tokens)
+            WindowSegment(segment_tokens[0] - first_time, last - first_time, first, segment_tokens)
         )
         first = end
     return parts, frames if closed else parts[-1].end * FRAMES_PER_STEP
 
 
-def _whole(tokens: Sequence[int], first_time: int, frames: int) -> WindowPart:
+def _whole(tokens: Sequence[int], first_time: int, frames: int) -> WindowSegment:
     """Returns a window as one segment, which ends with its last timestamp, or with the audio."""
     last = next((t for t in reversed(tokens) if t >= first_time), first_time)
     end = last - first_time if last > first_time else frames // FRAMES_PER_STEP
-    return WindowPart(0, end, 0, tuple(tokens))
+    return WindowSegment(0, end, 0, tuple(tokens))

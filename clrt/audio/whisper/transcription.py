@@ -12,12 +12,12 @@ from clrt.audio.wav import FloatArray
 from clrt.audio.whisper.segments import (
     FRAMES_PER_STEP,
     STEPS_PER_SECOND,
-    WindowPart,
+    WindowSegment,
     split_window,
 )
 from clrt.audio.whisper.spectrogram import Spectrogram
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
-from clrt.audio.whisper.window_decoding import Window, WindowText, is_silent
+from clrt.audio.whisper.window_decoding import DecodedWindow, Window, is_silent
 from clrt.generation.encoder_inputs import EncoderInput
 
 # Maximum temperature of text on which later windows are conditioned: text drawn at a higher one is
@@ -82,7 +82,7 @@ class TranscriptionState:
         last = len(asked) - 1 - asked[::-1].index(vocabulary.start)
         return Window(source, asked, len(asked) - last, self._random)
 
-    def take(self, text: WindowText) -> list[TranscriptSegment]:
+    def take(self, text: DecodedWindow) -> list[TranscriptSegment]:
         """Converts a window's text to segments and advances to the next window."""
         options, first_time = self._options, self._vocabulary.first_time
         frames = min(self._window, self._spectrogram.frames - self._seek)
@@ -93,7 +93,7 @@ class TranscriptionState:
         if options.timestamps:
             parts, done = split_window(text.tokens, first_time, frames)
         else:
-            parts = [WindowPart(0, frames // FRAMES_PER_STEP, 0, tuple(text.tokens))]
+            parts = [WindowSegment(0, frames // FRAMES_PER_STEP, 0, tuple(text.tokens))]
             done = frames
         self._seek += max(done, 1)
         segments = [self._segment(part, start, text) for part in parts]
@@ -104,7 +104,7 @@ class TranscriptionState:
             self._previous_texts = [self._prompt]
         return segments
 
-    def _segment(self, part: WindowPart, start: int, text: WindowText) -> TranscriptSegment:
+    def _segment(self, part: WindowSegment, start: int, text: DecodedWindow) -> TranscriptSegment:
         origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
         logprobs = text.logprobs[part.first : part.first + len(part.tokens)]
         return TranscriptSegment(

@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass(eq=False)
-class WindowText:
+class DecodedWindow:
     """Decoded text of a window.
 
     Attributes:
@@ -94,13 +94,13 @@ class WindowReader:
         rules: WhisperLogitsProcessor,
         fallback: Fallback,
         ended: Event,
-    ) -> list[WindowText]:
+    ) -> list[DecodedWindow]:
         """Decodes the text of each window; texts are incomplete if `ended` is set meanwhile.
 
         Raises:
             ClrtError: A run failed.
         """
-        results: dict[int, WindowText] = {}
+        results: dict[int, DecodedWindow] = {}
         remaining = list(range(len(windows)))
         for temperature in fallback.temperatures:
             texts = self._decode_at([windows[k] for k in remaining], rules, temperature, ended)
@@ -110,7 +110,7 @@ class WindowReader:
                 break
         return [results[k] for k in range(len(windows))]
 
-    def _needs_retry(self, text: WindowText, fallback: Fallback) -> bool:
+    def _needs_retry(self, text: DecodedWindow, fallback: Fallback) -> bool:
         """Whether a text must be decoded again at the next temperature."""
         if is_silent(text, fallback):
             return False
@@ -128,10 +128,10 @@ class WindowReader:
         rules: WhisperLogitsProcessor,
         temperature: float,
         ended: Event,
-    ) -> list[WindowText]:
+    ) -> list[DecodedWindow]:
         """Decodes the text of each window at one temperature."""
         engine, end = self._engine, rules.end
-        texts = [WindowText(temperature=temperature) for _ in windows]
+        texts = [DecodedWindow(temperature=temperature) for _ in windows]
         # Recomputes the prompts, because the logits after several of their tokens are needed.
         sequences = [engine.open(w.prompt, anew=True, source=w.source) for w in windows]
         running = list(range(len(windows)))
@@ -175,7 +175,7 @@ class WindowReader:
         return float(np.exp(log_probabilities(finite(logits))[self._vocabulary.no_speech]))
 
 
-def is_silent(text: WindowText, fallback: Fallback) -> bool:
+def is_silent(text: DecodedWindow, fallback: Fallback) -> bool:
     """Whether a text is unlikely, in a window without speech, and so to be dropped."""
     min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
     is_unsure = min_logprob is None or text.logprob < min_logprob

@@ -21,7 +21,7 @@ from clrt.ops.pointwise.variadic import Max, Min
 from clrt.ops.tensor.range import Range
 
 
-class EncoderPart:
+class EncoderGraphBuilder:
     """Builds the encoder of an encoder-decoder model.
 
     It reads a padded batch of sources. For each layer of the decoder, the keys and values of its

@@ -10,7 +10,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
-from clrt.models.decoders.encoder_graph import EncoderPart
+from clrt.models.decoders.encoder_graph import EncoderGraphBuilder
 from clrt.models.decoders.feed_forward import feed_forward
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.models.decoders.sampling_head import sample_next
@@ -40,10 +40,10 @@ def decoder_graph(
     If the frequencies of rotary embeddings depend on the length of a text (`RopeConfig.long`),
     there is an input `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
 
-    An encoder adds its inputs (`EncoderPart`) and `cross` int32 `[tokens, 3]`: a step per token,
-    whose sequence is the table row of the token's source and whose position is the last one of the
-    source. It also adds the output `states` float32 `[batch, places, hidden]`. Tokens of a run see
-    the sources encoded in the same run.
+    An encoder adds its inputs (`EncoderGraphBuilder`) and `cross` int32 `[tokens, 3]`: a step per
+    token, whose sequence is the table row of the token's source and whose position is the last one
+    of the source. It also adds the output `states` float32 `[batch, places, hidden]`. Tokens of a
+    run see the sources encoded in the same run.
 
     Args:
         decoder: The configuration.
@@ -73,7 +73,7 @@ class DecoderGraph:
         ]
         self._tables: dict[RopeConfig, tuple[Value, Value]] = {}
         self.long = build.input("long", DType.INT32, (tokens,)) if decoder.long_beyond else None
-        self.encoder = None if decoder.encoder is None else EncoderPart(build)
+        self.encoder = None if decoder.encoder is None else EncoderGraphBuilder(build)
         self.cross = None
         if self.encoder is not None:
             self.cross = build.input("cross", DType.INT32, (tokens, 3))

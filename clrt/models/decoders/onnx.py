@@ -58,7 +58,7 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
     return import_read(model, tensors), names
 
 
-def takes_past(file: Path) -> bool:
+def has_past_inputs(file: Path) -> bool:
     """Returns whether an ONNX file has inputs of past keys and values, as a decoder.
 
     Raises:

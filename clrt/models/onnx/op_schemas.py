@@ -102,7 +102,7 @@ class OpSchemaInfo:
 
 
 @cache
-def op_forms() -> Mapping[tuple[str, str], OpSchemaInfo]:
+def op_schemas() -> Mapping[tuple[str, str], OpSchemaInfo]:
     """Returns the signature of every op that clrt runs, by (domain, name)."""
     forms: dict[tuple[str, str], OpSchemaInfo] = {}
     for domain, name in {*_schemas(), *other_ops(), *REGISTRY.classes}:

@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names
 from clrt.ir.op import ContainerType, TensorType
 from clrt.models.onnx.tensors import dtype_of
-from clrt.ops.control.host_driven import wider
+from clrt.ops.control.host_driven import common_type
 from clrt.ops.movement.common import fresh_dim
 
 _MAX_DIM_CHARS = 200
@@ -218,7 +218,7 @@ def varying_types(
         types = [start.type, end.type]
         if initial is not None and not initial.is_compatible(start.type):
             types.append(initial)
-        joint = wider(types, [start.type])
+        joint = common_type(types, [start.type])
         if start.shape is not None and _loses_static_dims(start.shape, joint.shape):
             varying[index] = joint
     return varying

@@ -16,7 +16,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
 from clrt.ops.index_checks import check_lengths, length_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
@@ -33,10 +33,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     axis = op.place(len(y.dims))
     outer, length, inner = around_axis(update.dims, axis)
     size = y.dims[axis]
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     launches = copy_of(node, ctx)
-    if not count(update.dims):
+    if not num_elements(update.dims):
         return launches
     kernel = KernelSpec.of(
         "attention/tensor_scatter.cl",
@@ -50,7 +50,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     tensors: dict[str, Buffer] = dict(update=update, y=y)
     if indices is not None:
         tensors |= dict(indices=indices, status=status)
-    sizes = dict(inner=inner, size=size, length=length, middle=count(y.dims[1:axis]))
+    sizes = dict(inner=inner, size=size, length=length, middle=num_elements(y.dims[1:axis]))
     rows = ctx.caps.is_cpu and inner >= _LONG_ROW
     items, local = ((1, length, outer), (1, 1, 1)) if rows else ((inner, length, outer), None)
     return [*launches, launch(kernel, items, local, **tensors, **sizes)]

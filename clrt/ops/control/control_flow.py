@@ -24,12 +24,12 @@ from clrt.ops.control.chunks import RepeatedBodies, stacked_rows
 from clrt.ops.control.host_driven import (
     HostDriven,
     Iterations,
+    common_type,
     join,
     positional,
+    read_condition,
     sizes,
     take,
-    truth,
-    wider,
 )
 from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
 from clrt.ops.movement.common import fresh_dim
@@ -74,16 +74,16 @@ class If(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
+        return host.run(self.graphs[not read_condition(inputs[0], host)], inputs[1:])
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
     """Returns the type that covers both `a` and `b`; an optional also covers a plain value."""
     if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
-        return wider([a, b], seen)
+        return common_type([a, b], seen)
     if isinstance(a, ContainerType) and a.kind == "optional":
         return a
-    return b if isinstance(b, ContainerType) else wider([a, b], seen)
+    return b if isinstance(b, ContainerType) else common_type([a, b], seen)
 
 
 @register
@@ -132,7 +132,7 @@ class Loop(HostDriven):
         # With no iteration, the outputs are the initial values.
         starts = [need(inputs, 2 + i, self) for i in range(self.carried)]
         carried = [_either(a, b, inputs) for a, b in zip(results, starts, strict=False)]
-        stacked = [_stacked(wider([t], inputs), 0) for t in results[self.carried :]]
+        stacked = [_stacked(common_type([t], inputs), 0) for t in results[self.carried :]]
         return [*carried, *stacked]
 
     def run_host_driven(
@@ -141,7 +141,7 @@ class Loop(HostDriven):
         limit, condition = inputs[:2]
         carried, captured = list(inputs[2 : 2 + self.carried]), inputs[2 + self.carried :]
         max_iterations = None if limit is None else int(host.read(limit).reshape(()))
-        going = condition is None or truth(condition, host)
+        going = condition is None or read_condition(condition, host)
         if going and max_iterations is None and self.goes_on:
             raise ModelError(
                 "Loop: it has no number of iterations and its condition always holds, so that it "
@@ -158,7 +158,7 @@ class Loop(HostDriven):
             inner = [*counters(self.body, iterations.count), *carried, *captured]
             results = iterations.run(self.body, inner, 1 + self.carried, host)
             # Reading the condition waits for the device.
-            going = self.goes_on or truth(results[0], host)
+            going = self.goes_on or read_condition(results[0], host)
             carried = results[1 : 1 + self.carried]
         if chunks is not None:
             chunks.ended(iterations.count)
@@ -230,7 +230,7 @@ class Scan(HostDriven):
                 f"takes {len(self.body.inputs) - self.captures}."
             )
         self._check_counts()
-        results = [wider([v.type], inputs) for v in self.body.outputs]
+        results = [common_type([v.type], inputs) for v in self.body.outputs]
         stacked = results[self.states :]
         axes = self.scan_output_axes or (0,) * len(stacked)
         types = [

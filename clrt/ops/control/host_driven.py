@@ -63,7 +63,7 @@ class NumpyHost:
         """Leaves the graph unchanged."""
 
 
-def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
+def common_type(types: Sequence[TensorType], seen: Types) -> TensorType:
     """Returns the type that covers all `types`, in terms of the symbols of the types in `seen`.
 
     A dim is kept if it is equal in all types and uses only symbols of `seen`; else it is unknown.
@@ -71,7 +71,7 @@ def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
     first = types[0]
     if isinstance(first, ContainerType):
         elements = [t.element for t in types if isinstance(t, ContainerType)]
-        return replace(first, element=wider(elements, seen))
+        return replace(first, element=common_type(elements, seen))
     if any(t.shape is None or len(t.shape) != len(first.shape or ()) for t in types):
         return TensorType(first.dtype, None)
     symbols = _symbols(seen)
@@ -197,11 +197,11 @@ class Iterations:
         if len(results) > states:
             self.rows.append(results[states:])
             self.sizes.append(several)
-            self._nbytes += sum(map(held_bytes, results[states:]))
+            self._nbytes += sum(map(nbytes_of, results[states:]))
         lists = [x for x in results[:states] if isinstance(x, list)]
         items, held = sum(map(len, lists)), 0
         if items >= self._due:  # growing lists are measured again only when they have doubled
-            self._due, held = 2 * items, sum(map(held_bytes, lists))
+            self._due, held = 2 * items, sum(map(nbytes_of, lists))
         check_host_bytes(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
         return results
 
@@ -212,10 +212,10 @@ class Iterations:
             self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
 
 
-def held_bytes(x: RuntimeValue) -> int:
+def nbytes_of(x: RuntimeValue) -> int:
     """Returns the size of a value in bytes, on host or device; a list counts its elements."""
     if isinstance(x, list):
-        return sum(map(held_bytes, x))
+        return sum(map(nbytes_of, x))
     return int(getattr(x, "nbytes", 0))
 
 
@@ -247,7 +247,7 @@ def _take_graph(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
     return build.graph("host", [x, indices], [build.add(Gather(axis), x, indices)])
 
 
-def truth(value: RuntimeValue, host: HostContext) -> bool:
+def read_condition(value: RuntimeValue, host: HostContext) -> bool:
     """Reads a condition from the device."""
     return bool(np.all(host.read(value)))
 

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, sequence, tensor
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.control.host_driven import HostDriven, join, take, wider
+from clrt.ops.control.host_driven import HostDriven, common_type, join, take
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
@@ -52,7 +52,7 @@ class SequenceConstruct(HostDriven):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 0, self)
-        return [ContainerType.sequence(wider([t for t in inputs if t is not None], inputs))]
+        return [ContainerType.sequence(common_type([t for t in inputs if t is not None], inputs))]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
@@ -93,7 +93,7 @@ class SequenceInsert(HostDriven):
         element, tensor = _element(inputs, self), need(inputs, 1, self)
         if element.dtype is not tensor.dtype:
             raise ShapeError(f"SequenceInsert: {tensor} into a sequence of {element}.")
-        return [ContainerType.sequence(wider([element, tensor], inputs))]
+        return [ContainerType.sequence(common_type([element, tensor], inputs))]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
@@ -135,7 +135,7 @@ class SequenceAt(HostDriven):
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 1, self)
         # The tensors of a sequence share a type, but their dims may differ.
-        return [wider([_element(inputs, self)], ())]
+        return [common_type([_element(inputs, self)], ())]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext

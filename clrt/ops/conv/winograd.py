@@ -45,7 +45,7 @@ _SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 
 @dataclass(frozen=True)
-class WinogradShares(Thresholds):
+class WinogradPartition(Thresholds):
     """Thresholds of the partition of tiles into blocks and work-groups.
 
     Attributes:
@@ -116,7 +116,7 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     deep, panels = round_up(channels, tunables["T_VW"]), ceil_div(maps, panel)
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
     tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
-    units, shares = ctx.caps.compute_units, ctx.thresholds(WinogradShares)
+    units, shares = ctx.caps.compute_units, ctx.thresholds(WinogradPartition)
     if few := _has_few_tiles(node, ctx.caps):
         block = height * _rows_of_few(ceil_div(tiles, height), height, units, shares)
         depth = clamp((shares.weights_kib << 10) // (4 * _PLANES * panel), 1, channels)
@@ -153,7 +153,9 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     return [replace(x, flops=flops) for x in launches]
 
 
-def _rows_of_many(rows: int, height: int, across: int, units: int, shares: WinogradShares) -> int:
+def _rows_of_many(
+    rows: int, height: int, across: int, units: int, shares: WinogradPartition
+) -> int:
     """Returns the rows of a block if weights are transformed at load; a row is `height` tiles.
 
     Args:
@@ -168,7 +170,7 @@ def _rows_of_many(rows: int, height: int, across: int, units: int, shares: Winog
     return ceil_div(rows, units * ceil_div(rows, units * max_rows))
 
 
-def _rows_of_few(rows: int, height: int, units: int, shares: WinogradShares) -> int:
+def _rows_of_few(rows: int, height: int, units: int, shares: WinogradPartition) -> int:
     """Returns the rows of a block if each block transforms the weights: for the fewest blocks."""
     blocks = ceil_div(rows, ceil_div(shares.few_tiles, height))
     return ceil_div(rows, blocks if blocks < units else round_up(blocks, units))

@@ -19,7 +19,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.common import count
+from clrt.ops.movement.common import num_elements
 from clrt.ops.registry import register
 
 Labels = tuple[str, ...]
@@ -63,7 +63,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     """Emits the strided copy of a transposition or diagonal."""
     x, y, op = node.arg(0), node.output, node.op
     assert isinstance(op, Einsum)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     subscripts = op.subscripts([len(x.dims)])
     steps = dict.fromkeys(subscripts.output, 0)

@@ -25,7 +25,7 @@ from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 
 BYTES = (DType.INT8, DType.UINT8)
-MOST_DEPTH = 1 << 15
+MAX_DEPTH = 1 << 15
 """Maximum K: products of 8-bit integers are summed in 32 bits."""
 # Number of integers that 8 bits represent, the maximum span of the quantized values of A.
 _MAX_LEVELS = 256
@@ -108,8 +108,8 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
             raise ShapeError(f"{self.name}: B is {b}; expected 8-bit integers [K, N].")
         assert b.shape is not None
         k, n = (int(d) for d in (reversed(b.shape) if self.trans_b else b.shape))
-        if not 0 < k <= MOST_DEPTH:
-            raise ShapeError(f"{self.name}: B is {b}; K is 1 to {MOST_DEPTH}.")
+        if not 0 < k <= MAX_DEPTH:
+            raise ShapeError(f"{self.name}: B is {b}; K is 1 to {MAX_DEPTH}.")
         dtypes = (scales.dtype, zeros.dtype)
         if dtypes != (DType.FLOAT32, b.dtype) or not scales.shape == zeros.shape == (n,):
             raise ShapeError(

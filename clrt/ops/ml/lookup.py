@@ -13,7 +13,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.common import count
+from clrt.ops.movement.common import num_elements
 from clrt.ops.registry import register
 
 
@@ -28,7 +28,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, keys, y = node.arg(0), node.arg(1), node.output
-    elems = count(x.dims)
+    elems = num_elements(x.dims)
     if not elems:
         return []
     kernel = KernelSpec.of("ml/lookup.cl", "lookup", DATA_T=x.dtype.cl, VALUE_T=y.dtype.cl_bits)

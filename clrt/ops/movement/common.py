@@ -55,7 +55,7 @@ def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
     return None if type_ is None else type_.data
 
 
-def given(types: Sequence[TensorType | None], index: int) -> bool:
+def has_input(types: Sequence[TensorType | None], index: int) -> bool:
     """Returns whether an optional input is present."""
     return index < len(types) and types[index] is not None
 
@@ -92,7 +92,7 @@ def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
     return tuple(map(_as_python, host(node, index).flat))
 
 
-def count(dims: Sequence[int]) -> int:
+def num_elements(dims: Sequence[int]) -> int:
     """Returns the number of elements of a static shape."""
     return math.prod(dims)
 

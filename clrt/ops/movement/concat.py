@@ -19,7 +19,7 @@ from clrt.kernels.strided import StridedCopy, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import Promoted, count, elements, fresh_dim, given, length
+from clrt.ops.movement.common import Promoted, elements, fresh_dim, has_input, length, num_elements
 from clrt.ops.registry import register
 
 
@@ -28,15 +28,17 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
     parts = [StridedCopy.into(p) for p in node.op.subviews(node)]
-    return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]), ctx.placed_of(node))
+    return copy_parts(
+        ctx, parts, y.dtype, num_elements(y.dims[:axis]), ctx.aliased_subviews_of(node)
+    )
 
 
 def _adjacent_subviews(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
     """Returns subviews of `whole` for values that are adjacent along an axis."""
-    parts, at, pitch = [], 0, count(whole.dims[axis:])
+    parts, at, pitch = [], 0, num_elements(whole.dims[axis:])
     for value in values:
         assert value is not None
-        width = count(value.dims[axis:])
+        width = num_elements(value.dims[axis:])
         parts.append(Subview(value, whole, at, width, pitch))
         at += width
     return parts
@@ -94,7 +96,9 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
     parts = [StridedCopy.out_of(p) for p in node.op.subviews(node)]
-    return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]), ctx.placed_of(node))
+    return copy_parts(
+        ctx, parts, x.dtype, num_elements(x.dims[:axis]), ctx.aliased_subviews_of(node)
+    )
 
 
 # Maximum number of outputs: each is named in the file and gets a type.
@@ -163,7 +167,7 @@ class Split(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         wanted = elements(inputs, 1)
-        unknown = wanted is None and given(inputs, 1)
+        unknown = wanted is None and has_input(inputs, 1)
         parts = length(inputs, 1) if unknown else None
         max_outputs = max(parts or 0, self.num_outputs or 0, self.outputs)
         if max_outputs > _MAX_PARTS:

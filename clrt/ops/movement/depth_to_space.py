@@ -16,14 +16,14 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.common import count, fresh_dims
+from clrt.ops.movement.common import fresh_dims, num_elements
 from clrt.ops.registry import register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     assert isinstance(node.op, _DepthSpace)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     split, order = node.op.blocks(x.dims)
     strides = contiguous_strides(split)

@@ -12,13 +12,13 @@ from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_lau
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
-from clrt.ops.movement.common import count, elements, fresh_dims, length
+from clrt.ops.movement.common import elements, fresh_dims, length, num_elements
 from clrt.ops.registry import register
 
 
 def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     source, target = broadcast_strides(x.dims, y.dims), contiguous_strides(y.dims)
     return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)
@@ -59,7 +59,7 @@ class Expand(Op):
 
 def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     target = contiguous_strides(y.dims)
     shape: list[int] = []

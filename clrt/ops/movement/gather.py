@@ -21,7 +21,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
@@ -65,10 +65,10 @@ def _view(node: Node) -> _GatheredRows:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
     status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
     return _GatheredRows(
-        count(x.dims[:axis]),
+        num_elements(x.dims[:axis]),
         n,
-        count(indices.dims),
-        count(x.dims[axis + 1 :]),
+        num_elements(indices.dims),
+        num_elements(x.dims[axis + 1 :]),
         {"x": x, "indices": indices, "y": y, "status": status},
         {"DATA_T": x.dtype.cl_bits, "INDEX_T": index_t(indices)},
     )
@@ -87,8 +87,8 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    total = count(node.output.dims)
-    if not total or 0 in ctx.placed_of(node):
+    total = num_elements(node.output.dims)
+    if not total or 0 in ctx.aliased_subviews_of(node):
         return []
     view, tunables = _view(node), ctx.tunables(CPU)
     kernel = KernelSpec.of("movement/gather.cl", "gather_cpu", **view.defines, **tunables)
@@ -98,7 +98,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    if not count(node.output.dims) or 0 in ctx.placed_of(node):
+    if not num_elements(node.output.dims) or 0 in ctx.aliased_subviews_of(node):
         return []
     view, x = _view(node), node.arg(0)
     lanes = VECTOR_BYTES // x.dtype.itemsize
@@ -139,10 +139,14 @@ class Gather(Op):
     def subviews(self, node: Node) -> list[Subview]:
         x, indices = node.arg(0).dims, node.arg(1).type.known_elements
         # Indices that the host computes from sizes would restrict the plan to these sizes.
-        if not isinstance(indices, np.ndarray) or indices.size != 1 or not count(node.output.dims):
+        if (
+            not isinstance(indices, np.ndarray)
+            or indices.size != 1
+            or not num_elements(node.output.dims)
+        ):
             return []
         axis, index = normalize_axis(self.axis, len(x), self), int(indices.reshape(())[()])
-        n, width = x[axis], count(x[axis + 1 :])
+        n, width = x[axis], num_elements(x[axis + 1 :])
         if not -n <= index < n:
             return []  # out of range: the run reports it
         return [Subview(node.output, node.arg(0), index % n * width, width, n * width)]

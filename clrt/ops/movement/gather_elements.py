@@ -15,14 +15,14 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, indices, y = node.arg(0), node.arg(1), node.output
     assert isinstance(node.op, GatherElements)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
     n = x.dims[axis]

@@ -21,7 +21,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.movement.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
@@ -63,18 +63,18 @@ def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dic
 def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     x, indices, y = node.arg(0), node.arg(1), node.output
     assert isinstance(node.op, GatherND)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     b, width = node.op.batch_dims, indices.dims[-1]
-    inner = count(x.dims[b + width :])
-    per_batch = count(indices.dims[b:-1])
-    tuples = count(indices.dims[:-1])
+    inner = num_elements(x.dims[b + width :])
+    per_batch = num_elements(indices.dims[b:-1])
+    tuples = num_elements(indices.dims[:-1])
     dims = x.dims[b : b + width]
     kernel = KernelSpec.of(
         "movement/gather_nd.cl", "gather_nd", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
     )
     tensors = dict(x=x, indices=indices, y=y)
-    sizes = dict(inner=inner, tuples=tuples, per_batch=per_batch, batch=count(x.dims[b:]))
+    sizes = dict(inner=inner, tuples=tuples, per_batch=per_batch, batch=num_elements(x.dims[b:]))
     tuple_args = _tuple_args(node, x, dims, inner)
     return [launch_grid(kernel, (inner, tuples), ctx.caps, **tensors, **sizes, **tuple_args)]
 
@@ -137,14 +137,14 @@ def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
     indices, updates, y = node.arg(1), node.arg(2), node.output
     op = node.op
     assert isinstance(op, ScatterND)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     launches = copy_of(node, ctx)
-    if not count(updates.dims):
+    if not num_elements(updates.dims):
         return launches
     width = indices.dims[-1]
-    dims, inner = y.dims[:width], count(y.dims[width:])
-    tuples = count(indices.dims[:-1])
+    dims, inner = y.dims[:width], num_elements(y.dims[width:])
+    tuples = num_elements(indices.dims[:-1])
     kernel = KernelSpec.of(
         "movement/scatter_nd.cl",
         "scatter_nd_cpu" if cpu else "scatter_nd",
@@ -160,10 +160,10 @@ def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
     # and updates its own range of y.
     pieces = clamp(inner // _MIN_SPAN, 1, ctx.caps.compute_units)
     span = ceil_div(inner, pieces)
-    parts = clamp(ctx.caps.compute_units // pieces, 1, count(dims))
-    share = ceil_div(count(dims), parts) * inner
+    parts = clamp(ctx.caps.compute_units // pieces, 1, num_elements(dims))
+    share = ceil_div(num_elements(dims), parts) * inner
     split = {"pieces": ceil_div(inner, span), "span": span, "share": share}
-    groups = (split["pieces"] * ceil_div(count(y.dims), share),)
+    groups = (split["pieces"] * ceil_div(num_elements(y.dims), share),)
     return [*launches, launch(kernel, groups, (1,), **args, **split)]
 
 

@@ -28,13 +28,13 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, checked_sizes, need, normalize_axis
 from clrt.ops.movement.common import (
     Promoted,
-    count,
     elements,
     fill_from_launch,
     fill_launch,
     fresh_dims,
-    given,
+    has_input,
     host_ints,
+    num_elements,
 )
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
@@ -47,7 +47,7 @@ _ITEM_ELEMS = 8192  # elements per CPU work-item
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     assert isinstance(node.op, Pad)
-    elems = count(y.dims)
+    elems = num_elements(y.dims)
     if not elems:
         return []
     pads = host_ints(node, 1)
@@ -128,11 +128,11 @@ def _mirror_rows(
     contiguous.
     """
     rank = len(lead)
-    inner = count(y.dims[rank:])
+    inner = num_elements(y.dims[rank:])
     d = pad_rank(y.dims[:rank], 1)
     width = clamp(d[5], 1, ceil_div(_ITEM_ELEMS, inner))
-    height = clamp(count(d[:5]), 1, ceil_div(_ITEM_ELEMS, width * inner))
-    size = (ceil_div(d[5], width) * ceil_div(count(d[:5]), height),)
+    height = clamp(num_elements(d[:5]), 1, ceil_div(_ITEM_ELEMS, width * inner))
+    size = (ceil_div(d[5], width) * ceil_div(num_elements(d[:5]), height),)
     steps = axes("k", kept[:rank], 1) | axes("s", strides[:rank], 0) | axes("b", lead, 0)
     steps |= indexed_args("d", d) | {"inner": inner, "height": height, "width": width}
     kernel = KernelSpec.of("movement/pad.cl", "pad_mirror_rows", CPU=1, **mode)
@@ -185,7 +185,7 @@ class Pad(Op):
             return [TensorType(x.dtype, None)]
         pads, axes = elements(inputs, 1), elements(inputs, 3)
         rank, numbers = len(x.shape), None if axes is None else [int(a) for a in axes]
-        if pads is None or (given(inputs, 3) and numbers is None):
+        if pads is None or (has_input(inputs, 3) and numbers is None):
             padded = range(rank) if numbers is None else [a % rank for a in numbers]
             dims = zip(x.shape, fresh_dims(rank), strict=True)
             shape = tuple(new if a in padded else old for a, (old, new) in enumerate(dims))

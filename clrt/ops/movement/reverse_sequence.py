@@ -16,7 +16,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_lengths, length_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
@@ -28,11 +28,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, lens, y = node.arg(0), node.arg(1), node.output
     op = node.op
     assert isinstance(op, ReverseSequence)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     batch, time = x.dims[op.batch_axis], x.dims[op.time_axis]
     strides = contiguous_strides(x.dims)
-    inner = count(x.dims[2:])
+    inner = num_elements(x.dims[2:])
     macros = dict(DATA_T=x.dtype.cl_bits, INDEX_T=index_t(lens))
     status = length_status(node, 1, time, "a length")
     tensors = dict(x=x, lens=lens, y=y, status=status)

@@ -26,7 +26,7 @@ from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.movement.common import count, index_t
+from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 
 # Reduction -> value of REDUCTION in common/scatter.clh.
@@ -71,10 +71,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     indices, updates, y = node.arg(1), node.arg(2), node.output
     op = node.op
     assert isinstance(op, ScatterElements)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     launches = copy_of(node, ctx)
-    if not count(indices.dims):
+    if not num_elements(indices.dims):
         return launches
     axis = normalize_axis(op.axis, len(y.dims), op)
     strides, update_strides = (

@@ -23,14 +23,14 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
 from clrt.ops.movement.common import (
     Promoted,
-    count,
     data_of,
     elements,
     fresh_dim,
     fresh_dims,
-    given,
+    has_input,
     host_ints,
     length,
+    num_elements,
 )
 from clrt.ops.registry import register
 
@@ -38,7 +38,7 @@ from clrt.ops.registry import register
 _FAR = (1 << 31) - 1
 
 
-def taken(dim: int, start: int, end: int, step: int) -> range:
+def slice_indices(dim: int, start: int, end: int, step: int) -> range:
     """Returns the indices `start:end:step` of a dim, as Python does, but clamped at 0 for step <
     0.
 
@@ -51,13 +51,13 @@ def taken(dim: int, start: int, end: int, step: int) -> range:
 @pure
 def first_taken(dim: int, start: int, end: int, step: int) -> int:
     """Returns the first index of `taken`."""
-    return taken(dim, start, end, step).start
+    return slice_indices(dim, start, end, step).start
 
 
 @pure
 def count_taken(dim: int, start: int, end: int, step: int) -> int:
     """Returns the number of indices of `taken`."""
-    return len(taken(dim, start, end, step))
+    return len(slice_indices(dim, start, end, step))
 
 
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
@@ -109,7 +109,7 @@ def _is_negative(bound: Dim) -> bool | None:
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     assert isinstance(node.op, Slice)
-    if not count(y.dims) or 0 in ctx.placed_of(node):
+    if not num_elements(y.dims) or 0 in ctx.aliased_subviews_of(node):
         return []
     offset, steps = node.op.taken_from(node)
     target = contiguous_strides(y.dims)
@@ -168,7 +168,7 @@ class Slice(Op):
 
     def subviews(self, node: Node) -> list[Subview]:
         x, y = node.arg(0), node.output
-        if not count(y.dims):
+        if not num_elements(y.dims):
             return []
         offset, steps = self.taken_from(node)
         dims, (source,) = collapse(y.dims, steps)
@@ -184,7 +184,7 @@ class Slice(Op):
             return [TensorType(x.dtype, None)]
         starts, ends = elements(inputs, 1), elements(inputs, 2)
         axes, steps = elements(inputs, 3), elements(inputs, 4)
-        if given(inputs, 3) and axes is None:
+        if has_input(inputs, 3) and axes is None:
             return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
         lengths = {n for i in range(1, 5) if (n := self._length(inputs, i)) is not None}
         if len(lengths) > 1:
@@ -194,7 +194,7 @@ class Slice(Op):
         result = list(x.shape)
         for k, axis in enumerate(axes):
             at = normalize_axis(int(axis), len(x.shape), self)
-            step = 1 if not given(inputs, 4) else None if steps is None else steps[k]
+            step = 1 if not has_input(inputs, 4) else None if steps is None else steps[k]
             if provably_equal(step, 0) if step is not None else False:
                 raise ShapeError(f"Slice: the step of axis {at} is 0.")
             dim = None
@@ -210,7 +210,7 @@ class Slice(Op):
         starts, ends = (host.read(b).tolist() for b in inputs[1:3])
         others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
         for axis, start, end, step in self.bounds(len(x.shape), starts, ends, *others):
-            indices = taken(x.shape[axis], start, end, step)
+            indices = slice_indices(x.shape[axis], start, end, step)
             if indices != range(x.shape[axis]):
                 x = take(x, axis, indices, host)
         return [x]
@@ -229,7 +229,7 @@ class Slice(Op):
         for k, axis in enumerate(places):
             step = 1 if steps is None else int(steps[k])
             at = normalize_axis(int(axis), x.ndim, self)
-            indices = taken(x.shape[at], int(starts[k]), int(ends[k]), step)
+            indices = slice_indices(x.shape[at], int(starts[k]), int(ends[k]), step)
             stop = indices.stop if indices.stop >= 0 else None
             index[at] = slice(indices.start, stop, step) if indices else slice(0, 0)
         return (x[tuple(index)].copy(),)

@@ -16,7 +16,7 @@ from clrt.kernels.strided import launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, need
-from clrt.ops.movement.common import count, host_ints
+from clrt.ops.movement.common import host_ints, num_elements
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
@@ -26,7 +26,7 @@ _ITEM_ELEMS = 8192  # elements per CPU work-item
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     assert isinstance(node.op, Trilu)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     k = (host_ints(node, 1) or (0,))[0]
     rows, columns = y.dims[-2:]
@@ -34,13 +34,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     sizes = dict(rows=rows, columns=columns, k=k)
     macros: dict[str, Define] = dict(DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper)))
     if ctx.caps.is_cpu:
-        every = count(y.dims[:-1])
+        every = num_elements(y.dims[:-1])
         height = clamp(every, 1, ceil_div(_ITEM_ELEMS, columns))
         kernel = KernelSpec.of("movement/trilu.cl", "trilu_rows", CPU=1, **macros)
         sizes |= {"all": every, "height": height}
         return [launch(kernel, (ceil_div(every, height),), (1,), x=x, y=y, **sizes)]
     kernel = KernelSpec.of("movement/trilu.cl", "trilu", **macros)
-    grid = (columns, rows, count(y.dims[:-2]))
+    grid = (columns, rows, num_elements(y.dims[:-2]))
     return [launch_grid(kernel, grid, ctx.caps, x=x, y=y, matrices=grid[2], **sizes)]
 
 

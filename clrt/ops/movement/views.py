@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import Promoted, elements, fresh_dims, given, length
+from clrt.ops.movement.common import Promoted, elements, fresh_dims, has_input, length
 from clrt.ops.registry import register
 
 
@@ -183,7 +183,7 @@ class Squeeze(View):
             return [TensorType(x.dtype, None)]
         if axes:
             return [TensorType(x.dtype, self.target(x.shape, [int(a) for a in axes]))]
-        if given(inputs, 1) and axes is None:
+        if has_input(inputs, 1) and axes is None:
             gone = length(inputs, 1)
             rank = len(x.shape) - gone if gone else None
             return [TensorType(x.dtype, None if rank is None else fresh_dims(rank))]

@@ -16,7 +16,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import check_scalar, need
-from clrt.ops.movement.common import count, fill_launch
+from clrt.ops.movement.common import fill_launch, num_elements
 from clrt.ops.movement.views import Identity
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
@@ -28,7 +28,7 @@ def _copies(node: Node, caps: DeviceCaps) -> str | None:
 
 def _copy(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    elems = count(y.dims)
+    elems = num_elements(y.dims)
     if not elems:
         return []
     strides = contiguous_strides(x.dims)
@@ -58,7 +58,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         RATIO_STORAGE=ratio.dtype.storage,
         MASK=len(node.outputs) - 1,
     )
-    elems = count(x.dims)
+    elems = num_elements(x.dims)
     outputs = dict(zip(("y", "mask"), node.outputs, strict=False))
     inputs = dict(x=x, ratio=ratio, training=training)
     return [launch(kernel, (elems,), n=elems, **inputs, **outputs, **key_args(node.op.key))]

@@ -20,7 +20,7 @@ from clrt.kernels.spec import KernelSpec, Launch, f32, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.movement.common import count
+from clrt.ops.movement.common import num_elements
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
@@ -33,7 +33,7 @@ _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y, op = node.output, node.op
     assert isinstance(op, RandomTensor)
-    elems = count(y.dims)
+    elems = num_elements(y.dims)
     lanes = 2 if y.dtype is DType.FLOAT64 else 4
     kernel = KernelSpec.of(
         "random/random.cl",
@@ -94,7 +94,7 @@ class RandomTensor(RandomOp):
 
     def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Returns the random numbers as an array."""
-        elems = count(shape)
+        elems = num_elements(shape)
         v = uniforms(self.key, elems + elems % 2, self.bits(dtype))
         if self.normal:
             radius, angle = np.sqrt(-2 * np.log(1 - v[::2])), 2 * np.pi * v[1::2]

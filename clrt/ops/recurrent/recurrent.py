@@ -16,7 +16,7 @@ from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_lengths
-from clrt.ops.movement.common import count
+from clrt.ops.movement.common import num_elements
 from clrt.ops.pointwise.activations import Elu, HardSigmoid, LeakyRelu, ThresholdedRelu
 from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
@@ -279,7 +279,7 @@ class Recurrent(Op):
         x, w, r = (need(inputs, i, self) for i in range(3))
         assert x.shape is not None and w.shape is not None and r.shape is not None
         rows = int(x.shape[0]) * int(x.shape[1])
-        return 2 * rows * sum(count([int(d) for d in t.shape or ()]) for t in (w, r))
+        return 2 * rows * sum(num_elements([int(d) for d in t.shape or ()]) for t in (w, r))
 
     def reject_steps(self) -> str | None:
         """Returns why the kernel recurrent_steps does not apply; None if it does."""

@@ -42,7 +42,7 @@ _SETS = {4: 2, 3: 2, 1: 8}
 
 
 @dataclass(frozen=True)
-class StepShares(Thresholds):
+class RecurrentPartition(Thresholds):
     """Thresholds of the partition of time steps into work-groups and launches.
 
     Attributes:
@@ -90,7 +90,7 @@ class StepLaunches(RecurrentLaunches):
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
         super().__init__(node, ctx, emit_cpu)
-        self.shares = ctx.thresholds(StepShares)
+        self.shares = ctx.thresholds(RecurrentPartition)
         self.tunables = ctx.tunables(STEPS)
         depth = node.arg(0).dims[2]
         self.depth = depth if self.time <= self.shares.inner_steps else 0

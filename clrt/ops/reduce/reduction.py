@@ -24,7 +24,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import data_of, fresh_dims, given, length
+from clrt.ops.movement.common import data_of, fresh_dims, has_input, length
 from clrt.util.math import ceil_div
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
@@ -348,7 +348,7 @@ class Reduce(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         rank = len(x.shape)
-        if given(inputs, 1) and data_of(inputs, 1) is None:
+        if has_input(inputs, 1) and data_of(inputs, 1) is None:
             count = length(inputs, 1)
             if self.keepdims:
                 return [TensorType(x.dtype, fresh_dims(rank))]

@@ -18,7 +18,7 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import count, elements, fresh_dim
+from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
@@ -58,7 +58,7 @@ def _defines(node: Node) -> dict[str, Define]:
 def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
     """Returns the output buffers; scratch memory for the indices if the node omits them."""
     values, *outputs = node.outputs
-    indices = outputs[0] if outputs else ctx.scratch(count(values.dims), DType.INT64)
+    indices = outputs[0] if outputs else ctx.scratch(num_elements(values.dims), DType.INT64)
     return {"values": values, "indices": indices}
 
 

@@ -18,7 +18,7 @@ from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch, optional
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
-from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, given
+from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, has_input
 from clrt.ops.registry import register
 
 
@@ -140,7 +140,7 @@ class DFT(Op):
             return [TensorType(x.dtype, None)]
         if len(x.shape) < 2 or all(provably_different(x.shape[-1], parts) for parts in (1, 2)):
             raise ShapeError(f"DFT: the last axis of {x} must be 1 (real) or 2 (complex).")
-        if any(given(inputs, i) and elements(inputs, i) is None for i in (1, 2)):
+        if any(has_input(inputs, i) and elements(inputs, i) is None for i in (1, 2)):
             return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
         axis, n = self.geometry(x.shape, inputs)
         real = self.inverse and self.onesided
@@ -217,7 +217,9 @@ class STFT(Op):
             raise ShapeError(
                 f"STFT: the signal is {x}; expected [B, length] or [B, length, 1 or 2]."
             )
-        unknown = any(given(inputs, i) and not need(inputs, i, self).has_numbers for i in (1, 3))
+        unknown = any(
+            has_input(inputs, i) and not need(inputs, i, self).has_numbers for i in (1, 3)
+        )
         window = inputs[2] if len(inputs) > 2 else None
         if unknown or (window is not None and not window.is_static):
             return [TensorType(x.dtype, (x.shape[0], fresh_dim(), fresh_dim(), 2))]

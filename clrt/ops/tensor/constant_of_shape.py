@@ -14,14 +14,14 @@ from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes
-from clrt.ops.movement.common import count, elements, fill_launch, fresh_dims, length
+from clrt.ops.movement.common import elements, fill_launch, fresh_dims, length, num_elements
 from clrt.ops.registry import register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
     assert isinstance(node.op, ConstantOfShape)
-    elems = count(y.dims)
+    elems = num_elements(y.dims)
     if not elems:
         return []
     return [fill_launch(BufferArg(y), y.dtype, elems, node.op.value, ctx.caps)]

@@ -14,7 +14,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.common import count, fresh_dims
+from clrt.ops.movement.common import fresh_dims, num_elements
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 
@@ -22,7 +22,7 @@ from clrt.ops.registry import register
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
     assert isinstance(node.op, EyeLike)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     rows, columns = y.dims
     k = max(-rows, min(node.op.k, columns))

@@ -15,7 +15,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
-from clrt.ops.movement.common import count, elements, fresh_dim
+from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.registry import register
 
 
@@ -26,10 +26,14 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     indices, values, y = node.arg(0), node.arg(2), node.output
     assert isinstance(node.op, OneHot)
-    if not count(y.dims):
+    if not num_elements(y.dims):
         return []
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
-    outer, depth, inner = count(y.dims[:axis]), y.dims[axis], count(y.dims[axis + 1 :])
+    outer, depth, inner = (
+        num_elements(y.dims[:axis]),
+        y.dims[axis],
+        num_elements(y.dims[axis + 1 :]),
+    )
     kernel = KernelSpec.of(
         "tensor/one_hot.cl",
         "one_hot",

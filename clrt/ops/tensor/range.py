@@ -18,7 +18,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.common import count, data_of, fresh_dim
+from clrt.ops.movement.common import data_of, fresh_dim, num_elements
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_host_bytes
 
@@ -33,7 +33,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
-    elems = count(y.dims)
+    elems = num_elements(y.dims)
     if not elems:
         return []
     kernel = KernelSpec.of("tensor/range.cl", "range", DATA_T=y.dtype.cl)

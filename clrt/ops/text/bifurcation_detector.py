@@ -11,7 +11,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
-from clrt.ops.movement.common import fresh_dim, given
+from clrt.ops.movement.common import fresh_dim, has_input
 from clrt.ops.registry import register
 
 
@@ -35,11 +35,11 @@ class BifurcationDetector(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         source, tokens, place = (need(inputs, i, self) for i in range(3))
-        predicted = inputs[3] if given(inputs, 3) else None
+        predicted = inputs[3] if has_input(inputs, 3) else None
         for type_ in (source, tokens, predicted):
             if type_ is not None and not agree(type_, (None,)):
                 raise ShapeError(f"BifurcationDetector: tokens {type_} must have one axis.")
-        shape = (fresh_dim(),) if given(inputs, 3) else tokens.shape
+        shape = (fresh_dim(),) if has_input(inputs, 3) else tokens.shape
         return [TensorType(DType.INT64, shape), TensorType(DType.INT64, place.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

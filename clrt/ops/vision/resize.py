@@ -21,7 +21,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
-from clrt.ops.movement.common import elements, fresh_dim, given
+from clrt.ops.movement.common import elements, fresh_dim, has_input
 from clrt.ops.registry import register
 from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
 from clrt.ops.vision.resample_launches import sample_launches
@@ -133,7 +133,7 @@ class Resize(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        if not (given(inputs, 2) or given(inputs, 3)):
+        if not (has_input(inputs, 2) or has_input(inputs, 3)):
             raise ShapeError("Resize: it has neither scales nor sizes.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
@@ -293,7 +293,7 @@ class Resize(Op):
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:
     """Returns the elements of a float input; None if it is omitted, empty or unknown."""
-    if not given(inputs, index):
+    if not has_input(inputs, index):
         return None
     type_ = inputs[index]
     numbers = None if type_ is None else type_.numbers

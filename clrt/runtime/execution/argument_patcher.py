@@ -60,7 +60,7 @@ class ArgumentPatcher:
             steps: Bound launches of the plan.
             generation: `ArenaMemory.generation` of the memory that they are bound to.
         """
-        words = plan.template.words
+        words = plan.template.arguments
         self._kernels = [steps[i].kernel for i in words.launches.tolist()]
         self._setters = [scalar_setter(kernel) for kernel in self._kernels]
         self._arguments = words.arguments.tolist()
@@ -88,13 +88,15 @@ class ArgumentPatcher:
         for index, word in zip(changed.tolist(), words[changed], strict=True):
             setters[index](arguments[index], word)
         if generation != self._generation or plan.slabs != self._slabs:
-            for index, tenant in enumerate(plan.template.words.tenants.tolist()):
+            for index, tenant in enumerate(plan.template.arguments.tenants.tolist()):
                 if tenant >= 0:
                     buffer = slabs[plan.slabs[tenant]]
                     self._kernels[index].set_arg(arguments[index] - 1, buffer)
         for launch, argument, value in plan.derived():
             steps[launch].kernel.set_arg(argument, constant(value))
-        for launch, size in zip(plan.template.grids.launches, plan.global_sizes, strict=True):
+        for launch, size in zip(
+            plan.template.global_sizes.launches, plan.global_sizes, strict=True
+        ):
             step = steps[launch]
             steps[launch] = step._replace(global_size=to_sizes(size, step.local_size))
         self._words, self._slabs, self._generation = words, plan.slabs, generation

@@ -16,7 +16,7 @@ from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op, RuntimeValue, shapes_of
 from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
-from clrt.plan.index_error_origin import traced
+from clrt.plan.index_error_origin import explain_index_error
 from clrt.plan.specialise import GraphBreak
 from clrt.runtime.execution.arena_pool import ArenaPool
 from clrt.runtime.execution.execution import Execution
@@ -72,7 +72,7 @@ class GraphRun:
         try:
             return self._run(self.graph, feeds, wanted, donated)
         except NumberError as error:
-            raise traced(error, self.graph) from error
+            raise explain_index_error(error, self.graph) from error
 
     def begin(
         self,
@@ -125,7 +125,7 @@ class GraphRun:
         try:
             return list(self._run(graph, on_device, None, ()).values())
         except NumberError as error:
-            raise traced(error, self.graph) from error
+            raise explain_index_error(error, self.graph) from error
 
     def _on_device(self, value: RuntimeValue) -> RuntimeValue:
         """Uploads an array of rank 1 or more to a device tensor; returns other values unchanged."""

@@ -336,7 +336,7 @@ class Planner:
             InputError: Axis 0 of the inputs is fixed.
         """
         inputs = self._graph.inputs
-        return sizes.at_batch(inputs, bind_dims(inputs, shapes), shapes)
+        return sizes.batch_resizer(inputs, bind_dims(inputs, shapes), shapes)
 
     def fitting_batch(self, shapes: Shapes, limit: int) -> int:
         """Returns the largest batch size whose run needs at most `limit` device bytes; 0 if none.

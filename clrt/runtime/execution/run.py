@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
 from clrt.ops.base import RuntimeValue
-from clrt.plan.index_error_origin import traced
+from clrt.plan.index_error_origin import explain_index_error
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
@@ -70,7 +70,7 @@ class Enqueued:
         try:
             return {**self.available, **self.execution.finish()}
         except NumberError as error:
-            raise traced(error, self.graph) from error
+            raise explain_index_error(error, self.graph) from error
 
 
 class Run:

@@ -55,7 +55,7 @@ class Templates:
         if family is None:
             return None
         for template in family.templates:
-            plan = template.at(bindings, self._max_slab_bytes)
+            plan = template.instantiate(bindings, self._max_slab_bytes)
             if plan is not None:
                 family.templates.remove(template)
                 family.templates.insert(0, template)
@@ -95,9 +95,9 @@ class Templates:
         template = trace()
         if template is None:
             return None
-        result = template.at(bindings, self._max_slab_bytes)
+        result = template.instantiate(bindings, self._max_slab_bytes)
         sizes, expected = family.first
-        actual = template.at(sizes, self._max_slab_bytes)
+        actual = template.instantiate(sizes, self._max_slab_bytes)
         if actual is None:
             sizes, expected, actual = bindings, make(), result
         if result is None or actual is None or not plans_equivalent(actual, expected):

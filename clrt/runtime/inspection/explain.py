@@ -67,7 +67,7 @@ def explain(
     for note in plan.parts:
         if note.reason:
             missed.setdefault(note.node, []).append(f"%{note.value.name} is copied: {note.reason}")
-    parents = {p.value: p.whole for p in plan.parts if not p.reason}
+    parents = {p.value: p.parent for p in plan.parts if not p.reason}
     aliasing = {p.node for p in plan.parts if not p.reason}
 
     def row(node: Node) -> NodeRow:

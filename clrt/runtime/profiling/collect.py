@@ -11,7 +11,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
 from clrt.plan.plan import Plan, step_lifetimes
 from clrt.plan.steps import DeviceStep
-from clrt.plan.traffic import touched, traffic
+from clrt.plan.traffic import accessed_bytes, traffic
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.profiler import NodeRun, PlanRun, Recorder, Span
 from clrt.runtime.opencl.peaks import Peaks, peaks_of
@@ -149,7 +149,7 @@ def _footprint(plan: Plan, launch: Launch) -> int:
     Views and in-place outputs count once.
     """
     sizes: dict[object, int] = {}
-    for buffer, nbytes in touched(launch).items():
+    for buffer, nbytes in accessed_bytes(launch).items():
         owner = plan.root(buffer) if isinstance(buffer, Value) else buffer
         sizes[owner] = max(sizes.get(owner, 0), nbytes)
     return sum(sizes.values())

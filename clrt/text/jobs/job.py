@@ -40,7 +40,7 @@ _ANEW = "give another --output, or remove that folder to start anew"
 
 
 @dataclass(frozen=True)
-class UnitRecord:
+class WorkUnitStatus:
     """Status of a finished unit.
 
     Attributes:
@@ -128,21 +128,21 @@ class EmbedJob:
         """Returns the path of a unit's part file."""
         return self.folder / f"part-{index:06}.parquet"
 
-    def record(self, index: int) -> UnitRecord | None:
+    def record(self, index: int) -> WorkUnitStatus | None:
         """Reads a unit's status; None if the unit is not done."""
         try:
             values = parse_json(self._record_file(index).read_text("utf-8"))
-            status = UnitRecord(values["vectors"], tuple(values["errors"]))
+            status = WorkUnitStatus(values["vectors"], tuple(values["errors"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return None if status.vectors and not self.part(index).is_file() else status
 
-    def finish_unit(self, index: int, record: UnitRecord) -> None:
+    def finish_unit(self, index: int, record: WorkUnitStatus) -> None:
         """Writes the status of a unit; its part file must exist already."""
         with atomic_write(self._record_file(index)) as stream:
             stream.write(json.dumps(asdict(record)).encode())
 
-    def records(self) -> Iterator[tuple[int, UnitRecord | None]]:
+    def records(self) -> Iterator[tuple[int, WorkUnitStatus | None]]:
         """Yields the index and status of each unit; the status is None if the unit is not done."""
         return ((i, self.record(i)) for i in range(len(self.units)))
 

@@ -18,7 +18,7 @@ _SAMPLED_ROWS = 1000  # Lines of a JSON lines file that column types are inferre
 
 
 @dataclass
-class UnitRows:
+class WorkUnitRows:
     """Rows of a work unit.
 
     Attributes:
@@ -52,14 +52,14 @@ class RowReader:
         self._group: _RowGroup | None = None
         self._lines: tuple[str, Any] | None = None
 
-    def read(self, unit: WorkUnit) -> UnitRows:
-        """Reads the rows of a unit; damage of the file is returned as `UnitRows.problem`.
+    def read(self, unit: WorkUnit) -> WorkUnitRows:
+        """Reads the rows of a unit; damage of the file is returned as `WorkUnitRows.problem`.
 
         Raises:
             InputError: The file cannot be opened, or has fewer rows than when the job began.
         """
         if unit.problem:
-            return UnitRows(problem=unit.problem)
+            return WorkUnitRows(problem=unit.problem)
         read = self._from_parquet if is_parquet(unit.path) else self._from_lines
         try:
             raw, columns = read(unit)
@@ -69,8 +69,8 @@ class RowReader:
                 isinstance(error, OSError) and error.errno is not None
             ):  # An OS error, not damaged contents.
                 raise InputError(f"'{unit.path}' cannot be read: {error.strerror}.") from error
-            return UnitRows(problem=f"'{unit.path}' is damaged: {one_line(error)}.")
-        rows = UnitRows()
+            return WorkUnitRows(problem=f"'{unit.path}' is damaged: {one_line(error)}.")
+        rows = WorkUnitRows()
         for number, value in raw:
             problem = value.reason if isinstance(value, _Bad) else ""
             if not problem and (reason := text_problem(value)):
@@ -84,7 +84,7 @@ class RowReader:
         self._keep(rows, {name: _select(columns[name], good) for name in self._kept.names})
         return rows
 
-    def _keep(self, rows: UnitRows, columns: Mapping[str, Any]) -> None:
+    def _keep(self, rows: WorkUnitRows, columns: Mapping[str, Any]) -> None:
         """Converts the columns to copy to their types; rows with other values become errors."""
         bad: dict[int, str] = {}
         for column in self._kept:

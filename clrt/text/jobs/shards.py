@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.text.jobs.extras import need
-from clrt.text.jobs.job import FILE, ROW, VECTOR, EmbedJob, UnitRecord
+from clrt.text.jobs.job import FILE, ROW, VECTOR, EmbedJob, WorkUnitStatus
 from clrt.text.jobs.options import EmbedOptions
-from clrt.text.jobs.rows import RowReader, UnitRows
+from clrt.text.jobs.rows import RowReader, WorkUnitRows
 from clrt.text.jobs.work_units import WorkUnit
 from clrt.util.files import atomic_write
 
@@ -33,7 +33,7 @@ class ShardWriter:
         self._reader = RowReader(job.settings["column"], job.kept_columns, options.limits)
         self._encoder = options.make_encoder()
 
-    def make(self, index: int) -> UnitRecord:
+    def make(self, index: int) -> WorkUnitStatus:
         """Writes a unit's part file and status, unless it is done; returns the status."""
         done = self._job.record(index)
         if done is not None:
@@ -43,7 +43,7 @@ class ShardWriter:
         if rows.texts:
             vectors = self._options.encode(self._encoder, rows.texts)
             self._write(index, unit, rows, vectors)
-        record = UnitRecord(len(rows.texts), tuple(_errors(unit, rows)))
+        record = WorkUnitStatus(len(rows.texts), tuple(_errors(unit, rows)))
         self._job.finish_unit(index, record)
         return record
 
@@ -51,7 +51,7 @@ class ShardWriter:
         """Releases the device memory."""
         self._encoder.close()
 
-    def _write(self, index: int, unit: WorkUnit, rows: UnitRows, vectors: NDArray[Any]) -> None:
+    def _write(self, index: int, unit: WorkUnit, rows: WorkUnitRows, vectors: NDArray[Any]) -> None:
         arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
         columns = rows.kept or {
             FILE: arrow.array([unit.path] * len(rows.texts)),
@@ -82,8 +82,8 @@ def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> 
         writer.close()
 
 
-def _errors(unit: WorkUnit, rows: UnitRows) -> Iterator[dict[str, Any]]:
-    """Yields the objects of `UnitRecord.errors`."""
+def _errors(unit: WorkUnit, rows: WorkUnitRows) -> Iterator[dict[str, Any]]:
+    """Yields the objects of `WorkUnitStatus.errors`."""
     if rows.problem:
         yield _error(unit, unit.first if unit.rows else None, unit.rows, rows.problem)
     for number, what in rows.errors:

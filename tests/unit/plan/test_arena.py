@@ -14,7 +14,14 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.transpose import Transpose
-from clrt.plan.arena import Arena, LiveInterval, align, assign_offsets, live_bytes, separate
+from clrt.plan.arena import (
+    Arena,
+    LiveInterval,
+    align,
+    assign_offsets,
+    live_bytes,
+    one_slab_per_buffer,
+)
 from clrt.plan.plan import make_plan
 
 intervals = st.lists(
@@ -58,7 +65,7 @@ def test_buffer_ends_stay_within_2_gib() -> None:
     assert max(ends) <= 1 << 31
 
 
-@pytest.mark.parametrize("arrange", [assign_offsets, separate])
+@pytest.mark.parametrize("arrange", [assign_offsets, one_slab_per_buffer])
 def test_buffer_larger_than_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match="smaller batch"):
         arrange([LiveInterval(1 << 20, 0, 1)], 1 << 16)

@@ -35,7 +35,7 @@ def test_relayout_for_new_sizes_has_no_overlap(
     before = [LiveInterval(size, first, first + length) for first, length, size, _ in spans]
     after = [LiveInterval(size, first, first + length) for first, length, _, size in spans]
     arena = assign_offsets(before, slab)
-    stack = StackingOrder.of(before, arena)
+    stack = StackingOrder.from_arena(before, arena)
     again = stack.arena([align(i.nbytes) for i in before])
     assert not _overlap(before, again)
     assert all(

@@ -8,7 +8,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
 from clrt.kernels.spec import BufferArg, RowPitchSupport
-from clrt.plan.subview_placement import _Fit, _fit, _PartPlace
+from clrt.plan.subview_placement import _Fit, _fit, _SubviewLocation
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ def test_octet_reads_require_aligned_offset_and_pitch(
 ) -> None:
     value = Value("x", TensorType(DType.FLOAT32, (3, 16)))
     arg = BufferArg(value, rows=RowPitchSupport(16, ("a_row",), octets))
-    found = _fit(arg, _PartPlace(offset, 16, pitch), value)
+    found = _fit(arg, _SubviewLocation(offset, 16, pitch), value)
     assert found == (_Fit(offset, True) if fits else "needs aligned")

@@ -16,18 +16,18 @@ def test_slab_room_is_lowest_free_offset(wanted: list[tuple[list[int], int]]) ->
     slab = SlabOccupancy()
     taken: list[tuple[int, int, int, int]] = []
     for (first, last), nbytes in wanted:
-        span = LifetimeNodes.of(first, last, TICKS)
+        span = LifetimeNodes.from_interval(first, last, TICKS)
         beside = [(o, e) for f, t, o, e in taken if f <= last and first <= t]
         starts = (0, *(end for _, end in beside))
         lowest = min(s for s in starts if all(s + nbytes <= o or e <= s for o, e in beside))
-        assert slab.room(span, nbytes) == lowest
-        slab.take(span, lowest, nbytes)
+        assert slab.lowest_free_offset(span, nbytes) == lowest
+        slab.occupy(span, lowest, nbytes)
         taken.append((first, last, lowest, lowest + nbytes))
 
 
 @given(_LIVES)
 def test_lifetime_nodes_cover_exactly_their_ticks(life: list[int]) -> None:
-    span = LifetimeNodes.of(life[0], life[1], TICKS)
+    span = LifetimeNodes.from_interval(life[0], life[1], TICKS)
     leaves = [
         leaf
         for leaf in range(TICKS, 2 * TICKS)

@@ -93,7 +93,7 @@ def test_template_derives_resize_tables_and_slice_bounds() -> None:
 def test_template_arena_stays_near_optimal_size() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
     for b, s in ((40, 600), (500, 20), (300, 300), (64, 6000), (500, 20)):
-        sized = template.at({"B": b, "S": s}, CPU.max_alloc_bytes)
+        sized = template.instantiate({"B": b, "S": s}, CPU.max_alloc_bytes)
         assert sized is not None
         check_arena(sized)
         best = assign_offsets([i for _, i in arena_buffers(sized)], CPU.max_alloc_bytes)
@@ -102,21 +102,21 @@ def test_template_arena_stays_near_optimal_size() -> None:
 
 def test_template_slabs_respect_max_allocation() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
-    whole = template.at({"B": 300, "S": 300}, CPU.max_alloc_bytes)
+    whole = template.instantiate({"B": 300, "S": 300}, CPU.max_alloc_bytes)
     assert whole is not None
     largest = max(align(i.nbytes) for _, i in arena_buffers(whole))
-    sized = template.at({"B": 300, "S": 300}, largest)
+    sized = template.instantiate({"B": 300, "S": 300}, largest)
     assert sized is not None
     assert max(sized.arena.slab_bytes) <= largest
     assert len(sized.arena.slab_bytes) > 1
     check_arena(sized)
-    assert template.at({"B": 300, "S": 300}, largest - 1) is None
+    assert template.instantiate({"B": 300, "S": 300}, largest - 1) is None
 
 
 def test_template_rejects_sizes_outside_guards() -> None:
     template = template_of(MASKED, 3, 20)
-    assert template.at({"B": 3, "S": 1}, CPU.max_alloc_bytes) is None
-    assert template.at({"B": 3, "S": 1 << 20}, CPU.max_alloc_bytes) is None
+    assert template.instantiate({"B": 3, "S": 1}, CPU.max_alloc_bytes) is None
+    assert template.instantiate({"B": 3, "S": 1 << 20}, CPU.max_alloc_bytes) is None
 
 
 NO_TEMPLATE = {

@@ -10,7 +10,7 @@ import pytest
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError
 from clrt.ray import resources
-from clrt.ray.cluster import ActorShare, share_of
+from clrt.ray.cluster import ActorResources, share_of
 from clrt.runtime.opencl import devices as devices_module
 from clrt.runtime.opencl.devices import DeviceInfo
 
@@ -124,9 +124,9 @@ def node(alive: bool = True, **resources: float) -> dict[str, object]:
 
 def test_cluster_share_counts_cpus_gpus_and_actors() -> None:
     cpus = [node(CPU=8), node(CPU=16), node(alive=False, CPU=2), node(), node(CPU=0)]
-    assert share_of(cpus, None) == ActorShare(8, 0, 3)
+    assert share_of(cpus, None) == ActorResources(8, 0, 3)
     gpus = [node(CPU=8), node(CPU=16, GPU=4), node(CPU=2, GPU=1)]
-    assert share_of(gpus, None) == share_of(gpus, "gpu") == ActorShare(1, 1, 5)
-    assert share_of(gpus, "cpu") == ActorShare(2, 0, 13)
+    assert share_of(gpus, None) == share_of(gpus, "gpu") == ActorResources(1, 1, 5)
+    assert share_of(gpus, "cpu") == ActorResources(2, 0, 13)
     with pytest.raises(DeviceError, match="has a CPU to give"):
         share_of([node()], None)

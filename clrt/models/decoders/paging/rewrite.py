@@ -30,7 +30,7 @@ from clrt.models.decoders.paging.cached_attention import (
 from clrt.models.decoders.paging.logit_rows import last_number, wanted_logits
 from clrt.models.decoders.paging.qkv_packing import HeadJoiner
 from clrt.models.decoders.paging.refusal import refusal
-from clrt.models.decoders.paging.size_values import StepSizes, read_sizes
+from clrt.models.decoders.paging.size_values import SizeValues, read_sizes
 from clrt.models.decoders.paging.step_probe import StepProbe
 from clrt.models.decoders.paging.token_axis import mixes_tokens, token_axis
 from clrt.models.decoders.paging.visibility import MOST_KEYS, VisibilityReader
@@ -120,7 +120,7 @@ class _DecoderRewriter:
         self._places = self._column(_PLACE)
         self._joiner = HeadJoiner(graph, build)
 
-    def rewrite(self, sizes: StepSizes) -> PagedDecoder:
+    def rewrite(self, sizes: SizeValues) -> PagedDecoder:
         """Returns the rewritten decoder."""
         replacements: dict[Value, Value] = {}
         for graph_input in self._graph.inputs:
@@ -167,7 +167,7 @@ class _DecoderRewriter:
         y = build.add(paged, q, self._step, self._table, *extras, None, *self._slabs)
         return self._reshaped_like(y, layer.node.output)
 
-    def _finished(self, logits: Value, sizes: StepSizes) -> PagedDecoder:
+    def _finished(self, logits: Value, sizes: SizeValues) -> PagedDecoder:
         build = self._build
         hidden, wanted = wanted_logits(build, logits, self._rows)
         width, vocabulary = (last_number(v) for v in (hidden, wanted))
@@ -201,7 +201,7 @@ def _rename(graph: Graph, taken: Collection[str]) -> None:
             value.name = names.unique(value.name)
 
 
-def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
+def _check(graph: Graph, nodes: Iterable[Node], sizes: SizeValues) -> None:
     """Raises if tokens affect each other, or if a value still depends on the past.
 
     Args:

@@ -19,7 +19,7 @@ _PER_STEP = "'{}' depends on the number of past tokens, or on the order of token
 
 
 @dataclass(frozen=True, eq=False)
-class StepSizes:
+class SizeValues:
     """Classification of the values that depend only on sizes.
 
     Attributes:
@@ -34,13 +34,13 @@ class StepSizes:
 
 def read_sizes(
     graph: Graph, names: DecoderNames, attention: Set[Node], probe: StepProbe
-) -> StepSizes:
+) -> SizeValues:
     """Classifies the values of a decoder that depend only on sizes.
 
     Args:
         attention: Attention nodes, whose masks and lengths were checked already.
     """
-    sizes = StepSizes()
+    sizes = SizeValues()
     data = names.data | {names.places}
     by_token = {v for v in graph.inputs if v.name in data}
     sized = {v for v in graph.inputs if v not in by_token}

@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.op import Array, ElementwiseStep
-from clrt.ops.matmul.rounded_matmul import MOST_DEPTH, RoundedMatMul
+from clrt.ops.matmul.rounded_matmul import MAX_DEPTH, RoundedMatMul
 from clrt.ops.pointwise.table import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
@@ -64,5 +64,5 @@ def rounded_matmul_errors(cls: type[RoundedMatMul]) -> Iterator[tuple[Sample, ty
     yield Sample(cls(), (a, b, scales[:2], zeros)), ShapeError
     yield Sample(cls(), (a, b, scales, zeros.astype(np.uint8))), ShapeError
     yield Sample(cls(low=-200), (a, b, scales, zeros)), ShapeError
-    deep = np.zeros((MOST_DEPTH + 1, 3), np.int8)
+    deep = np.zeros((MAX_DEPTH + 1, 3), np.int8)
     yield Sample(cls(), (np.zeros((1, len(deep)), np.float32), deep, scales, zeros)), ShapeError

@@ -9,7 +9,7 @@ from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
-from clrt.plan.memory import Memory, at_batch, largest_batch, out_of_memory
+from clrt.plan.memory import Memory, batch_resizer, largest_batch, out_of_memory
 from clrt.util.formatting import format_bytes, format_flops, format_shapes, parse_bytes
 
 
@@ -49,12 +49,12 @@ def test_batch_is_symbol_of_axis_0() -> None:
     b, s = symbol("b"), symbol("s")
     inputs = [_value("k", 4, s), _value("x", b, s), _value("y", b * s), _value("z", symbol("n"), b)]
     shapes = {"k": (4, 5), "x": (2, 5), "y": (10,), "z": (2, 2)}
-    resized = at_batch(inputs, {"b": 2, "s": 5, "n": 2}, shapes)
+    resized = batch_resizer(inputs, {"b": 2, "s": 5, "n": 2}, shapes)
     assert resized(7) == {"k": (4, 5), "x": (7, 5), "y": (35,), "z": (7, 7)}
-    other = at_batch(inputs, {"b": 2, "s": 5, "n": 9}, {**shapes, "z": (9, 2)})
+    other = batch_resizer(inputs, {"b": 2, "s": 5, "n": 9}, {**shapes, "z": (9, 2)})
     assert other(7)["z"] == (9, 7)
     with pytest.raises(InputError, match="no free batch axis"):
-        at_batch(inputs[:1], {"s": 5}, shapes)
+        batch_resizer(inputs[:1], {"s": 5}, shapes)
 
 
 def test_out_of_memory_error_states_need_and_fitting_batch() -> None:

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch
 from clrt.ops.recurrent.lstm import LSTM
 from clrt.plan.steps import DeviceStep
-from clrt.plan.traffic import touched, traffic
+from clrt.plan.traffic import accessed_bytes, traffic
 from clrt.runtime.opencl import peaks
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.peaks import PeakProbe, Peaks, cached_work
@@ -80,4 +80,4 @@ def test_touched_bytes_are_capped_at_buffer_size() -> None:
     spec = KernelSpec("x.cl", "x")
     for parts, nbytes in (((4, 3), 28), ((4, None), 40), ((8, 8), 40), ((None, 4), 40)):
         args = tuple(BufferArg(memory, 0, elems) for elems in parts)
-        assert touched(Launch(spec, (1,), None, args)) == {memory: nbytes}
+        assert accessed_bytes(Launch(spec, (1,), None, args)) == {memory: nbytes}

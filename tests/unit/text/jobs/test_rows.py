@@ -15,12 +15,14 @@ import pytest
 
 from clrt.errors import InputError
 from clrt.text.jobs import work_units as splitting
-from clrt.text.jobs.rows import RowReader, UnitRows, kept_schema
+from clrt.text.jobs.rows import RowReader, WorkUnitRows, kept_schema
 from clrt.text.jobs.work_units import WorkUnit, split
 from tests.unit.text.jobs.corpus import write_lines, write_parquet
 
 
-def read(path: Path, rows: int = 3, keep: tuple[str, ...] = ()) -> list[tuple[WorkUnit, UnitRows]]:
+def read(
+    path: Path, rows: int = 3, keep: tuple[str, ...] = ()
+) -> list[tuple[WorkUnit, WorkUnitRows]]:
     reader = RowReader("text", kept_schema([str(path)], keep))
     return [(unit, reader.read(unit)) for unit in split(str(path), "text", rows)]
 
