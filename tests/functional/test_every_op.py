@@ -17,7 +17,7 @@ from clrt.functional.operators import DOMAINS, function_of, names_in
 from clrt.ir.graph import Graph
 from clrt.ir.op import IrOp, TensorType
 from clrt.models.onnx.functions import schema_of
-from clrt.models.onnx.op_schemas import OWN_DOMAIN, OpSchemaInfo, op_forms
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, OpSchemaInfo, op_schemas
 from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
@@ -52,7 +52,7 @@ class _Evaluated:
 
 def attributes_of(op: Op) -> dict[str, Any] | None:
     """Returns the attributes as a user passes them; None for a form that the newest opset lacks."""
-    form = op_forms()[op.domain, op.name]
+    form = op_schemas()[op.domain, op.name]
     if op.domain == OWN_DOMAIN:
         return op.attributes
     lost = op.attributes.keys() - form.attributes.keys() - (op.non_attribute_fields - OLD)
@@ -87,7 +87,7 @@ def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
 
 
 def as_run(op: IrOp, device: DeviceInfo) -> IrOp:
-    """Returns the op that a device runs instead of another: see RoundActivations."""
+    """Returns the op that a device runs instead of another: see QuantizeActivations."""
     if isinstance(op, QuantizedMatMul) and device.caps.int8_dot_isa:
         return replace(op, a_bits=ROUNDED_BITS)
     return op
@@ -158,7 +158,7 @@ def test_onnx_node_tests_pass_by_function_calls(on_host: None) -> None:
     run, wrong = 0, []
     for case in onnx_tests():
         node = case.model.graph.node[0]
-        form = op_forms().get((normal_domain(node.domain), node.op_type))
+        form = op_schemas().get((normal_domain(node.domain), node.op_type))
         if form is None or form.has_graphs or not _is_newest(case.model, form):
             continue
         run += 1
