@@ -33,11 +33,11 @@ _FILES = (
     "test_gemm_gpu",
     "test_conv_gpu",
     "test_attention_gpu",
-    "test_gemm_unit",
-    "test_narrow_weights",
-    "test_row_packing",
-    "test_row_regions",
-    "test_table_regions",
+    "test_gemm_matrix_unit_gpu",
+    "test_demote_exact_weights",
+    "test_device_packing",
+    "test_norm_gemm_fusion",
+    "test_tied_embedding_fusion",
 )
 _OPS = tuple(f"tests/ops/{name}.py" for name in _FILES)
 # Others are about one device, or none.
@@ -46,7 +46,7 @@ _WHOLE = (
     "test_minilm",
     "test_light_models",
     "test_optimised",
-    "test_quantised",
+    "test_quantized",
     "test_numbers",
     "test_boxes",
     "test_classical_ml",

@@ -37,13 +37,11 @@ ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = tuple(
     f"tests/ops/test_{n}.py"
     for n in (
-        *("ops", "indices", "row_norm", "row_regions", "split_product"),
-        *("dynamic_quantize", "gemm_unit", "matrix_unit", "word_unit", "places", "winograd"),
-        *(
-            "table_regions",
-            "row_packing",
-            "kernel_loop",
-        ),  # they free buffers: see harness._never_freed
+        *("ops", "indices", "row_norm", "norm_gemm_fusion", "split_product"),
+        *("dynamic_quantize", "gemm_matrix_unit_gpu", "gemm_split_float_cpu", "word_unit"),
+        *("places", "winograd"),
+        # These free buffers: see harness._never_freed.
+        *("tied_embedding_fusion", "device_packing", "kernel_loop"),
     )
 )
 
@@ -62,7 +60,9 @@ def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
 
 LONGEST = (pytest.mark.slow, pytest.mark.longest)
 # The products, and an attention, that take as long as all the rest.
-COSTLY = "conv_gpu or gemm_gpu or gemm_unit or matrix_unit or FusedAttention-gpu"
+COSTLY = (
+    "conv_gpu or gemm_gpu or gemm_unit or matrix_unit or gemm_split_float_cpu or FusedAttention-gpu"
+)
 
 
 def _shards() -> list[ParameterSet]:
