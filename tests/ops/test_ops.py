@@ -253,7 +253,7 @@ def test_every_variant_is_reached_by_samples(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
-    # No device here has what it needs: test_gemm_matrix_unit_gpu.py runs it with a unit written in C.
+    # No device here has what it needs: test_gemm_matrix_unit_gpu.py runs it with a unit in C.
     left = {v: n for v, n in left.items() if v.requires is not GPU_UNIT}
     # It takes constant weights, which samples do not have: see test_matmul_integer.py.
     left.pop(MatMulInteger.variants[0])
