@@ -108,9 +108,13 @@ class Waveform:
         """Returns None: normalizing on the host is faster than a transfer to a device."""
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns the features: samples padded to the longest input, with mean 0 and variance 1.
+        """Returns the samples, padded to the longest input; normalized if `do_normalize`.
 
-        Without a mask the padding is normalized, too, as in transformers.
+        Normalized to mean 0 and variance 1: with `return_attention_mask` without the padding, else
+        with it, as in transformers.
+
+        Returns:
+            float32 `[sounds, samples]`, by the name `output`.
         """
         padded = np.full((len(sounds), max(map(len, sounds))), self.padding_value, np.float32)
         for row, sound in zip(padded, sounds, strict=True):

@@ -39,12 +39,13 @@ _USER = {"role": "user", "content": _ASKED}
 
 
 def find_format(template: ChatTemplate) -> CallFormat | None:
-    """Detects the format in which a chat template writes tool calls, or else mentions them.
+    """Detects the format in which a model writes tool calls, by its chat template.
 
-    Renders a call as an assistant message and parses it with each format.
+    Renders a call as an assistant message and parses it with each format. If none parses it, takes
+    the first format whose start occurs in the template's source.
 
     Returns:
-        None if it is none of `FORMATS`.
+        The format; None if it is none of `FORMATS`.
     """
     for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
         written = _render_call(template, arguments)

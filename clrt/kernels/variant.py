@@ -36,7 +36,10 @@ class Lowering:
     aliased_subviews: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
     def aliased_subviews_of(self, node: Node) -> Collection[int]:
-        """Returns the indices of a node's subviews that its launches must not copy."""
+        """Returns the indices into `op.subviews(node)` of those that alias their parent.
+
+        Launches must not copy these.
+        """
         return self.aliased_subviews.get(node, ())
 
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:

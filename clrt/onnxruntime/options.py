@@ -146,7 +146,6 @@ class SessionOptions(Settings):
             "enable_profiling",
             "graph_optimization_level",
             "intra_op_num_threads",
-            "log_severity_level",
             "optimized_model_filepath",
             "profile_file_prefix",
         )

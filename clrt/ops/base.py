@@ -248,7 +248,7 @@ class Op(IrOp):
         """Returns the outputs that are subviews of an input, or the inputs of the output.
 
         The node's launches copy the subviews that do not alias their parent
-        (`Lowering.placed_of`). All shapes are static.
+        (`Lowering.aliased_subviews_of`). All shapes are static.
         """
         return ()
 

@@ -109,7 +109,11 @@ class _FusionGroup:
         self._operands, self._literals, self._steps = self._with(node)
 
     def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
-        """Returns operands, literals and number of other steps of the group with `node` added."""
+        """Returns what the fused program needs if `node` joins the group.
+
+        Returns:
+            Values that it reads, distinct scalar constants, and the number of steps besides those.
+        """
         contribution = self._contribution(node)
         operands = (self._operands | contribution.operands) - {node.output}
         return operands, self._literals | contribution.literals, self._steps + contribution.steps

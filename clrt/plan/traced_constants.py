@@ -95,6 +95,3 @@ def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
     formulas, shape = [trace.formula(x) for x in data.flat], data.shape
     dtype = type_.dtype.numpy
     return lambda at: np.array([at.numbers[i] for i in formulas], dtype).reshape(shape)
-
-
-elements_of = _reader

@@ -66,7 +66,7 @@ def test_page_pool_prefix_match_returns_pages_of_its_tokens() -> None:
         if running and (len(running) > 4 or rng.random() < 0.5):
             pool.release(running.pop(rng.randrange(len(running))))
             continue
-        tokens = [rng.randrange(2) for _ in range(4) for _ in range(1)]
+        tokens = [rng.randrange(2) for _ in range(4)]
         tokens = [t for t in tokens for _ in range(PAGE_TOKENS)][
             : rng.randrange(1, 4 * PAGE_TOKENS)
         ]

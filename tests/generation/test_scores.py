@@ -119,10 +119,9 @@ def test_embeddings_match_logits_and_mean_of_tokens(endless: TextGenerator) -> N
     following = endless.generate(prompts, max_new_tokens=1)
     assert (last @ head.T).argmax(axis=1).tolist() == [text.tokens[0] for text in following]
     mean = endless.embed(prompts)
-    for prompt, vector in zip(prompts, mean, strict=True):
-        parts = [endless.embed(prompt[: k + 1], pooling="last") for k in range(len(prompt))]
-        np.testing.assert_allclose(vector, np.mean(parts, axis=0), atol=1e-4)
-        break
+    first = prompts[0]
+    parts = [endless.embed(first[: k + 1], pooling="last") for k in range(len(first))]
+    np.testing.assert_allclose(mean[0], np.mean(parts, axis=0), atol=1e-4)
     assert endless.embed("The quick").shape == mean.shape[1:]
     assert pages_in_use(endless) == 0
 

@@ -413,7 +413,7 @@ def test_projections_with_different_steps_are_not_merged() -> None:
     check_miss(
         MergeQkv(),
         "%x: float32[B,S,8]",
-        PROJECTIONS.replace("%wk, %bk)", "%wk, %bk)").replace(
+        PROJECTIONS.replace(
             "%k: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1)]}",
             "%k: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1), Relu(2)]}",
         )

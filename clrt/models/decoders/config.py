@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.models.decoders.decoder import FULL, SLIDING, DecoderConfig, RopeConfig
+from clrt.models.decoders.decoder import (
+    FULL,
+    MAX_HEADS,
+    SLIDING,
+    DecoderConfig,
+    RopeConfig,
+    check_head_size,
+)
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
 from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
-_MAX_HEADS = 1 << 16
 _MAX_PLACES = 1 << 30
-# Head sizes that the attention kernels support: multiples of _HEAD_STEP up to the maximum.
-_MAX_HEAD_SIZE, _HEAD_STEP = 512, 4
 
 
 def read_decoder(
@@ -95,18 +99,14 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
 def _sizes(config: ConfigValues) -> dict[str, int]:
     """Returns the fields of DecoderConfig that are sizes."""
     hidden = config.integer("hidden_size")
-    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
-    kv_heads = config.integer("num_key_value_heads", default=heads, most=_MAX_HEADS)
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    kv_heads = config.integer("num_key_value_heads", default=heads, most=MAX_HEADS)
     if heads % kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of {heads} heads", kv_heads)
     if "head_dim" not in config and hidden % heads:
         raise config.wrong("num_attention_heads", f"a divisor of hidden_size {hidden}", heads)
     size = config.integer("head_dim", default=max(hidden // heads, 1))
-    if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
-        raise UnsupportedError(
-            f"{config.file} has heads of {size} elements, and clrt has kernels for multiples "
-            f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
-        )
+    check_head_size(size, config.file)
     return {
         "vocabulary": config.integer("vocab_size"),
         "hidden": hidden,

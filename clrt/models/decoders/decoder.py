@@ -11,9 +11,36 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_layout import page_form
+from clrt.ops.attention.paged_cache import HEAD_SIZE_STEP, MAX_HEAD_SIZE
 
 # Kinds of layers in config.json: attention to all positions, or to a sliding window.
 FULL, SLIDING = "full_attention", "sliding_attention"
+# Sanity limits for counts in configurations.
+MAX_HEADS, MAX_EXPERTS = 1 << 16, 1 << 16
+
+
+def check_head_size(size: int, file: object) -> None:
+    """Refuses heads of `size` elements that no attention kernel supports.
+
+    Raises:
+        UnsupportedError: It names `file`, the model's configuration.
+    """
+    if size > MAX_HEAD_SIZE or size % HEAD_SIZE_STEP:
+        raise UnsupportedError(
+            f"{file} has heads of {size} elements, and clrt has kernels for multiples of "
+            f"{HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}; take another model."
+        )
+
+
+def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
+    """Returns the ALiBi slope of each head.
+
+    They are powers of 2 ** (-max_bias / n), n the largest power of two <= heads, then odd powers of
+    2 ** (-max_bias / 2n).
+    """
+    whole = 1 << (heads.bit_length() - 1)
+    steps = [*range(2, 2 * whole + 1, 2), *range(1, 2 * (heads - whole), 2)]
+    return tuple(2.0 ** (-max_bias / whole * step / 2) for step in steps)
 
 
 @dataclass(frozen=True, eq=False)

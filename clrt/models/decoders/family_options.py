@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clrt.models.decoders.decoder import FULL, SLIDING, MoeConfig
+from clrt.models.decoders.decoder import (
+    FULL,
+    MAX_EXPERTS,
+    MAX_HEADS,
+    SLIDING,
+    MoeConfig,
+    alibi_slopes,
+)
 from clrt.models.huggingface.config_values import ConfigValues
 
 Fields = Mapping[str, Any]
@@ -116,7 +123,7 @@ def bloom(config: ConfigValues) -> Fields:
         raise config.unsupported(
             "apply_residual_connection_post_layernorm", "residuals are what norms read"
         )
-    return {"slopes": _slopes(config.integer("num_attention_heads", most=_MAX_HEADS))}
+    return {"slopes": alibi_slopes(config.integer("num_attention_heads", most=MAX_HEADS))}
 
 
 def falcon(config: ConfigValues) -> Fields:
@@ -124,7 +131,7 @@ def falcon(config: ConfigValues) -> Fields:
 
     falcon-rw has ALiBi instead of rotary embeddings, added before scores are scaled.
     """
-    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
     grouped = config.flag("new_decoder_architecture", False)
     kv_heads = 1 if config.flag("multi_query", True) else heads
     if grouped:
@@ -137,7 +144,7 @@ def falcon(config: ConfigValues) -> Fields:
         raise config.wrong("num_kv_heads", f"a divisor of {heads} heads", kv_heads)
     if config.flag("alibi", False):
         scale = (config.integer("hidden_size") // heads) ** -0.5
-        fields["slopes"] = tuple(scale * slope for slope in _slopes(heads))
+        fields["slopes"] = tuple(scale * slope for slope in alibi_slopes(heads))
     return fields
 
 
@@ -149,7 +156,7 @@ def mpt(config: ConfigValues) -> Fields:
     for key, wanted in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
         if attention.flag(key, wanted) != wanted:
             raise attention.unsupported(key, f"{wanted} is")
-    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
     scale = attention.number("softmax_scale", 0.0, least=0.0)
     most = attention.integer("alibi_bias_max", default=8, most=1000)
     return {
@@ -193,7 +200,7 @@ def qwen_moe(config: ConfigValues) -> Fields:
 
 
 def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
-    count = config.integer("num_experts", most=_MAX_EXPERTS)
+    count = config.integer("num_experts", most=MAX_EXPERTS)
     return MoeConfig(
         count=count,
         used=config.integer("num_experts_per_tok", most=count),
@@ -203,20 +210,8 @@ def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
     )
 
 
-_MAX_HEADS, _MAX_EXPERTS = 1 << 16, 1 << 16
 # alpha of Swish in gpt-oss's experts
 _ALPHA = 1.702
-
-
-def _slopes(heads: int) -> tuple[float, ...]:
-    """Returns the ALiBi slope of each head.
-
-    They are powers of 2 ** (-8 / n), n the largest power of two <= heads, then odd powers of 2 **
-    (-4 / n).
-    """
-    whole = 1 << (heads.bit_length() - 1)
-    first = [2.0 ** (-8 / whole * k) for k in range(1, whole + 1)]
-    return (*first, *(2.0 ** (-4 / whole * k) for k in range(1, 2 * (heads - whole), 2)))
 
 
 def _mpt_slopes(heads: int, most: int) -> tuple[float, ...]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile
-from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES, MAX_HEADS, Architecture
+from clrt.models.decoders.decoder import MAX_HEADS, DecoderConfig, RopeConfig, check_head_size
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES, Architecture
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.decoders.gguf_rotary import gguf_local_rotary, gguf_rotary
 from clrt.models.decoders.gguf_weights import GgufWeights
@@ -17,8 +17,6 @@ from clrt.models.huggingface.config_values import MAX_LAYERS
 
 # Maximum number of positions: the page table has an entry per few positions of each sequence.
 _MAX_PLACES = 1 << 24
-# Head sizes that the attention kernels support: multiples of _HEAD_STEP up to the maximum.
-_MAX_HEAD_SIZE, _HEAD_STEP = 512, 4
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
 
@@ -82,11 +80,7 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
     if "attention.key_length" not in keys and hidden % heads:
         raise keys.wrong("attention.head_count", f"a divisor of embedding_length {hidden}", heads)
     size = keys.integer("attention.key_length", max(hidden // heads, 1))
-    if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
-        raise UnsupportedError(
-            f"{file.path} has heads of {size} elements, and clrt has kernels for multiples "
-            f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
-        )
+    check_head_size(size, file.path)
     if (values := keys.integer("attention.value_length", size)) != size:
         raise keys.wrong("attention.value_length", f"the {size} of keys", values)
     has_experts = "expert_count" in keys
@@ -163,7 +157,10 @@ def _rotaries(
     head_size: int,
     context: int,
 ) -> tuple[RopeConfig | None, ...]:
-    """Returns the rotary embedding of each layer; layers of a kind share one object."""
+    """Returns the rotary embedding of each layer, None for a layer without; () if no layer has one.
+
+    Layers with a window share one object, and so do the others.
+    """
     rope_layers = architecture.rope_layers(keys, keys.integer("block_count", most=MAX_LAYERS))
     if architecture.rotary == "none" or not any(rope_layers):
         return ()

@@ -13,14 +13,12 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from clrt.models.decoders.decoder import MoeConfig
+from clrt.models.decoders.decoder import MAX_EXPERTS, MAX_HEADS, MoeConfig, alibi_slopes
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.huggingface.config_values import MAX_LAYERS
 
 Fields: TypeAlias = Mapping[str, Any]
 Names: TypeAlias = Container[str]
-
-MAX_HEADS, _MAX_EXPERTS = 1 << 16, 1 << 16
 
 
 def _rope_everywhere(keys: DecoderKeys, layers: int) -> list[bool]:
@@ -96,7 +94,7 @@ def _qwen3_moe(keys: DecoderKeys, tensors: Names) -> Fields:
 
 def _experts(keys: DecoderKeys, size: str, *, normalised: bool) -> MoeConfig | None:
     layers = _layers(keys)
-    count = keys.integer("expert_count", 0, least=0, most=_MAX_EXPERTS)
+    count = keys.integer("expert_count", 0, least=0, most=MAX_EXPERTS)
     if not count:
         return None
     used = keys.shared("expert_used_count", layers, most=count)
@@ -180,7 +178,7 @@ def _olmo(keys: DecoderKeys, tensors: Names) -> Fields:
 
 def _bloom(keys: DecoderKeys, tensors: Names) -> Fields:
     """Reads BLOOM: ALiBi slopes."""
-    return {"slopes": _slopes(keys, 8.0)}
+    return {"slopes": alibi_slopes(_heads(keys))}
 
 
 def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
@@ -190,20 +188,13 @@ def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
     return {
         **_olmo(keys, tensors),
         **(_places(keys, tensors) if has_places else {}),
-        "slopes": _slopes(keys, bias) if bias else (),
+        "slopes": alibi_slopes(_heads(keys), bias) if bias else (),
     }
 
 
-def _slopes(keys: DecoderKeys, most: float) -> tuple[float, ...]:
-    """Returns the ALiBi slope of each head.
-
-    They are powers of 2 ** (-most / n), n the largest power of two <= heads, then odd powers of 2
-    ** (-most / 2n).
-    """
-    heads = keys.shared("attention.head_count", _layers(keys), most=MAX_HEADS)
-    whole = 1 << (heads.bit_length() - 1)
-    steps = [*range(2, 2 * whole + 1, 2), *range(1, 2 * (heads - whole), 2)]
-    return tuple(2.0 ** (-most / whole * step / 2) for step in steps)
+def _heads(keys: DecoderKeys) -> int:
+    """Reads the number of query heads."""
+    return keys.shared("attention.head_count", _layers(keys), most=MAX_HEADS)
 
 
 def _places(keys: DecoderKeys, tensors: Names) -> Fields:

@@ -79,7 +79,7 @@ class DecoderGraph:
             self.cross = build.input("cross", DType.INT32, (tokens, 3))
 
     def graph(self) -> Graph:
-        """Builds the graph."""
+        """Builds the graph, with the inputs and outputs of `decoder_graph`. Call it once."""
         decoder, build, slabs = self.decoder, self.build, list(self.slabs)
         states, more = None, []
         if self.encoder is not None and self.cross is not None:

@@ -94,7 +94,11 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
 
 
 def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
-    """Returns names that begin with `word`, by layer and "key" or "value"."""
+    """Returns the names of inputs or outputs of a KV cache, by layer and "key" or "value".
+
+    Names such as "past_key_values.3.key" count: their first word is `word`, they have one number,
+    and a word for key or value. Layers without both are left out.
+    """
     by_layer: dict[int, dict[str, str]] = {}
     for name in names:
         words = _WORDS.findall(name.lower())

@@ -113,7 +113,18 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
 
 
 def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:
-    """Parses a model; returns it with tokens for large tensors, and their bytes by token."""
+    """Parses a serialized model, with the data of its large tensors cut out (see `cut_tensors`).
+
+    Args:
+        where: Name of the model, for error messages.
+
+    Returns:
+        The model, with a short token in place of each large `raw_data`; and by token that data, a
+        uint8 view of `data`.
+
+    Raises:
+        ModelError: The data are empty, a Git LFS pointer, or not an ONNX model.
+    """
     if not len(data):
         raise ModelError(f"{where} is empty; download or export the model again.")
     if data[:512].startswith(b"version https://git-lfs"):

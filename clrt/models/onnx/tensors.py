@@ -155,7 +155,16 @@ class TensorReader:
         return self._files[location]
 
     def _resolve(self, location: str, where: str) -> Path:
-        """Returns the file of a location, which must belong to the model."""
+        """Returns the path of a file of external data, which must lie in the model's folder.
+
+        Args:
+            location: Path relative to the model's folder, as in the ONNX file.
+            where: Name of the tensor, for error messages.
+
+        Raises:
+            ModelError: The model was not read from a file, the location leads out of its folder, or
+                there is no such file.
+        """
         if self._folder is None:
             raise ModelError(
                 f"{where} lies in the external file '{location}', but the model was not read from "

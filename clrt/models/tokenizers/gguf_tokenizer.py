@@ -275,10 +275,10 @@ def _merging(vocabulary: Vocabulary, merges: list[tuple[str, str]], unk: str | N
 
 
 def _decoder(prefix: bool) -> Any:
-    """Returns the decoder of tokens with "▁" for spaces.
+    """Returns the `tokenizers` decoder of tokens that have "▁" for spaces and <0xNN> for bytes.
 
     Args:
-        prefix: Whether encoding prepends a space, which decoding removes.
+        prefix: Whether encoding prepends a space to the text; decoding then strips it.
     """
     steps = [decoders.Replace(_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if prefix else [])])

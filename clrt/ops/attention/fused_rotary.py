@@ -91,8 +91,6 @@ class FusedRotary(Op):
             raise ShapeError(f"{self.name}: the sizes of {self} are not valid.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
-        if min(self.num_heads, self.head_size) < 1 or self.offset < 0:
-            raise ShapeError(f"{self.name}: a size or the offset is negative in {self}.")
         width = self.num_heads * self.head_size
         last = x.shape[-1]
         if len(x.shape) == 4:

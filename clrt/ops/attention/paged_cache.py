@@ -22,8 +22,9 @@ from clrt.ops.checks import need
 
 # Number of slab inputs: each growth of a cache adds a slab, so that existing pages are not copied.
 MAX_SLABS = 6
-# Maximum elements of a head: kernels hold one in private memory.
-_MAX_HEAD_SIZE = 512
+# Head sizes in elements that kernels support: multiples of HEAD_SIZE_STEP up to the maximum, since
+# kernels hold a head in private memory.
+MAX_HEAD_SIZE, HEAD_SIZE_STEP = 512, 4
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class PagedOp(Op):
         Raises:
             ShapeError: One of them does not fit.
         """
-        if not 1 <= self.head_size <= _MAX_HEAD_SIZE or self.head_size % 4:
+        if not 1 <= self.head_size <= MAX_HEAD_SIZE or self.head_size % HEAD_SIZE_STEP:
             raise ShapeError(
-                f"{self.name}: heads of {self.head_size}; expected 4 to {_MAX_HEAD_SIZE} elements, "
-                "a multiple of 4."
+                f"{self.name}: heads of {self.head_size}; expected a multiple of "
+                f"{HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}."
             )
         if min(self.num_heads, self.kv_num_heads) < 1 or self.num_heads % self.kv_num_heads:
             raise ShapeError(

@@ -285,7 +285,14 @@ class RepeatedBodies:
         return graph
 
     def _is_light(self, nodes: Sequence[Node]) -> bool:
-        """Returns whether the nodes of an iteration are cheap enough to run past the end."""
+        """Returns whether one iteration is cheap enough to be computed after the loop's end.
+
+        Unrolled iterations behind the one that ends the loop are computed; their states are
+        dropped.
+
+        Args:
+            nodes: Nodes of one iteration.
+        """
         outputs = [v for n in nodes for v in n.outputs]
         flops = sum(n.op.flops(n.input_types, [v.type for v in n.outputs]) for n in nodes)
         return flops <= _MAX_SURPLUS_FLOPS and sum(v.nbytes for v in outputs) <= _MAX_SURPLUS_BYTES

@@ -65,7 +65,15 @@ def _loop_graph(
     axes: Sequence[int],
     backwards: Sequence[int],
 ) -> Graph | None:
-    """Builds the graph of `loop_graph`; None if a shape is unknown or changes."""
+    """Builds the Loop body of `loop_graph`: Scan's `body` on slices that it gathers itself.
+
+    Args:
+        types: Types of the initial states, scanned tensors and captured values.
+        body, states, axes, backwards: As in `loop_graph`.
+
+    Returns:
+        The graph; None if a shape is unknown, or a state changes its shape or dtype.
+    """
     build, end = Builder(), states + len(axes)
     iteration = build.input("turn", DType.INT64, ())
     going = build.input("going", DType.BOOL, ())

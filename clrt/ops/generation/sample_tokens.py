@@ -201,7 +201,7 @@ class _TokenRows:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """Further arguments of the kernel that draws."""
+        """Arguments of the kernel that draws a token per row, except scratch memory."""
         names = "logits", "settings", "limits"
         args = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
         token, logprob = self.node.outputs

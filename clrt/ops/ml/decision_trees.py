@@ -59,8 +59,8 @@ def check_forest(tables: Sequence[Array], targets: int) -> None:
         targets: Number of targets.
 
     Raises:
-        ModelError: Shapes do not match, a child, feature or target is out of range, or nodes
-            form a cycle.
+        ModelError: Shapes do not match, a child or target is out of range, a feature is negative,
+            or nodes form a cycle.
     """
     nodes, splits, roots, starts, entries, weights = tables
     ranks = [a.ndim for a in tables]

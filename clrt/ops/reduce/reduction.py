@@ -226,10 +226,10 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _accumulator(dtype: DType) -> DType:
-    """Returns the dtype of partial results.
+    """Returns the dtype in which kernels reduce elements of `dtype` and store partial results.
 
-    Integers narrower than 64 bits wrap only when the result is stored, since the sum and count of
-    a mean may exceed them.
+    Floats: float64 for float64, else float32. Others: uint64 for uint64, else int64. So the sum of
+    a mean does not wrap in a narrower dtype; only the stored result does.
     """
     if dtype.is_float:
         return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32

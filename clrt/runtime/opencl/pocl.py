@@ -123,9 +123,10 @@ def _cpu_flags() -> set[str]:
 
 
 def _target_cpu() -> bytes:
-    """Returns LLVM 14's name of the newest CPU whose instructions this one has.
+    """Returns LLVM 14's name of an x86-64 CPU whose instructions this CPU has.
 
-    The name is at most as long as "generic", which it overwrites.
+    It is the first that fits of skx, znver3, haswell and x86-64. `repair_target_cpu` writes it over
+    the name "generic", so it must not be longer.
     """
     flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}

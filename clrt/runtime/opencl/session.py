@@ -152,7 +152,10 @@ class DeviceSession:
             self.clear_pool()
 
     def clear_pool(self) -> None:
-        """Frees the buffers in the pool without taking a lock."""
+        """Frees the buffers in the pool, as `trim` does, but without waiting for `lock`.
+
+        For `BUDGET`, which calls it from any session's thread.
+        """
         self._idle.clear()
 
     def allocate(self, nbytes: int, account: Ledger | None = None) -> TrackedBuffer:

@@ -61,7 +61,3 @@ def test_lowering_refuses_excess_local_memory() -> None:
     ctx.require(Requires(local_mem_bytes=16384))
     with pytest.raises(UnsupportedError, match="bytes of local memory"):
         ctx.require(Requires(local_mem_bytes=16385))
-
-
-def test_device_caps_round_trip_through_json() -> None:
-    assert DeviceCaps.from_json(MOST.to_json()) == MOST

@@ -84,7 +84,17 @@ class VisibilityReader:
                 raise refusal(f"'{lengths.name}' is not the number of keys", node)
 
     def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
-        """Derives the pattern from the longest row; checks it in steps of several tokens."""
+        """Returns the attention pattern that a mask implements.
+
+        Derives it from the mask row of the last token of the longest text, then checks it against
+        the rows of a few other steps (`STEPS`).
+
+        Args:
+            sink: Whether the mask's last column belongs to an additional key.
+
+        Raises:
+            UnsupportedError: The mask follows no such pattern, depends on data, or is too large.
+        """
         longest = self.longest
         while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MAX_ELEMENTS:
             longest //= 2

@@ -78,7 +78,13 @@ def _bits_of(body: ImportBuilder, index: int) -> int:
 
 
 def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> int:
-    """Returns weights per element of the layer whose weights are input `index`."""
+    """Returns how many weights a stored element of an MoE layer packs: 8 / bits in a byte, else 1.
+
+    Args:
+        body: Builder.
+        index: Input index of the layer's weights.
+        quantised: Whether the op is QMoE, whose weights are packed in uint8.
+    """
     return 8 // _bits_of(body, index) if quantised else 1
 
 
