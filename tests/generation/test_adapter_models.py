@@ -182,7 +182,7 @@ def test_invalid_adapter_tensors_are_refused(
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_adapter_overflowing_float32_is_refused(factor: float, tmp_path: Path) -> None:
+def test_adapter_merge_overflowing_float32_is_refused(factor: float, tmp_path: Path) -> None:
     path = adapter(tmp_path / "adapter", lora_alpha=1e9)
     file = path / "adapter_model.safetensors"
     save_file({k: a * np.float32(1e30) for k, a in load_file(file).items()}, file)

@@ -53,7 +53,7 @@ def test_compiled_onnx_language_model_matches_folder(case: str, tmp_path: Path) 
     assert [a.tokens for a in found] == [a.tokens for a in expected]
 
 
-def test_onnx_decoder_file_alone_compiles_to_plain_graph(tmp_path: Path) -> None:
+def test_compiling_onnx_file_of_decoder_gives_no_language_model(tmp_path: Path) -> None:
     folder = write_onnx(tmp_path / "model", "torch_gpt2")
     target = tmp_path / "model.clrt"
     result = CliRunner().invoke(app, [str(folder / "model.onnx"), "-o", str(target)])

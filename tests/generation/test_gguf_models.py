@@ -260,7 +260,7 @@ def test_gguf_context_beyond_position_table_is_refused(tmp_path: Path) -> None:
             read_language_model(file, context, "float32")
 
 
-def test_gguf_text_prompt_matches_its_tokens(tmp_path: Path) -> None:
+def test_gguf_generation_from_text_equals_that_from_its_tokens(tmp_path: Path) -> None:
     generator = TextGenerator(write_model(tmp_path / "m.gguf"), device=quick_device())
     text = generator.generate("abc", max_new_tokens=6)
     assert text == generator.generate([0, 2, 3, 4], max_new_tokens=6) and text

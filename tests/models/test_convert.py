@@ -430,7 +430,7 @@ def test_int4_calibrates_on_text_and_keeps_cosine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_verify_failure_blames_only_sample_inputs(
+def test_verify_failure_blames_inputs_only_if_clrt_chose_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_given: bool
 ) -> None:
     def refuse(*_: object) -> None:

@@ -180,7 +180,7 @@ def test_concurrent_models_match_single_thread(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_one_arena_memory_limit_serializes_runs(device: DeviceInfo) -> None:
+def test_concurrent_runs_succeed_within_memory_of_one_arena(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(64)
         expected = model.run(feed)["y"]

@@ -90,7 +90,7 @@ def test_ortvalue_on_missing_device_is_refused(place: str) -> None:
         ort.OrtValue.ortvalue_from_numpy(normal(1, 2), "toaster", 0)
 
 
-def test_ortdevice_numbers_match_onnxruntime() -> None:
+def test_ortdevice_ids_and_types_match_onnxruntime() -> None:
     def numbers(runtime: Any) -> Any:
         made = [runtime.OrtDevice.make(n, 0) for n in ("cpu", "cuda", "dml", "gpu", "npu")]
         return [(m.device_id(), m.device_type(), m.device_mem_type()) for m in made]

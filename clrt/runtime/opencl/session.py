@@ -6,6 +6,7 @@ import os
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -105,13 +106,24 @@ class DeviceSession:
         """
         size = max(prod(shape) * dtype.itemsize, 4)
         with self.lock, self.commands:
-            fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
-            pooled = min(fitting, default=None)
-            buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop().buffer
+            buffer = self._pop_pooled(size)
+            if buffer is None:
+                buffer = self.allocate(size)
             idle = self._idle[buffer.nbytes]
         lease = PooledBuffer(buffer)
         lease.back = _LeasedBuffer(lease, idle)
         return DeviceTensor(shape, dtype, self, lease)
+
+    def _pop_pooled(self, nbytes: int) -> TrackedBuffer | None:
+        """Removes and returns the smallest pooled buffer that fits `nbytes`; None if there is none.
+
+        Another thread may run `clear_pool` meanwhile.
+        """
+        fitting = [n for n, idle in list(self._idle.items()) if idle and n // 2 <= nbytes <= n]
+        if fitting:
+            with suppress(IndexError):  # cleared since
+                return self._idle[min(fitting)].pop().buffer
+        return None
 
     def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
         """Creates a tensor with the elements of an array, which must have the dtype already.

@@ -157,7 +157,7 @@ def test_safe_console_escapes_all_renderables() -> None:
     assert _is_clean(text) and text != target.getvalue()
 
 
-def test_table_cells_with_escapes_stay_aligned() -> None:
+def test_table_cells_with_escaped_controls_stay_aligned() -> None:
     target = io.StringIO()
     table = Table()
     table.add_column("a")

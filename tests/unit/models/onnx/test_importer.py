@@ -345,7 +345,7 @@ def test_size_dependent_expansion_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         import_model(model(nodes, domains=["com.acme"]))
 
 
-def test_unsupported_input_dtype_is_named() -> None:
+def test_unsupported_dtype_error_names_input() -> None:
     with pytest.raises(UnsupportedError, match="'x'"):
         inputs = [info("x", [1], TensorProto.COMPLEX64)]
         import_model(model([node("Identity", ["x"], ["y"])], inputs))

@@ -301,7 +301,7 @@ def test_damaged_model_matches_plain_parse(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damaged_small_model_matches_plain_parse(draw: st.DataObject) -> None:
+def test_mapped_parse_of_damaged_small_model_matches_plain_parse(draw: st.DataObject) -> None:
     data = bytearray(FIXTURES[0].read_bytes())
     places = st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255))
     for position, value in draw.draw(st.lists(places, min_size=1, max_size=20)):

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,30 @@ def test_cpu_buffers_share_host_memory(device: DeviceInfo) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+class _ClearedMeanwhile(defaultdict[int, list[Any]]):
+    """A pool that another thread clears after it was listed."""
+
+    def items(self) -> Any:
+        listed = list(super().items())
+        self.clear()
+        return listed
+
+
+@DEVICES
+def test_tensor_is_allocated_if_its_pool_is_cleared_meanwhile(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_for(device)
+    pool = _ClearedMeanwhile(list)
+    monkeypatch.setattr(session, "_idle", pool)
+    first = session.tensor((256,), DType.FLOAT32)
+    nbytes = first.buffer.nbytes
+    del first
+    gc.collect()
+    assert pool[nbytes]
+    assert session.tensor((256,), DType.FLOAT32).buffer.nbytes == nbytes
+
+
 @DEVICES
 def test_fork_runs_plan_or_is_refused_with_hint(device: DeviceInfo, tmp_path: Path) -> None:
     session, x = session_for(device), np.arange(10, dtype=np.float32)
