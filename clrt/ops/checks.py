@@ -12,7 +12,12 @@ from clrt.ops.base import Types
 
 
 def need(inputs: Types, index: int, op: IrOp) -> TensorType:
-    """Returns the type of a required input.
+    """Returns the type of input `index`, which `op` requires.
+
+    Args:
+        inputs: Types of all inputs; None for an omitted one.
+        index: Index of the input.
+        op: Op, named in the message.
 
     Raises:
         ModelError: The input is omitted.
@@ -24,13 +29,18 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
 
 
 def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
-    """Checks that an optional input, of which kernels read the first element, may have only one.
+    """Checks that an optional input has one element, as kernels read only the first.
+
+    An omitted input, an unknown shape, and symbolic dims that may be 1 pass.
 
     Args:
+        inputs: Types of all inputs; None for an omitted one.
+        index: Index of the input to check.
+        op: Op, named in the message.
         what: Name of the input for the message.
 
     Raises:
-        ShapeError: A dim of the input differs from 1.
+        ShapeError: A dim of the input cannot be 1.
     """
     type_ = inputs[index] if index < len(inputs) else None
     if (
@@ -42,7 +52,13 @@ def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
 
 
 def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
-    """Returns whether a tensor may have the shape; None is a wildcard for a dim."""
+    """Returns whether a tensor of type `type_` may have the shape `shape`.
+
+    It may if its rank is unknown, or if the ranks are equal and no dim provably differs.
+
+    Args:
+        shape: Expected dims; None allows any dim.
+    """
     if type_.shape is None:
         return True
     pairs = zip(type_.shape, shape, strict=False)
@@ -52,7 +68,14 @@ def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
 
 
 def known(inputs: Types, index: int, op: IrOp) -> Array | None:
-    """Returns the elements of an optional plan-time input, perhaps symbolic; None if omitted.
+    """Returns the elements of an input that planning needs, such as axes; None if omitted.
+
+    The elements may be symbolic dims.
+
+    Args:
+        inputs: Types of all inputs; None for an omitted one.
+        index: Index of the input.
+        op: Op, named in the message.
 
     Raises:
         UnsupportedError: The input depends on data that is computed when the model runs.
@@ -69,10 +92,12 @@ def known(inputs: Types, index: int, op: IrOp) -> Array | None:
 
 
 def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
-    """Returns the axis counted from the front; a scalar has the axis 0.
+    """Returns `axis`, which may be negative, counted from the front: in 0..rank - 1.
+
+    A scalar (rank 0) has the axis 0.
 
     Raises:
-        ShapeError: The axis is outside the rank.
+        ShapeError: The axis is outside -rank..rank - 1.
     """
     if not -rank <= axis < max(rank, 1):
         raise ShapeError(
@@ -82,10 +107,16 @@ def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
 
 
 def infer_along_axis(inputs: Types, axis: int, op: IrOp) -> list[TensorType]:
-    """Infers the output of an op that works along an axis of input 0 and keeps its shape.
+    """Infers the output type of an op along one axis of input 0: dtype and shape of input 0.
+
+    Args:
+        inputs: Types of all inputs.
+        axis: Axis of input 0; negative axes count from the end.
+        op: Op, named in the message.
 
     Raises:
-        ShapeError: The axis is outside the rank.
+        ModelError: Input 0 is omitted.
+        ShapeError: The axis is outside the rank of input 0.
     """
     x = need(inputs, 0, op)
     if x.shape is not None:
@@ -97,7 +128,7 @@ def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
     """Returns dims as axis sizes; symbolic dims are clamped to at least 0.
 
     Args:
-        trouble: Makes the error message.
+        trouble: Returns the error message.
 
     Raises:
         ShapeError: A dim is a negative number.
@@ -109,10 +140,10 @@ def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
 
 
 def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
-    """Broadcasts shapes by NumPy's rules; returns None if a rank is unknown.
+    """Broadcasts shapes by NumPy's rules; returns None if one of them is None (rank unknown).
 
     Raises:
-        ShapeError: Two dims differ and neither is 1.
+        ShapeError: Two dims provably differ, and neither can be 1.
     """
     if any(s is None for s in shapes):
         return None

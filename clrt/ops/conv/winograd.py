@@ -46,17 +46,20 @@ _SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 @dataclass(frozen=True)
 class WinogradPartition(Thresholds):
-    """Thresholds of the partition of tiles into blocks and work-groups.
+    """Thresholds of the partition of a Winograd convolution's tiles into blocks and work-groups.
+
+    Weights are transformed at load (`block_kib`, `least_tiles`), or, for few tiles, in each run by
+    each block (`few_tiles`, `weights_kib`).
 
     Attributes:
         block_kib: Maximum KiB of the transformed windows and products of a block of tiles, so that
-            they stay in a core's L2 cache.
-        least_tiles: Minimum tiles of a block, if there are enough, since each block rereads the
-            weights.
+            they stay in a core's L2 cache. For weights transformed at load.
+        least_tiles: Lower bound, in tiles, of the maximum block size that `block_kib` gives, since
+            each block rereads the weights. For weights transformed at load.
         groups: Maximum work-groups per core; each reuses its own scratch memory for many blocks.
-        few_tiles: Maximum tiles of a block, if each block transforms the weights itself.
-        weights_kib: Maximum KiB of weights transformed at a time, so that they stay in the L2
-            cache.
+        few_tiles: Maximum tiles of a block. For weights transformed in each run.
+        weights_kib: Maximum KiB of transformed weights at a time, so that they stay in the L2
+            cache. For weights transformed in each run.
     """
 
     block_kib: int
@@ -82,7 +85,7 @@ _NEAR, _FAR = 0.5, 2.0
 
 
 def _transform_of_weights() -> Array:
-    """Returns G `[6, 3]`, which transforms weights w to G w G'.
+    """Returns the matrix G `[6, 3]` that transforms 3 x 3 weights w to G w G' (G' transposed).
 
     Row i has 1, r, r^2 for the interpolation point r, divided by the point's Lagrange denominator.
     """
@@ -94,7 +97,7 @@ def _transform_of_weights() -> Array:
 
 
 def _packed(weights: Value, panels: Panels) -> PackedWeight:
-    """Packs weights `[N, C, 3, 3]` as 36 transformed matrices `[C, N]`, each in panels."""
+    """Transforms weights `[N, C, 3, 3]` to 36 matrices `[C, N]` and packs each in panels."""
 
     def pack(array: Array) -> Array:
         g = _transform_of_weights()
@@ -106,7 +109,11 @@ def _packed(weights: Value, panels: Panels) -> PackedWeight:
 
 
 def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits one launch whose work-items transform, multiply and transform back blocks of tiles."""
+    """Emits one launch, whose work-items each compute blocks of tiles; none if x or y is empty.
+
+    A work-item transforms the windows of a block, multiplies them by the transformed weights, and
+    transforms the products back.
+    """
     product, x, w, y = product_of(node), node.arg(0), node.arg(1), node.output
     if product.is_empty:
         return []
@@ -156,12 +163,14 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
 def _rows_of_many(
     rows: int, height: int, across: int, units: int, shares: WinogradPartition
 ) -> int:
-    """Returns the rows of a block if weights are transformed at load; a row is `height` tiles.
+    """Returns the size of a block, in rows of `height` tiles, if weights are transformed at load.
 
     Args:
-        rows: Rows of all tiles.
+        rows: Number of rows of `height` tiles in all.
+        height: Tiles per row, the tunable T_MR.
         across: Elements of a tile's windows and products, for one of the 36 transformed elements.
-        units: Cores.
+        units: Number of cores.
+        shares: Thresholds of the partition.
     """
     max_rows = max(
         (shares.block_kib << 10) // (4 * _PLANES * across * height),
@@ -171,13 +180,22 @@ def _rows_of_many(
 
 
 def _rows_of_few(rows: int, height: int, units: int, shares: WinogradPartition) -> int:
-    """Returns the rows of a block if each block transforms the weights: for the fewest blocks."""
+    """Returns the size of a block, in rows of `height` tiles, if each block transforms the weights.
+
+    It gives the minimum number of blocks, rounded up to a multiple of the cores if there are more.
+
+    Args:
+        rows: Number of rows of `height` tiles in all.
+        height: Tiles per row, the tunable T_MR.
+        units: Number of cores.
+        shares: Thresholds of the partition.
+    """
     blocks = ceil_div(rows, ceil_div(shares.few_tiles, height))
     return ceil_div(rows, blocks if blocks < units else round_up(blocks, units))
 
 
 def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why Winograd does not apply to a convolution, or does not pay off."""
+    """Returns why Winograd does not apply to a convolution or is slower; None to use it."""
     op, w = node.op, node.arg(1)
     assert isinstance(op, FusedConv)
     window = op.window(w.shape)
@@ -207,9 +225,10 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
-    """Returns whether weights stay untransformed in memory and are transformed in each run.
+    """Returns whether each run transforms the weights of a convolution, not the model's load.
 
-    That is so if it saves much memory traffic, and tiles or output channels suffice for all cores.
+    That is so if there are fewer than `_FEW_TILES` tiles, the transformed weights have at least
+    `_MUCH_BYTES` bytes, and the tiles and output channels suffice for all cores.
     """
     (tiles, _), (maps, channels) = _tile_counts(node), node.arg(1).dims[:2]
     shares = ceil_div(tiles, _SHARE_OF_TILES) * ceil_div(maps, _SHARE_OF_MAPS)
@@ -218,9 +237,10 @@ def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
 
 
 def _tile_counts(node: Node) -> tuple[int, int]:
-    """Returns the tiles and positions of all images, estimated from the model's static sizes.
+    """Returns the numbers of tiles and of positions in the output images of a convolution.
 
-    Sizes of a call are ignored, so that all calls use the same kernel.
+    Sizes that the model does not fix are estimated: `_USUAL_SIDE` per axis, one image. Sizes of a
+    call are ignored, so that all calls use the same kernel.
     """
     images, *sides = symbolic_shape(node.output)[:3]
     known = [d if isinstance(d, int) else _USUAL_SIDE for d in sides]

@@ -34,7 +34,7 @@ SOURCE = "norm/channel_normalization.cl"
 
 
 def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why no kernel applies: unsupported dtypes."""
+    """Returns why no kernel supports the dtypes of a channel normalization; None if one does."""
     if reason := reject_in_float32(node, caps):
         return reason
     stats = {node.arg(i).dtype for i in range(1, len(node.inputs))}
@@ -44,7 +44,10 @@ def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why the vector kernels do not apply."""
+    """Returns why the CPU vector kernels of channel normalizations do not apply; None if they do.
+
+    They need float32 and more than one element per channel.
+    """
     if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
         return "for statistics of float32"
     small = len(node.arg(0).dims) < 3
@@ -59,14 +62,24 @@ def launch_rows(
     ctx: Lowering,
     **defines: int,
 ) -> list[Launch]:
-    """Emits a vector kernel over `rows` channels, or groups of channels, of all images."""
+    """Returns a launch of a CPU vector kernel of channel_normalization.cl over rows.
+
+    A row is a channel, or a group of channels, of one image. Each work-group computes several.
+
+    Args:
+        kernel: Kernel, with its tunables.
+        rows: Number of rows.
+        args: Kernel arguments except `rows`, the number of rows per work-group.
+        flops: Floating-point operations of the launch.
+        defines: Macros besides the tunables.
+    """
     chunk = chunks_per_group(rows, _ROWS, ctx.caps)
     spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
     return [launch(spec, (ceil_div(rows, chunk),), (1,), flops, rows=chunk, **args)]
 
 
 def type_defines(node: Node) -> dict[str, Define]:
-    """Returns the macros for the dtype of x and y, and for that of scale, bias and statistics."""
+    """Returns the kernel macros of two dtypes: of x and y, and of scale, bias and statistics."""
     x, scale = node.arg(0).dtype, node.arg(1).dtype
     return {
         "DATA_T": x.cl,
@@ -77,7 +90,7 @@ def type_defines(node: Node) -> dict[str, Define]:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Returns the numbers of images, channels, and elements per channel."""
+    """Returns the numbers of images, channels, and elements per channel and image of input 0."""
     dims = node.arg(0).dims
     return dims[0], dims[1] if len(dims) > 1 else 1, prod(dims[2:])
 
@@ -112,6 +125,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @dataclass(frozen=True)
 class BatchNormalization(Op):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel (axis 1).
+
+    Inputs: x, scale, bias, mean, variance; all but x have one element per channel.
 
     Source: ONNX BatchNormalization, opset 7 to 15, in inference mode.
     """
@@ -152,7 +167,12 @@ class BatchNormalization(Op):
 
 
 def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
-    """Checks that a scale, bias or statistic has one element per channel.
+    """Checks that a scale, bias or statistic has one element per channel of x (axis 1).
+
+    Args:
+        op: Op, named in the message.
+        x: Type of the images.
+        stat: Type of the scale, bias or statistic.
 
     Raises:
         ShapeError: Its rank is not 1, or its size differs from the number of channels.

@@ -55,12 +55,21 @@ class Normalization(Op):
     supported_storages = WIDENED_STORAGES
 
     def row(self, shape: Shape) -> Shape:
-        """Returns the normalized axes of a shape of x."""
+        """Returns the sizes of the normalized axes, the last dims of x from `axis` on.
+
+        Args:
+            shape: Shape of x.
+        """
         return shape[normalize_axis(self.axis, len(shape), self) :]
 
 
 def is_row(shape: Shape, row: Shape) -> bool:
-    """Returns whether a tensor has the shape of the normalized axes, up to leading 1s."""
+    """Returns whether a scale or bias has one element per element of a normalized row.
+
+    Args:
+        shape: Shape of the scale or bias; leading 1s are ignored.
+        row: Sizes of the normalized axes.
+    """
     rank = max(len(shape), len(row))
     left, right = ((*(1,) * (rank - len(s)), *s) for s in (shape, row))
     return left == right

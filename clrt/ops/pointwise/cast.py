@@ -64,7 +64,7 @@ class Cast(Pointwise):
         to: Dtype of the result.
         saturate: For 8-bit floats: values that are too large become the largest number instead of
             infinity or NaN.
-        round_mode: Rounding to powers of two (float8e8m0).
+        round_mode: Rounding to float8e8m0 (powers of two): "up", "down" or "nearest".
 
     Source: ONNX Cast, opset 6 to 25.
     """
@@ -144,11 +144,15 @@ class Cast(Pointwise):
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
-    """Rounds numbers to powers of two, float8e8m0: the exponents of float32 numbers.
+    """Rounds the magnitudes of numbers to powers of two in float8e8m0, the exponents of float32.
+
+    Infinity and NaN give NaN.
 
     Args:
-        mode: "nearest", "up" or "down".
-        saturate: Rounding up stops at the largest number instead of giving NaN.
+        x: Numbers, whose signs are ignored.
+        mode: "nearest" (ties away from 0), "up" or "down".
+        saturate: Whether magnitudes above 2^127, the maximum, stay 2^127 if rounded up, instead of
+            becoming NaN.
     """
     bits = x.astype(np.float32).view(np.uint32)
     exponent = (bits >> 23) & 0xFF
@@ -167,7 +171,7 @@ _MAX_NUMBER_CHARS = 32
 
 
 def _texts(x: Array) -> Array:
-    """Formats numbers as strings, integers without a decimal point.
+    """Formats numbers as strings; integral ones have no decimal point.
 
     Floats have 8 significant digits, as in ONNX Runtime; float64 has as many as make the string
     convert back exactly.

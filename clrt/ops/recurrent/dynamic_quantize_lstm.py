@@ -29,7 +29,12 @@ _BYTES = (DType.INT8, DType.UINT8)
 
 
 def _rounded(x: Array, of: Array) -> Array:
-    """Rounds x to the 8-bit quantization of the range of `of`; returns float64."""
+    """Quantizes x to 8 bits and dequantizes it, both in NumPy; returns float64.
+
+    Args:
+        x: Numbers to round.
+        of: Numbers whose range, widened to include 0, gives scale and zero point.
+    """
     levels, scale, zero = dynamic_levels(x.astype(np.float32), of.astype(np.float32))
     return (levels.astype(np.float64) - float(zero)) * float(scale)
 

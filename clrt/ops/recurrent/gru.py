@@ -40,7 +40,15 @@ class _ResetLaunches(RecurrentLaunches):
         ]
 
     def _part(self, first: int, gates: int) -> tuple[Scratch, Launch]:
-        """Copies `gates` gates of R, from gate `first` on, to scratch memory; returns both."""
+        """Copies the weights R of some gates to scratch memory.
+
+        Args:
+            first: Index of the first gate (0: z, 1: r, 2: h).
+            gates: Number of gates.
+
+        Returns:
+            The scratch memory `[D, gates * H, H]`, and the launch that copies.
+        """
         r, square = self.node.arg(2), self.hidden * self.hidden
         part = self.ctx.scratch(self.directions * gates * square, self.dtype)
         shape = (self.directions, gates * square)

@@ -37,7 +37,7 @@ BETA = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 
 
 def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
-    """Returns the elementwise program alpha x + beta."""
+    """Returns the elementwise program alpha x + beta of one operand x of `dtype`."""
     return (
         ElementwiseStep(Literal(alpha, dtype), ()),
         ElementwiseStep(Literal(beta, dtype), ()),
@@ -90,7 +90,7 @@ class Cell:
         r: Recurrent weights R, [G, H, H].
         bias: Biases of W and of R, [2, G, H].
         peephole: Peephole weights P, [3, H].
-        act: Activation functions, which clip their operand if the op does.
+        act: Activation functions of NumPy arrays; they clip their operand as `Recurrent.clip` says.
     """
 
     r: Array
@@ -116,13 +116,14 @@ class Recurrent(Op):
         activations: Names of the activations of each direction, case-insensitive; () for
             `defaults`.
         clip: Operands of activations are clipped to -clip..clip; 0 to disable.
+        hidden_size: Hidden size H in the model file; the shape of R decides.
         layout: 1 if the batch axis comes first.
 
     Class attributes:
         gates: Number of gates, G.
         states: Number of state tensors carried from step to step.
         defaults: Default activations of one direction.
-        unclipped: Index of the activation whose operand is not clipped; None if all are.
+        unclipped: Index of the activation whose operand is not clipped; None if all are clipped.
         entry: Entry point and file name of the kernel of a step.
         hidden_axis: Axis of R whose size is H.
 
@@ -159,7 +160,13 @@ class Recurrent(Op):
         return 2 if self.direction == "bidirectional" else 1
 
     def functions(self, dtype: DType) -> list[list[Steps]]:
-        """Returns the activations of each direction as elementwise programs.
+        """Returns the activations of each direction as elementwise programs of one operand.
+
+        Args:
+            dtype: Dtype in which the activations are computed.
+
+        Returns:
+            A list per direction with a program per activation.
 
         Raises:
             ModelError: The number of activations is wrong, or ONNX does not have one of them.
@@ -200,7 +207,7 @@ class Recurrent(Op):
         return [TensorType(x.dtype, y), *[TensorType(x.dtype, state)] * self.states]
 
     def weight_shapes(self, depth: Dim, hidden: Dim) -> list[tuple[Dim, ...]]:
-        """Returns the shapes of W and R for I = `depth` and H = `hidden`."""
+        """Returns the shapes of W and R for input size I = `depth` and hidden size H = `hidden`."""
         wide = self.gates * hidden
         return [(self.directions, wide, depth), (self.directions, wide, hidden)]
 
@@ -212,12 +219,16 @@ class Recurrent(Op):
             raise ShapeError(f"{self.name}: input {index} is {type_}; expected [{text}].")
 
     def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
-        """Computes the states after a time step by NumPy.
+        """Computes the states after a time step of one direction by NumPy.
 
         Args:
             x: X W^T of the time step, [B, G, H].
-            states: States before the step, each [B, H]; 0 for sequences that ended before the
-                previous step.
+            states: States before the step, each [B, H]: h and, for LSTM, c. They are 0 for
+                sequences that ended before the previous step.
+            cell: Weights and activations of the direction.
+
+        Returns:
+            States after the step, in the order and shape of `states`.
         """
         raise NotImplementedError(self.name)
 
@@ -265,7 +276,7 @@ class Recurrent(Op):
         return self.direction == "reverse" or direction == 1
 
     def clips(self, index: int) -> bool:
-        """Returns whether the operand of an activation is clipped."""
+        """Returns whether the operand of the activation with that index is clipped."""
         return self.clip > 0 and index != self.unclipped
 
     def _callable(self, index: int, steps: Steps) -> Function:
@@ -286,5 +297,5 @@ class Recurrent(Op):
         return None
 
     def features(self) -> dict[str, int]:
-        """Returns the macros specific to the op."""
+        """Returns the kernel macros that only this op has, by name; {} by default."""
         return {}

@@ -58,7 +58,7 @@ class RecurrentLaunches:
             self.state_strides = (self.batch * self.hidden, self.hidden)
 
     def launches(self) -> list[Launch]:
-        """Emits all launches of the node."""
+        """Returns all launches of the node; [] if it has no states (D, B or H is 0)."""
         op, node = self.op, self.node
         if not self.state_elems:
             return []
@@ -81,7 +81,11 @@ class RecurrentLaunches:
         return launches
 
     def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
-        """Returns the products of all inputs and W, `[D, T B, G H]`, and their launches."""
+        """Multiplies X of all time steps by W.
+
+        Returns:
+            Scratch memory of the products, `[D, T B, G H]`, and the launches that write it.
+        """
         x, w = self.node.arg(0), self.node.arg(1)
         depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
         gx = self.gate_scratch(self.directions * rows * wide)
@@ -93,9 +97,12 @@ class RecurrentLaunches:
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
         """Returns the launches that run once, and a function that emits those of a time step.
 
+        The function takes the index of the time step, in 0..T - 1.
+
         Args:
-            gx: Products of the inputs and W.
-            states: State tensors.
+            gx: Products of X and W of all time steps, `[D, T B, G H]`.
+            states: State tensors, which each step overwrites: the hidden state and, for LSTM, the
+                cell state.
         """
         gh = self.gate_scratch(self.state_elems * self.op.gates)
         setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
@@ -103,16 +110,23 @@ class RecurrentLaunches:
         return setup, lambda s: [*product, self.kernel(self.op.entry, s, gx, **tensors)]
 
     def gate_scratch(self, elems: int) -> Scratch:
-        """Allocates scratch memory of the gates' dtype."""
+        """Allocates scratch memory of `elems` elements of the dtype `gate_dtype`."""
         return self.ctx.scratch(elems, self.gate_dtype)
 
     def recur(
         self, y: Scratch, state: Buffer, r: Buffer, gates: int
     ) -> tuple[list[Launch], list[Launch]]:
-        """Emits y `[D, B, gates * H]` = states R^T.
+        """Emits the product y = state R^T of a time step.
+
+        Args:
+            y: Output, `[D, B, gates * H]`.
+            state: State tensor, read with the strides `state_strides`.
+            r: Recurrent weights, `[D, gates * H, H]`.
+            gates: Number of gates.
 
         Returns:
-            The launches that do not depend on the states and run once, and those of each step.
+            The launches that run once because they do not depend on the state (such as packing R),
+            and those of each step.
         """
         view = MatrixOperand(BufferArg(state), (*self.state_strides, 1))
         launches = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
@@ -136,7 +150,12 @@ class RecurrentLaunches:
         return self._emit(product, self.ctx)
 
     def weight_steps(self, n: int, k: int) -> tuple[int, int]:
-        """Returns the strides of the weights along k and along n, in elements."""
+        """Returns the strides of W or R along k and along n, in elements.
+
+        Args:
+            n: Gates times hidden size, G H.
+            k: Columns of the weights: I for W, H for R.
+        """
         return 1, k
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
@@ -154,7 +173,15 @@ class RecurrentLaunches:
         return copy
 
     def kernel(self, entry: str, step: int, gx: Scratch, **tensors: Buffer) -> Launch:
-        """Returns the launch of a time step's gate kernel, over (H, B, D)."""
+        """Returns the launch of the gate kernel of one time step, with the grid (H, B, D).
+
+        Args:
+            entry: Entry point of the kernel.
+            step: Index of the time step, in 0..T - 1.
+            gx: Products of the inputs and W of all time steps, `[D, T B, G H]`.
+            tensors: Kernel arguments of the states and of products with R, such as `hidden`,
+                `cell` and `gh`.
+        """
         op, node, y = self.op, self.node, self.node.output
         lens = node.input(4)
         optionals = optional(bias=node.input(3), lens=lens, peephole=node.input(7))
@@ -185,7 +212,7 @@ class RecurrentLaunches:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes and strides, by the names of kernel arguments."""
+        """Kernel arguments of sizes and strides (in elements), by name."""
         op = self.op
         first, second, third, _ = contiguous_strides(self.node.output.dims)
         y_steps = (second, third, first) if op.layout else (first, second, third)
@@ -196,7 +223,7 @@ class RecurrentLaunches:
         return {"reverse": reverse, "T": self.time, "B": self.batch, "H": self.hidden, **steps}
 
     def functions(self) -> Code:
-        """Returns OpenCL C functions act_0, act_1, … of (direction, x) for the activations.
+        """Returns OpenCL C functions act_0, act_1, … of (direction, x), one per activation.
 
         Raises:
             UnsupportedError: Kernels do not support an activation.
@@ -226,11 +253,11 @@ def variants(
     walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], RecurrentLaunches],
     typed: bool = True,
 ) -> tuple[Variant, ...]:
-    """Returns a variant per GEMM kernel.
+    """Returns the variants of a recurrent op, one per GEMM kernel.
 
     Args:
-        walk: Creates the launches of a node for a GEMM kernel.
-        typed: As in `gemm_variants.variants`.
+        walk: Creates the launches of a node from (node, ctx, emit function of a GEMM kernel).
+        typed: Whether the variants include dtypes that are not computed in float32.
     """
     return gemm_variants.variants(
         lambda emit: lambda node, ctx: walk(node, ctx, emit).launches(), typed=typed

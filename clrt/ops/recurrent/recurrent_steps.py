@@ -43,15 +43,15 @@ _SETS = {4: 2, 3: 2, 1: 8}
 
 @dataclass(frozen=True)
 class RecurrentPartition(Thresholds):
-    """Thresholds of the partition of time steps into work-groups and launches.
+    """Thresholds of the partition of a recurrent op's time steps into work-groups and launches.
 
     Attributes:
-        part_kflop: Minimum 1000s of floating-point operations of a core's part of a step, if
-            several cores share it.
+        part_kflop: Minimum thousands of floating-point operations per core and time step, if
+            several cores share the work of a step.
         launch_mflop: Approximate maximum of millions of floating-point operations per launch, since
             a run can be cancelled only between launches.
-        inner_steps: Maximum number of time steps for which the kernel multiplies the inputs by W;
-            beyond, one GEMM for all steps does.
+        inner_steps: Maximum number of time steps T for which the kernel itself multiplies X by W;
+            for a larger T one GEMM multiplies X of all steps by W first.
     """
 
     part_kflop: int
@@ -62,14 +62,14 @@ class RecurrentPartition(Thresholds):
 
 
 class _Sharing(NamedTuple):
-    """Partition of a time step among work-items.
+    """Partition of a time step of a recurrent op among work-items.
 
     Attributes:
         flops: Floating-point operations of a step.
-        height: Sequences per stripe.
+        height: Sequences per stripe, a multiple of T_MR.
         teams: Number of stripes of all directions, each computed by a team of work-items.
-        span: Blocks of states (of T_VW) per part.
-        parts: Number of parts of a stripe, one per work-item of the team.
+        span: Blocks of T_VW states that a work-item of a team computes.
+        parts: Number of work-items of a team, which divide the hidden states of a stripe.
     """
 
     flops: int
@@ -83,9 +83,9 @@ class StepLaunches(RecurrentLaunches):
     """Emits the launches of a recurrent node by the kernel recurrent_steps.
 
     Attributes:
-        shares: Thresholds of the partition.
+        shares: Thresholds of the partition into work-groups and launches.
         tunables: Tunables of the kernel.
-        depth: Columns of X, if the kernel multiplies them by W; 0 if a GEMM does.
+        depth: Columns I of X if the kernel multiplies X by W; 0 if a GEMM does.
     """
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
@@ -97,7 +97,7 @@ class StepLaunches(RecurrentLaunches):
 
     @cached_property
     def sharing(self) -> _Sharing:
-        """Partition of a step; meaningless if there is nothing to compute."""
+        """Partition of a time step among work-items; meaningless if B, H or D is 0."""
         cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
         wide = self.op.gates * self.hidden
         flops = 2 * self.directions * self.batch * wide * (self.hidden + self.depth)
@@ -111,11 +111,11 @@ class StepLaunches(RecurrentLaunches):
 
     @property
     def is_team(self) -> bool:
-        """Whether work-items of a team exchange states between steps; a single step needs none."""
+        """Whether a team has several work-items and several steps, between which they exchange."""
         return self.sharing.parts > 1 and self.time > 1
 
     def launches(self) -> list[Launch]:
-        """Emits all launches of the node."""
+        """Returns all launches of the node; without states or steps, those of the base class."""
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:
             return super().launches()
@@ -148,9 +148,12 @@ class StepLaunches(RecurrentLaunches):
         )
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
-        """Returns the launches and arguments that provide X W^T to the kernel.
+        """Prepares the product X W^T for the kernel recurrent_steps.
 
-        Either a GEMM computes the products, or W is packed and the kernel computes them.
+        If `depth` is 0, a GEMM computes the product; else the kernel does, and W is packed for it.
+
+        Returns:
+            The GEMM's or the packing launches, and the kernel arguments gx, x and w.
         """
         x, w = self.node.arg(0), self.node.arg(1)
         if self.depth:
@@ -162,13 +165,15 @@ class StepLaunches(RecurrentLaunches):
     def _packed(
         self, spec: KernelSpec, weights: Value, depth: int
     ) -> tuple[list[Launch], BufferArg]:
-        """Packs weights for the kernel: constants at load, others by a launch.
+        """Packs W or R for the kernel: a constant when the model is loaded, else by a launch.
 
         Args:
-            depth: Columns K of the weights `[D, G H, K]`.
+            spec: Kernel recurrent_steps, whose source and macros the packing kernel shares.
+            weights: W or R, `[D, G H, K]`.
+            depth: Columns K of the weights.
 
         Returns:
-            The launches that pack, and the packed weights.
+            The packing launches ([] for a constant), and the packed weights.
         """
         lanes, gates = self.tunables["T_VW"], self.op.gates
         wide = round_up(self.hidden, lanes)
@@ -185,7 +190,7 @@ class StepLaunches(RecurrentLaunches):
         return [launch(kernel, (groups,), (1,), y=target, x=weights, **sizes)], target
 
     def _states(self) -> dict[str, Any]:
-        """Returns the arguments of the outputs, the states and the optional inputs."""
+        """Returns the kernel arguments of the outputs, the states and the optional inputs."""
         node, states = self.node, {}
         for index, name in enumerate(("hidden", "cell")[: self.op.states], start=1):
             output = node.outputs[index] if index < len(node.outputs) else None
@@ -194,15 +199,21 @@ class StepLaunches(RecurrentLaunches):
         return {"y": node.output, **states, **optional(**inputs)}
 
     def _others(self) -> dict[str, Any]:
-        """Returns further kernel arguments."""
+        """Returns kernel arguments that only a subclass needs, by name; {} by default."""
         return {}
 
     def _gate_elems(self, steps: int) -> int:
-        """Returns the elements of X W^T that a number of steps reads."""
+        """Returns the number of elements of X W^T that `steps` time steps read."""
         return steps * self.state_elems * self.op.gates
 
     def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
-        """Emits the launches of the time steps, of at most about `launch_mflop` each."""
+        """Emits the launches of kernel `spec` for all time steps, several steps per launch.
+
+        A launch has at most about `launch_mflop` million floating-point operations, or one step.
+
+        Args:
+            tensors: Kernel arguments that all launches share.
+        """
         shared = self.sharing
         steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)
         sizes = {"depth": self.depth, "height": shared.height, "span": shared.span}
@@ -229,9 +240,12 @@ _OPTIONAL = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
 
 
 def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
-    """Packs weights `[D, gates * H, K]` as `[D, blocks, K, gates, lanes]`, zero-padded behind H.
+    """Packs weights `[D, gates * H, K]` as `[D, ceil(H / lanes), K, gates, lanes]`.
+
+    The last block of states is zero-padded to `lanes` states.
 
     Args:
+        gates: Number of gates.
         lanes: States per block.
     """
     directions, wide, depth = weights.shape

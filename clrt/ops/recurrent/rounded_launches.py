@@ -46,17 +46,21 @@ _ROW_BYTES = 12
 
 
 def rows_together(batch: int, hidden: int) -> int:
-    """Returns the number of sequences whose states of a step are rounded by a common range.
+    """Returns the number of sequences whose states are rounded to 8 bits by one common range.
 
-    It is that of ONNX Runtime with as many threads as sequences, which multiplies a few large
-    sequences at once.
+    That is all sequences if `batch` <= 4 and `hidden` > 256, else 1, as in ONNX Runtime with as
+    many threads as sequences.
+
+    Args:
+        batch: Number of sequences.
+        hidden: Hidden size.
     """
     return batch if batch <= 4 and hidden > 256 else 1
 
 
 @dataclass(frozen=True)
 class GateBytes(Int8Weights):
-    """Constant 8-bit weights `[D, K, 4 H]`, packed in panels of the gates of `_LANES` states.
+    """Constant 8-bit LSTM weights `[D, K, 4 H]` in panels; each has the 4 gates of 8 states.
 
     Attributes:
         zeros: Zero points, `[D]` or `[D, 4 H]`.
@@ -71,7 +75,7 @@ class GateBytes(Int8Weights):
 
     @classmethod
     def of(cls, node: Node, index: int) -> GateBytes:
-        """Creates the weights from input `index` of a node: 1 for W, 2 for R."""
+        """Creates the packed weights of a DynamicQuantizeLSTM node from input 1 (W) or 2 (R)."""
         value, (scales, zeros) = node.arg(index), _parameters(node, index)
         directions, depth, wide = value.dims
         hidden = wide // _GATES
@@ -91,7 +95,10 @@ class GateBytes(Int8Weights):
         return self._by_panel(wide)[:, 0]
 
     def _by_panel(self, array: Array) -> Array:
-        """Reorders columns of `[D, K, 4 H]` as in the panels: `[N, K]`, zero-padded behind H."""
+        """Reorders weights `[D, K, 4 H]` to `[N, K]`, whose rows are the columns of the panels.
+
+        States are zero-padded to a multiple of `_LANES`, so that N is at least 4 D H.
+        """
         directions, depth, _ = array.shape
         blocks = ceil_div(self.hidden, _LANES)
         padded = np.zeros((directions, depth, _GATES, blocks * _LANES), array.dtype)
@@ -106,12 +113,12 @@ class GateBytes(Int8Weights):
 
 
 def _parameters(node: Node, index: int) -> tuple[Value, Value]:
-    """Returns the scales and zero points of the weights in input `index`: 1 for W, 2 for R."""
+    """Returns the scales and the zero points of the weights in input 1 (W) or 2 (R) of a node."""
     return node.arg(6 + 2 * index), node.arg(7 + 2 * index)
 
 
 class Int8StepLaunches(StepLaunches):
-    """Emits the launches by the kernel recurrent_steps with 8-bit weights."""
+    """Emits the launches of DynamicQuantizeLSTM by the kernel recurrent_steps (8-bit weights)."""
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
         super().__init__(node, ctx)
@@ -159,7 +166,11 @@ class Int8StepLaunches(StepLaunches):
 
 
 class RoundedLaunches(RecurrentLaunches):
-    """Emits float GEMMs of rounded operands and one gate kernel per time step."""
+    """Emits the launches of DynamicQuantizeLSTM with float GEMMs.
+
+    Each time step rounds the states to 8 bits, multiplies them by dequantized weights, and runs a
+    gate kernel.
+    """
 
     def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
         x, lens = self.node.arg(0), self.node.input(4)
@@ -203,14 +214,16 @@ class RoundedLaunches(RecurrentLaunches):
         lens: Value | None,
         sizes: Mapping[str, int],
     ) -> Launch:
-        """Returns the launch that rounds elements to 8 bits, `n` per work-group by their range.
+        """Returns the launch that rounds float elements to multiples of an 8-bit scale.
+
+        Each work-group rounds `n` elements by their range.
 
         Args:
             groups: Number of work-groups.
             inputs: Macro S_INPUTS: 1 for X, 0 for states.
-            args: Kernel arguments y, x and n.
+            args: Kernel arguments: output y, input x, and n, the elements per work-group.
             lens: Lengths of the sequences; None if all have T steps.
-            sizes: Further arguments if there are lengths.
+            sizes: Kernel arguments `width` and `step`; ignored if `lens` is None.
         """
         items = 1
         while 2 * items <= min(_ITEMS, self.ctx.caps.max_work_group_size):
@@ -229,7 +242,7 @@ class RoundedLaunches(RecurrentLaunches):
         return launch(spec, (groups * items,), (items,), **args, **lens_args)
 
     def _floats(self, index: int) -> PackedWeight:
-        """Returns the weights in input `index`, dequantized to float32 at load."""
+        """Returns the weights in input 1 (W) or 2 (R), dequantized to float32 at load."""
         weights, (scales, zeros) = self.node.arg(index), _parameters(self.node, index)
         assert scales.numbers is not None and zeros.numbers is not None
         pack = partial(dequantized, scales=scales.numbers, zeros=zeros.numbers)
@@ -239,7 +252,13 @@ class RoundedLaunches(RecurrentLaunches):
 
 
 def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
-    """Dequantizes weights `[D, K, 4 H]` to float32; scales and zero points `[D]` or `[D, 4 H]`."""
+    """Returns `(weights - zeros) * scales` as float32.
+
+    Args:
+        weights: 8-bit integers `[D, K, 4 H]`.
+        scales: `[D]` or `[D, 4 H]`.
+        zeros: Zero points in the shape of `scales`.
+    """
     shape = (weights.shape[0], 1, -1)
     centred = weights.astype(np.float32) - zeros.reshape(shape).astype(np.float32)
     return np.asarray(centred * scales.reshape(shape), np.float32)
