@@ -27,13 +27,14 @@ _SCORE_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class RawDetections:
-    """Detected objects before thresholding.
+    """Objects that a detection head found, before any threshold on the score.
 
     Attributes:
-        boxes: float `[n, 4]`: x1, y1, x2, y2.
+        boxes: float `[n, 4]`: left, top, right, bottom.
         classes: Class indices, int `[n]`.
         scores: float `[n]`.
-        relative: Whether boxes are fractions of the input's size instead of pixels.
+        relative: Whether boxes are fractions of the image's size within the input, without borders;
+            if not, they are input pixels.
     """
 
     boxes: Array
@@ -47,13 +48,20 @@ class QueryHead:
     """Head of DETR-like models: `logits` `[queries, classes]` and `pred_boxes` `[queries, 4]`.
 
     Attributes:
-        pairs: Scoring, a value of `_BY_PROCESSOR`.
+        pairs: `_SOFTMAX` for softmax scores whose last class means no object. Any other number is
+            for
+            sigmoid scores: the maximum number of (query, class) pairs; 0 for the number of queries.
     """
 
     pairs: int
 
     def things(self, logits: Array, boxes: Array) -> RawDetections:
-        """Returns the best class of each query, or the best pairs of query and class."""
+        """Decodes the outputs of one image: the best class of each query, or the best pairs.
+
+        Args:
+            logits: `[queries, classes]`.
+            boxes: Center and size as fractions of the image's size, `[queries, 4]`.
+        """
         logits = logits.astype(np.float64)
         if self.pairs == _SOFTMAX:
             powers = np.exp(logits - logits.max(-1, keepdims=True))
@@ -73,9 +81,9 @@ def query_head(
     """Returns the head of a model with outputs `logits` and `pred_boxes`.
 
     Args:
-        processor: Prefix of its image processor's class, such as "Detr"; "" if unknown.
-        model_type: `model_type` of its config.json; "" if unknown.
-        classes: Size of the last axis of `logits`; a symbol or None if not fixed.
+        processor: Prefix of the model's image processor class, such as "Detr"; "" if unknown.
+        model_type: `model_type` in the model's config.json; "" if unknown.
+        classes: Size of the last axis of `logits`; not an int if it is dynamic.
         labels: Class names by index.
 
     Raises:
@@ -106,8 +114,8 @@ class BoxHead:
     Attributes:
         output: Name of the output.
         classes: Number of classes; None if unknown.
-        extra: Further numbers per box: mask coefficients or keypoints.
-        export: Metadata of the file; None if it has none of Ultralytics.
+        extra: Number of mask coefficients or keypoint values per box, which are ignored.
+        export: Ultralytics' metadata in the model file; None if it has none.
     """
 
     output: str
@@ -122,11 +130,15 @@ class BoxHead:
             output: Output of one image, two axes.
 
         Returns:
-            Objects, if the head has already suppressed overlaps. Else candidate boxes as center and
-            size, `[n, 4]`, and scores `[classes, n]`.
+            `RawDetections` if overlapping boxes are suppressed already, or for an RT-DETR head.
+                Else
+            candidate boxes as center and size in input pixels, float32 `[n, 4]`, and scores,
+                float32
+            `[classes, n]`.
 
         Raises:
-            UnsupportedError: The shape or the numbers fit no supported head.
+            UnsupportedError: The shape matches no supported head, or a score or class is out of
+                range.
         """
         rows = output.astype(np.float32)
         relative = self.export is not None and self.export.is_rtdetr
@@ -151,14 +163,17 @@ class BoxHead:
         return np.ascontiguousarray(rows[:4].T), self._checked(scores)
 
     def _is_suppressed(self, shape: tuple[int, ...], wide: int | None, relative: bool) -> bool:
-        """Whether the output is `[boxes, 6 + extra]` after suppression: box, score and class.
+        """Returns whether the output is `[boxes, 6 + extra]`: corners, score, class, extra values.
+
+        This is the form of heads that suppress overlapping boxes themselves.
 
         Args:
+            shape: Shape of the output of one image.
             wide: Numbers per anchor of a head without suppression; None if unknown.
             relative: Whether the head is RT-DETR's.
 
         Raises:
-            UnsupportedError: The metadata promise that form, and the shape is another.
+            UnsupportedError: The metadata say that boxes are suppressed, but the shape differs.
         """
         recorded = None if self.export is None else self.export.suppressed
         fits = shape[1] == 6 + self.extra
@@ -169,7 +184,10 @@ class BoxHead:
         return fits and not (recorded is False and shape[0] == wide)
 
     def _has_objectness(self, shape: tuple[int, ...]) -> bool:
-        """Whether the output is `[boxes, 5 + classes + extra]`, as by YOLOv5's own exporter."""
+        """Returns whether the output is `[boxes, 5 + classes + extra]`, with an objectness score.
+
+        Only YOLOv5's own exporter writes this form.
+        """
         is_yolov5 = self.export is not None and self.export.task == ""
         return is_yolov5 and self.classes is not None and shape[1] == 5 + self.classes + self.extra
 
@@ -214,12 +232,13 @@ class BoxHead:
 def box_head(
     output: str, protos: object, export: Export | None, labels: Mapping[int, str]
 ) -> BoxHead:
-    """Returns the head of a model with one output of boxes.
+    """Returns the head of a YOLO-like model: one output with a box and scores per anchor.
 
     Args:
         output: Name of the output.
-        protos: Number of channels of an output with mask prototypes; None without one.
-        export: Metadata of the file; None if it has none of Ultralytics.
+        protos: Number of channels of the output with mask prototypes, which is the number of mask
+            coefficients per box; not an int if there is no such output.
+        export: Ultralytics' metadata in the model file; None if it has none.
         labels: Class names by index.
 
     Raises:
@@ -241,14 +260,15 @@ def box_head(
 
 
 def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None:
-    """Checks that an export has one of the tasks that a class runs.
+    """Checks that a class can run the task in a model file's metadata; no metadata pass.
 
     Args:
-        name: Name of the class.
-        tasks: Supported tasks; "" for files that name none.
+        export: Ultralytics' metadata; None if the file has none.
+        name: Name of the class, for the message.
+        tasks: Tasks that the class runs; "" accepts metadata without a task.
 
     Raises:
-        UnsupportedError: It has another task.
+        UnsupportedError: The metadata have another task.
     """
     if export is None or export.task in tasks:
         return
@@ -260,11 +280,11 @@ def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None
 
 
 def as_corners(boxes: Array) -> Array:
-    """Converts boxes from center and size to corners x1, y1, x2, y2."""
+    """Converts boxes `[..., 4]` from center x, y and width, height to corners x1, y1, x2, y2."""
     middle, size = boxes[..., :2], boxes[..., 2:4]
     return np.concatenate([middle - size / 2, middle + size / 2], -1)
 
 
 def sigmoid(logits: Array) -> Array:
-    """1 / (1 + exp(-logits)), without overflow."""
+    """Returns 1 / (1 + exp(-logits)) of each element, without overflow."""
     return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))))

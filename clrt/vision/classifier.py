@@ -22,7 +22,7 @@ _EDGE = 224
 
 @dataclass(frozen=True)
 class Classification:
-    """A class of an image.
+    """A class that an image may belong to, with its score.
 
     Attributes:
         index: Class index.
@@ -80,7 +80,7 @@ class Classifier(ImageModel):
 
         Args:
             images: Images in the forms of `Preprocessor.prepare`.
-            top: Number of classes.
+            top: Maximum number of classes per image.
 
         Raises:
             InputError: An image cannot be read, or `top` is less than 1.
@@ -91,7 +91,7 @@ class Classifier(ImageModel):
         return found[0] if alone else found
 
     def classify(self, images: Sequence[Picture], top: int = 5) -> list[list[Classification]]:
-        """Returns the most likely classes of each opened image, best first."""
+        """Returns the `top` most likely classes of each opened image, best first."""
         if top < 1:
             raise InputError(f"top is {top!r}; it is 1 or more.")
         name = self._logits
@@ -112,7 +112,7 @@ class Classifier(ImageModel):
 
 
 def softmax(logits: Array) -> Array:
-    """Returns softmax over the last axis; unchanged if the values already are probabilities."""
+    """Returns the softmax over the last axis; `logits` unchanged if they are probabilities."""
     total = logits.sum(-1)
     if (logits >= 0).all() and np.allclose(total, 1, atol=1e-3):
         return logits

@@ -31,7 +31,10 @@ class Companions:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """Returns a file of a model's folder, or of the folder above an ONNX file; None if missing."""
+    """Returns the path of file `name` in a model's folder; None if it is missing.
+
+    For an ONNX file the folder above it is searched too.
+    """
     folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
     return next((f / name for f in folders if file_exists(f / name)), None)
 
@@ -39,7 +42,7 @@ def beside(path: Path, name: str) -> Path | None:
 def read_companions(path: Path) -> Companions:
     """Reads the configurations beside a model, or in a compiled one.
 
-    A compiled model without configurations uses those beside it.
+    For a compiled model without stored configurations, reads the files beside it.
 
     Raises:
         ModelError: A file is damaged.
@@ -53,7 +56,7 @@ def read_companions(path: Path) -> Companions:
 
 
 def companions_for_compiled(source: Path) -> dict[str, Any]:
-    """Returns the extras that a compiled image model stores, by key; empty for other models.
+    """Returns the configurations to store in a compiled image model; {} for other models.
 
     Args:
         source: A folder, an ONNX file or a compiled model.

@@ -119,7 +119,12 @@ class Detector(ImageModel):
     def detect(
         self, images: Sequence[Picture], threshold: float = 0.5, overlap: float = 0.7
     ) -> list[list[Detection]]:
-        """Returns the objects in each opened image, by descending score."""
+        """Returns the objects in each opened image, by descending score.
+
+        Args:
+            images: Opened images.
+            threshold, overlap: As in a call of the detector.
+        """
         for name, number in (("threshold", threshold), ("overlap", overlap)):
             if not 0 <= number <= 1:
                 raise InputError(f"{name} is {number!r}; it is within 0..1.")
@@ -142,7 +147,13 @@ class Detector(ImageModel):
     def _above_threshold(
         self, frame: Frame, things: RawDetections, threshold: float
     ) -> list[Detection]:
-        """Returns the objects with a score above the threshold."""
+        """Returns the objects with a score above `threshold`, with boxes in pixels of the image.
+
+        Args:
+            frame: Placement of the image in the model's input.
+            things: Objects with boxes in the model's input.
+            threshold: Minimum score, exclusive.
+        """
         corners = things.boxes
         if things.relative:  # relative to the visible image, without the border
             (top, low), (left, right) = map(frame.visible, (0, 1))
@@ -157,11 +168,14 @@ class Detector(ImageModel):
     def _suppress_overlaps(
         self, frame: Frame, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> list[Detection]:
-        """Returns the objects that remain after suppression of overlapping boxes.
+        """Runs non-maximum suppression on candidate boxes, and returns the remaining objects.
 
         Args:
+            frame: Placement of the image in the model's input.
             boxes: Center and size, float32 `[anchors, 4]`.
             scores: float32 `[classes, anchors]`.
+            threshold: Minimum score, exclusive.
+            overlap: Maximum intersection over union of two boxes of a class.
         """
         scores = np.ascontiguousarray(scores)
         chosen = self._run_suppression(boxes, scores, threshold, overlap)
@@ -173,7 +187,17 @@ class Detector(ImageModel):
     def _run_suppression(
         self, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> Array:
-        """Runs non-maximum suppression; returns 0, class and anchor per box, int64 `[kept, 3]`."""
+        """Runs non-maximum suppression on the device.
+
+        Args:
+            boxes: Center and size, float32 `[anchors, 4]`.
+            scores: float32 `[classes, anchors]`.
+            threshold: Minimum score, exclusive.
+            overlap: Maximum intersection over union of two boxes of a class.
+
+        Returns:
+            For each kept box 0, class index and anchor index, int64 `[kept, 3]`.
+        """
         if self._suppressor is None:
             make = Builder()
             inputs = [

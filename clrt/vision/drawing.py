@@ -14,10 +14,11 @@ from clrt.vision.segmenter import colour_of
 
 
 def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
-    """Returns a Pillow image with a labeled box around each object.
+    """Returns a Pillow image with a labeled box around each detected object.
 
     Args:
         pixels: uint8 `[height, width, 3]`.
+        detections: Objects, with boxes in pixels of the image.
     """
     with explain_missing_extra("Drawing boxes"):
         from PIL import Image, ImageDraw, ImageFont
@@ -37,7 +38,11 @@ def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
 
 
 def write_png(image: Any, path: Path) -> None:
-    """Writes an image, a Pillow image or uint8 `[height, width, 3]`, atomically.
+    """Writes a PNG file atomically.
+
+    Args:
+        image: A Pillow image, or uint8 `[height, width, 3]`.
+        path: File to write.
 
     Raises:
         InputError: The file cannot be written.

@@ -18,17 +18,18 @@ _TRUE = re.compile(r"'nms'\s*:\s*True\b")
 
 @dataclass(frozen=True)
 class Export:
-    """Metadata that Ultralytics stores in a model file.
+    """Metadata that Ultralytics' exporter stores in an ONNX file.
 
     Attributes:
         task: "detect", "segment", "pose", "obb", "classify", …; "" in files of YOLOv5's own
             exporter.
         names: Class names by index.
-        suppressed: Whether the head has suppressed overlapping boxes, and outputs one class per
-            box; None if unknown.
+        suppressed: Whether the model suppresses overlapping boxes itself, and outputs one class
+            per box; None if unknown.
         is_rtdetr: Whether the head is RT-DETR's, with boxes relative to the input's size.
         size: Height and width of the input; None if unknown.
-        keypoints: Numbers per box of a pose head: points times coordinates; 0 without.
+        keypoints: Keypoint values per box of a pose head (points times coordinates); 0 for other
+            heads.
     """
 
     task: str
@@ -40,7 +41,10 @@ class Export:
 
 
 def read_export(properties: Mapping[str, str]) -> Export | None:
-    """Parses Ultralytics' metadata of a model; None if it has none.
+    """Parses Ultralytics' metadata of a model; returns None if the model has none.
+
+    Args:
+        properties: Metadata of the ONNX file, by key.
 
     Raises:
         ModelError: The class names are damaged.

@@ -14,12 +14,12 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Frame:
-    """An image resized and placed on a canvas, which may crop it or surround it with a border.
+    """Placement of a resized image on a canvas, which may crop the image or add a border.
 
     Attributes:
-        image: Height and width of the original image.
+        image: Height and width of the original image, in pixels.
         resized: Height and width of the resized image.
-        canvas: Height and width of the model's input.
+        canvas: Height and width of the canvas, which is the model's input.
         offset: Row and column of the canvas at which the resized image starts; negative if it is
             cropped.
     """
@@ -30,7 +30,14 @@ class Frame:
     offset: Size = (0, 0)
 
     def visible(self, axis: int) -> tuple[int, int]:
-        """Returns start and end of the part of the resized image on the canvas, along an axis."""
+        """Returns which pixels of the resized image are on the canvas, along one axis.
+
+        Args:
+            axis: 0 for rows, 1 for columns.
+
+        Returns:
+            First pixel and end (exclusive), in the resized image; equal if none is on the canvas.
+        """
         begin = min(max(0, -self.offset[axis]), self.resized[axis])
         return begin, max(begin, min(self.resized[axis], self.canvas[axis] - self.offset[axis]))
 
@@ -50,26 +57,33 @@ class Frame:
         return np.asarray(inside, np.float32)
 
     def padded(self, canvas: Size) -> Frame:
-        """Returns the same frame on a canvas that is larger at the right and bottom."""
+        """Returns this placement on a larger canvas, with the border at the right and bottom."""
         return replace(self, canvas=canvas)
 
 
 def whole(image: Size, resized: Size) -> Frame:
-    """Returns the frame of an image that is resized and fills its canvas."""
+    """Returns the placement of an image that is resized and fills its canvas."""
     return Frame(image, resized, resized)
 
 
 def center_cropped(frame: Frame, size: Size) -> Frame:
-    """Returns a center crop of a frame to `size`, with a border if `size` is larger."""
+    """Crops a placement to its center.
+
+    Args:
+        frame: Placement of a resized image; its canvas is replaced.
+        size: Height and width of the new canvas; a border surrounds a smaller image.
+    """
     (high, wide), (height, width) = frame.resized, size
     return replace(frame, canvas=size, offset=(-((high - height) // 2), -((wide - width) // 2)))
 
 
 def letterboxed(image: Size, canvas: Size, enlarge: bool = True) -> Frame:
-    """Returns the frame of an image centered on a canvas, as large as fits.
+    """Returns the placement of an image centered on a canvas, resized to the largest that fits.
 
     Args:
-        enlarge: Whether smaller images are enlarged.
+        image: Height and width of the image.
+        canvas: Height and width of the canvas.
+        enlarge: Whether images smaller than the canvas are enlarged.
     """
     (height, width), (high, wide) = image, canvas
     scale = min(high / height, wide / width)
@@ -81,7 +95,13 @@ def letterboxed(image: Size, canvas: Size, enlarge: bool = True) -> Frame:
 
 
 def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
-    """Returns the size whose shortest edge is `size`, or smaller so that no edge exceeds `most`.
+    """Computes the size of a resized image from its shortest edge, keeping the aspect ratio.
+
+    Args:
+        image: Height and width of the image.
+        size: Shortest edge after resizing, in pixels.
+        most: Maximum longest edge, which may make the shortest edge smaller than `size`; None for
+            no limit.
 
     Source: transformers' get_resize_output_image_size.
     """
@@ -94,11 +114,13 @@ def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
 
 
 def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
-    """Returns the size whose shortest edge is `size`, or smaller so that no edge exceeds `most`.
-
-    Rounds as DETR does, other than `shortest_edge`.
+    """Computes the size of a resized image as `shortest_edge` does, but rounded as by DETR.
 
     Args:
+        image: Height and width of the image.
+        size: Shortest edge after resizing, in pixels.
+        most: Maximum longest edge, which may make the shortest edge smaller than `size`; None for
+            no limit.
         multiple: Edges are rounded down to multiples of this.
 
     Source: get_size_with_aspect_ratio of transformers' DETR, and of YOLOS with `multiple` 16.
@@ -122,16 +144,20 @@ def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) ->
 
 
 def within(image: Size, most: Size) -> Size:
-    """Returns the largest size with the aspect of `image` that fits into `most`."""
+    """Returns the largest size with the aspect ratio of size `image` that fits into size `most`."""
     scale = min(most[0] / image[0], most[1] / image[1])
     return int(image[0] * scale), int(image[1] * scale)
 
 
 def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Size:
-    """Returns a size close to `size` whose edges are multiples of a number.
+    """Computes the size of a resized image whose edges are multiples of a number.
 
     Args:
-        keep_aspect: Whether both edges use one scale, the one closer to 1.
+        image: Height and width of the image.
+        size: Requested height and width.
+        multiple: Edges are rounded to the nearest multiple of this.
+        keep_aspect: Whether both edges use one scale, the one closer to 1; if not, the result
+            approximates `size`.
 
     Source: get_resize_output_image_size of transformers' DPT.
     """
@@ -144,7 +170,7 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
 
 
 def centred_to_multiple(frame: Frame, divisor: int) -> Frame:
-    """Returns a frame with a centered border, so that its edges are multiples of a number."""
+    """Enlarges a canvas by a centered border, until its edges are multiples of `divisor`."""
     high, wide = (math.ceil(s / divisor) * divisor for s in frame.canvas)
     top, left = (high - frame.canvas[0]) // 2, (wide - frame.canvas[1]) // 2
     row, column = frame.offset

@@ -52,7 +52,8 @@ class ImageEncoder(ImageModel):
         Args:
             source: A Hugging Face folder, or an ONNX file in one.
             device: As in `clrt.load`.
-            preprocessor: Preprocessor; None for that of the folder's `preprocessor_config.json`.
+            preprocessor: Preprocessor; None creates it from the folder's
+                `preprocessor_config.json`.
             batch_size: Number of images or texts per run.
 
         Raises:
@@ -97,7 +98,12 @@ class ImageEncoder(ImageModel):
     def encode_pictures(
         self, opened: Sequence[Picture], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """Computes the embeddings of opened images, float32 `[images, size]`."""
+        """Computes the embeddings of opened images, float32 `[images, size]`.
+
+        Args:
+            opened: Opened images.
+            normalize: Whether to scale embeddings to unit length.
+        """
         names = {s.name for s in self.model.outputs}
         name: str | None
         name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
@@ -115,7 +121,7 @@ class ImageEncoder(ImageModel):
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """Computes the embeddings of texts, in the space of those of images.
+        """Computes the embeddings of texts, comparable with those of images.
 
         Args:
             texts: A text, or a list of texts.
@@ -182,7 +188,9 @@ class ImageEncoder(ImageModel):
         return positions if isinstance(positions, int) and positions > 2 else default
 
     def _pads_whole(self) -> bool:
-        """Whether texts are padded to the maximum number of positions, as in SigLIP's training."""
+        """Returns whether texts are padded to the maximum number of positions, as in SigLIP's
+        training.
+        """
         return "siglip" in str(self.config.get("model_type", ""))
 
     def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
@@ -207,7 +215,9 @@ class ImageEncoder(ImageModel):
         return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
 
     def _extras(self) -> dict[str, Any]:
-        """Returns dummy text inputs of one token, for a model of images and texts."""
+        """Returns placeholder text inputs of one token, by name; {} if the model takes images
+        alone.
+        """
         feeds = {}
         for spec in self.model.inputs:
             if spec.name in _TEXT_INPUTS:
@@ -217,7 +227,12 @@ class ImageEncoder(ImageModel):
 
 
 def _model_file(path: Path, name: str) -> Path | None:
-    """Returns the ONNX file `name` of a model's folder; None if there is none."""
+    """Returns the path of ONNX file `name` of a model; None if it is missing.
+
+    Args:
+        path: The model's folder, or a vision or text model file, beside which to look.
+        name: Name of the file.
+    """
     if path.is_dir():
         candidates = (path / "onnx" / name, path / name)
     elif path.name in (_IMAGES, _TEXTS):

@@ -39,7 +39,7 @@ _OPENING = Lock()
 
 @dataclass(frozen=True)
 class Picture:
-    """An opened image.
+    """An opened image, whose pixels may not be decoded yet.
 
     Attributes:
         title: Name in messages.
@@ -51,7 +51,7 @@ class Picture:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width, in pixels."""
         if isinstance(self.source, np.ndarray):
             return self.source.shape[0], self.source.shape[1]
         return self.source.height, self.source.width
@@ -85,7 +85,7 @@ class Picture:
         """Returns all pixels, uint8 `[H, W, 3]`.
 
         Raises:
-            InputError: As `read`.
+            InputError: Pillow cannot decode or convert the image.
         """
         height, width = self.size
         pixels = np.empty((height, width, 3), np.uint8)
@@ -94,10 +94,13 @@ class Picture:
 
 
 def pictures(images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
-    """Opens images, rotated according to their EXIF data; returns also whether it was only one.
+    """Opens images, rotated according to their EXIF data.
 
     Args:
         images: One image, or a list or tuple of them.
+
+    Returns:
+        The opened images, and whether `images` was one image instead of a list or tuple.
 
     Raises:
         InputError: An input is not an image, or is damaged, empty, or too large.
@@ -144,10 +147,14 @@ def _picture(image: ImageLike, title: str) -> Picture:
 
 
 def _content(path: Path, title: str) -> bytes:
-    """Reads a file, up to CLRT_HOST_LIMIT; refuses pipes and devices, which may not end.
+    """Reads a file of at most CLRT_HOST_LIMIT.
+
+    Args:
+        path: The file. Pipes and devices are refused, because they may not end.
+        title: Name of the image in messages.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read, is too large, or is a pipe or device.
     """
     try:
         return read_regular(path, env_vars.HOST_LIMIT.get())
@@ -165,7 +172,7 @@ def _formats() -> list[str]:
 
 @contextmanager
 def _pillow_errors(title: str) -> Iterator[None]:
-    """Converts exceptions of Pillow in the block to InputError.
+    """Converts exceptions of Pillow within the context to InputError.
 
     Args:
         title: Name of the image in messages.

@@ -40,7 +40,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
     """Returns the file or folder of a model, by path or by name in Hugging Face's cache.
 
     Raises:
-        ModelError: There is none.
+        ModelError: There is no such file, folder or cached name.
         UnsupportedError: Finding a name needs the extra `text`, which is not installed.
     """
     path = expanded(Path(source))
@@ -55,7 +55,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
 
 
 class ImageModel:
-    """A model that takes images.
+    """Base class of image models: loads the files, preprocesses images and runs batches.
 
     As a context manager it frees its device memory on exit.
 
@@ -122,10 +122,12 @@ class ImageModel:
         self.preprocessor = self._with_input_layout(chosen)
 
     def _resolve_outputs(self) -> None:
-        """Determines the meaning of the outputs; subclasses override it.
+        """Selects the model outputs that the class decodes; the constructor calls it once.
+
+        Does nothing here; subclasses override it.
 
         Raises:
-            InputError, UnsupportedError: The outputs are not supported by the class.
+            InputError, UnsupportedError: The class cannot decode the model's outputs.
         """
 
     def _file(self, path: Path) -> Path:
@@ -138,14 +140,17 @@ class ImageModel:
 
     @property
     def canvas(self) -> Size | None:
-        """Height and width of the model's input; None if not fixed."""
+        """Height and width of the model's input in pixels; None if either is dynamic."""
         shape = self._input.shape or ()
         edges = shape[1:3] if shape[-1:] == (3,) else shape[2:4]
         high, wide = edges if len(edges) == 2 else (None, None)
         return (high, wide) if isinstance(high, int) and isinstance(wide, int) else None
 
     def _with_input_layout(self, preprocessor: Preprocessor) -> Preprocessor:
-        """Returns the preprocessor with the channel order of the model's input."""
+        """Returns `preprocessor` with `channels_last` set if the model's input is `[..., 3]`.
+
+        For any other input, and for one whose second dim is also 3, `channels_last` is unchanged.
+        """
         shape = self._input.shape or ()
         last = shape[-1:] == (3,) and shape[1:2] != (3,)
         return replace(preprocessor, channels_last=last or preprocessor.channels_last)
@@ -161,7 +166,7 @@ class ImageModel:
         self.close()
 
     def label(self, number: int) -> str:
-        """Returns the name of a class, or its index as text."""
+        """Returns the name of class `number`, or the number as text if the class has no name."""
         return self.labels.get(number, str(number))
 
     def _open_images(self, images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
@@ -170,8 +175,16 @@ class ImageModel:
     def _run_images(
         self, images: Sequence[Picture], outputs: Sequence[str]
     ) -> Iterator[tuple[Frame, dict[str, Array]]]:
-        """Runs the model in batches; yields the frame and the outputs of each image, without batch
-        axis.
+        """Preprocesses images and runs the model on them in batches.
+
+        Args:
+            images: Opened images.
+            outputs: Names of the model outputs to read.
+
+        Yields:
+            For each image its placement in the model's input, and the outputs by name, without
+                batch
+            axis.
         """
         fixed = (self._input.shape or (None,))[0]
         size = fixed if isinstance(fixed, int) else self._batch_size
@@ -185,7 +198,17 @@ class ImageModel:
     def _batches(
         self, images: list[Picture], outputs: Sequence[str]
     ) -> Iterator[tuple[Sequence[Frame], dict[str, Array]]]:
-        """Runs images in one batch, or one by one if they become inputs of different sizes."""
+        """Runs images as one batch, or one by one if their preprocessed sizes differ.
+
+        A preprocessor with `pad` always makes one batch.
+
+        Args:
+            images: Opened images of one batch.
+            outputs: Names of the model outputs to read.
+
+        Yields:
+            For each run the placements of its images, and the outputs by name, with batch axis.
+        """
         canvases = {self.preprocessor.frame(p.size).canvas for p in images}
         groups = [images] if len(canvases) == 1 or self.preprocessor.pad else [[p] for p in images]
         for group in groups:
@@ -199,7 +222,7 @@ class ImageModel:
             yield batch.frames, {k: np.asarray(v) for k, v in results.items()}
 
     def _extras(self) -> dict[str, Any]:
-        """Returns inputs besides the images and their mask, by name."""
+        """Returns inputs by name other than the images and their mask; {} unless overridden."""
         return {}
 
     def _check_canvas(self, frame: Frame) -> None:
@@ -211,13 +234,17 @@ class ImageModel:
             )
 
     def _output(self, names: Sequence[str], rank: int, what: str) -> str:
-        """Returns the name of an output: one of `names`, else the only one with `rank` axes.
+        """Returns the name of a model output.
 
         Args:
+            names: Names to look for; the first output with one of them is selected. If there is
+                none,
+                the only other output with `rank` axes is.
+            rank: Number of axes.
             what: Content of the output, for the message.
 
         Raises:
-            InputError: There is none, or there are several.
+            InputError: No output has one of the names, and none or several have `rank` axes.
         """
         specs = self.model.outputs
         named = [s.name for s in specs if s.name in names and len(s.shape or ()) in (0, rank)]
@@ -244,7 +271,14 @@ def _image_input(model: Model, known: Sequence[str]) -> TensorSpec:
 
 
 def _mask(mask: Array, spec: TensorSpec) -> Array:
-    """Converts a pixel mask to the model's dtype and size: DETR's exporters fix the size at 64."""
+    """Converts a pixel mask to the dtype of model input `spec`, and to its size if that is fixed.
+
+    DETR's exporters fix the size at 64.
+
+    Args:
+        mask: int `[images, height, width]`, as `ImageBatch.pixel_mask`.
+        spec: The model's input "pixel_mask".
+    """
     shape = spec.shape or ()
     if len(shape) == 3 and all(isinstance(d, int) for d in shape[1:]):
         high, wide = int(shape[1]), int(shape[2])

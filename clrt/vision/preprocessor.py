@@ -37,8 +37,8 @@ class ImageBatch:
     """A batch of preprocessed images.
 
     Attributes:
-        pixels: float32 `[images, 3, height, width]` on the device, or with the channels last.
-        frames: Placement of each image in the batch.
+        pixels: float32 `[images, 3, height, width]` on the device, or `[images, height, width, 3]`.
+        frames: Placement of each image in the model's input.
     """
 
     pixels: DeviceTensor
@@ -68,18 +68,18 @@ class Preprocessor:
             "within" gives the largest size that fits into `size`; "letterbox" centers that on a
             canvas of `size`.
         longest: Maximum longest edge, in pixels; None for any.
-        multiple: Edges become multiples of this.
+        multiple: Edges of the resized image become multiples of this.
         keep_aspect: With `multiple`, whether both edges use one scale, as in Depth Anything.
         crop: `(height, width)` of a center crop, with a border if images are smaller; None for
             none.
         resample: Filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or Pillow's
             number of it.
-        scale: Factor of the bytes; then `mean` is subtracted, and the result divided by `std`.
-        mean, std: One number per channel.
+        scale: Factor of the bytes 0..255, applied before `mean` and `std`.
+        mean, std: Per channel, subtracted from the scaled value, and its divisor after that.
         fill: Color of borders as a byte, before normalization; None for 0 after normalization.
         pad: Whether images of a batch are padded at the right and bottom to the largest.
-        pad_size: `(height, width)` to which they are padded instead; None for the largest.
-        pad_multiple: Images get a centered border, so that edges are multiples of this.
+        pad_size: `(height, width)` to which `pad` pads images; None for the batch's largest.
+        pad_multiple: Images get a centered border, so that their edges are multiples of this.
         bgr: Whether the channel order is blue, green, red.
         channels_last: Whether batches are `[images, height, width, 3]`.
     """
@@ -133,10 +133,10 @@ class Preprocessor:
         return cls(**arguments_of(source))
 
     def frame(self, image: Size) -> Frame:
-        """Returns the placement of an image of a size in the model's input.
+        """Returns the placement in the model's input of an image of size `image`.
 
         Args:
-            image: Height and width.
+            image: Height and width, in pixels.
 
         Raises:
             InputError: The resized image would have no pixels.
@@ -191,7 +191,15 @@ class Preprocessor:
         return self.prepared(pictures(images)[0], choose_device(device))
 
     def prepared(self, images: Sequence[Picture], device: DeviceInfo) -> ImageBatch:
-        """Preprocesses opened images to a batch; raises what `prepare` does."""
+        """Preprocesses opened images to a batch on a device.
+
+        Args:
+            images: Opened images.
+            device: The device.
+
+        Raises:
+            InputError, UnsupportedError, DeviceError, OutOfMemoryError: As `prepare`.
+        """
         frames = [self.frame(p.size) for p in images]
         if self.pad:
             high, wide = (max(f.canvas[a] for f in frames) for a in (0, 1))
@@ -227,7 +235,7 @@ class Preprocessor:
         return pixels if device_outputs else pixels.numpy()
 
     def with_size(self, size: Size) -> Preprocessor:
-        """Returns the same preprocessor for another input size."""
+        """Returns a copy of this preprocessor for another size of the model's input."""
         if self.crop is not None:
             return replace(self, crop=size)
         return replace(self, size=size)

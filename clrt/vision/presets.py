@@ -29,9 +29,10 @@ class _ProcessorClass:
     """An image processor class of transformers.
 
     Attributes:
-        defaults: Default values of its configuration.
-        square: Whether one number as `size` means both edges, not the shortest.
-        settle: Returns arguments of `Preprocessor` specific to the class; None for none.
+        defaults: Default values of the configuration's options.
+        square: Whether an integer `size` sets both edges; if not, it sets the shortest edge.
+        settle: Returns arguments of `Preprocessor` specific to the class, which override the
+            common ones; None if there are none.
         pads: Whether `do_pad` adds borders at the right and bottom.
     """
 
@@ -42,12 +43,15 @@ class _ProcessorClass:
 
 
 class _Config:
-    """A configuration with the defaults of its class; getters check the values.
+    """Contents of a preprocessor_config.json; getters check the values and supply defaults.
 
     Args:
         given: Contents of the file.
         kind: Image processor class.
         name: Name of the file, the subject of error messages.
+
+    Raises:
+        InputError: Getters raise it for a value of the wrong type or range.
     """
 
     def __init__(self, given: Mapping[str, Any], kind: _ProcessorClass, name: str) -> None:
@@ -58,28 +62,28 @@ class _Config:
         return self._values.get(key, default)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Returns a boolean option."""
+        """Returns the boolean option `key`; `default` if it is missing."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, value, "true or false")
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Returns a number above 0."""
+        """Returns option `key`, a number above 0; `default` if it is missing."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise self.wrong(key, value, "a number above 0")
         return value
 
     def whole(self, key: str, default: int = 1) -> int:
-        """Returns an integer above 0."""
+        """Returns option `key`, an integer above 0; `default` if it is missing."""
         value = self.number(key, default)
         if value != int(value):
             raise self.wrong(key, value, "a whole number above 0")
         return int(value)
 
     def colours(self, key: str) -> RGB:
-        """Returns one number per color channel."""
+        """Returns option `key`, three numbers; one number stands for all three color channels."""
         value = self.get(key)
         values = [value] * 3 if isinstance(value, (int, float)) else value
         numbers = isinstance(values, Sequence) and all(isinstance(v, (int, float)) for v in values)
@@ -88,7 +92,12 @@ class _Config:
         return cast(RGB, tuple(map(float, values)))
 
     def size(self, key: str) -> dict[str, int]:
-        """Returns a size as edge lengths by name, such as `height` or `shortest_edge`."""
+        """Returns option `key`, an image size, as edge name -> pixels.
+
+        Edge names are `height` and `width`, `shortest_edge` and `longest_edge`, one of these two,
+        or
+        `max_height` and `max_width`.
+        """
         value = self.get(key)
         edges: Any = value
         if isinstance(value, int) and not isinstance(value, bool):
@@ -113,10 +122,14 @@ _EDGES = {
 
 
 def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `Preprocessor` for a configuration, a file or a folder.
+    """Returns the arguments of `Preprocessor` for a preprocessor_config.json.
+
+    Args:
+        source: The file, its folder, or its contents.
 
     Raises:
-        InputError, ModelError: As `Preprocessor.from_config`.
+        InputError: The image processor or an option is not supported.
+        ModelError: The file is missing, or not JSON.
     """
     name, values = "The config", source
     if not isinstance(source, Mapping):
@@ -136,13 +149,13 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     """Returns the prefix of the image processor class in a configuration, such as "Detr".
 
     Args:
-        source: As in `arguments_of`.
+        source: A preprocessor_config.json, or its contents.
 
     Returns:
-        "" if the configuration names none.
+        "" if the configuration names no image processor.
 
     Raises:
-        ModelError: The file is not JSON.
+        ModelError: The file is missing, or not JSON.
     """
     values = source if isinstance(source, Mapping) else read_object(Path(source))
     class_name = values.get("image_processor_type", values.get("feature_extractor_type"))
@@ -151,7 +164,7 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
 
 
 def is_known_kind(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration names a supported image processor."""
+    """Returns whether a preprocessor_config.json names a supported image processor class."""
     return kind_of(config) in _KINDS
 
 
@@ -172,7 +185,7 @@ def _kind_of(given: Mapping[str, Any], name: str) -> str:
 
 
 def _common(config: _Config) -> dict[str, Any]:
-    """Returns all arguments of `Preprocessor` for a configuration."""
+    """Returns all arguments of `Preprocessor` for a configuration; class-specific ones included."""
     args: dict[str, Any] = {"size": None, "resample": config.get("resample")}
     if config.flag("do_resize", True):
         args |= _sizes(config)
@@ -210,7 +223,12 @@ def _sizes(config: _Config) -> dict[str, Any]:
 
 
 def _convnext(config: _Config) -> dict[str, Any]:
-    """Returns the size of ConvNeXT: below 384 a center crop of the fraction `crop_pct`."""
+    """Returns the size arguments of `Preprocessor` for ConvNeXT; {} without resizing.
+
+    A size of 384 or more stretches images. A smaller one crops the center of a larger image, of
+    which
+    the crop is the fraction `crop_pct`.
+    """
     if not config.flag("do_resize", True):
         return {}
     edges = config.size("size")

@@ -63,11 +63,12 @@ NAMES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 @dataclass(frozen=True, eq=False)
 class AxisTable:
-    """Weights for a range of outputs along an axis.
+    """Filter weights of a range of output pixels along an image axis.
 
     Attributes:
-        begin, end: Range of the input pixels that the outputs read.
-        firsts: Index of the first pixel of each output, relative to `begin`, int32 `[outputs]`.
+        begin, end: Range of input pixels that the output pixels read; the end is exclusive.
+        firsts: First input pixel that each output pixel reads, relative to `begin`, int32
+            `[outputs]`.
         weights: int32 `[outputs, taps]` in units of 2^-22.
     """
 
@@ -78,11 +79,12 @@ class AxisTable:
 
 
 def downwards_first(size: tuple[int, int], outputs: tuple[int, int], name: str) -> bool:
-    """Whether Pillow 13 and later resamples the columns of an image before its rows.
+    """Returns whether Pillow 13 and later resamples the columns of an image before its rows.
 
     Args:
-        size, outputs: Height and width before and after.
-        name: Filter.
+        size: Height and width of the image.
+        outputs: Height and width of the resampled image.
+        name: Name of the filter.
     """
     fewer_rows, fewer_columns = (s - o for s, o in zip(size, outputs, strict=True))
     return name != "nearest" and fewer_rows > max(0, 2 * fewer_columns)
@@ -103,10 +105,13 @@ def filter_name(given: str | int) -> str:
 
 @lru_cache(maxsize=256)
 def axis_table(size: int, outputs: int, name: str, start: int, stop: int) -> AxisTable:
-    """Returns the table for outputs `start` to `stop` when resampling `size` pixels to `outputs`.
+    """Returns the filter weights of some output pixels along an image axis.
 
     Args:
-        name: Filter.
+        size: Input pixels along the axis.
+        outputs: Output pixels along the axis.
+        name: Name of the filter.
+        start, stop: Range of output pixels; `stop` is exclusive.
 
     Numerics: float64, and rounded as in Pillow. Source: Pillow's Resample.c and Geometry.c.
     """

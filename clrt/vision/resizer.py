@@ -30,10 +30,11 @@ _PIXELS = 4
 
 @dataclass(frozen=True)
 class Colours:
-    """Conversion of color bytes, `byte * scale + offset`, and the border color.
+    """Conversion of color bytes to floats, `byte * scale + offset`, and the border color.
 
     Attributes:
-        scale, offset, fill: One number per channel; `fill` is the converted border color.
+        scale, offset: One number per channel.
+        fill: Border color after conversion, one number per channel.
         bgr: Whether the channel order is blue, green, red.
     """
 
@@ -45,10 +46,12 @@ class Colours:
 
 @lru_cache(maxsize=16)
 def _resizer(device: DeviceInfo, channels_last: bool, transposed: bool) -> Model:
-    """Returns the model that writes one image of any size into a batch.
+    """Returns the model that resamples an image of any size and writes it into a batch.
 
     Args:
-        transposed: Whether columns are resampled first.
+        device: Device to load the model for.
+        channels_last: Whether the batch is `[images, height, width, 3]`.
+        transposed: Whether columns are resampled before rows.
     """
     make = Builder()
     sizes = ("n", "h", "w", 3) if channels_last else ("n", 3, "h", "w")
@@ -77,12 +80,14 @@ def resized(
     device: DeviceInfo,
     channels_last: bool = False,
 ) -> DeviceTensor:
-    """Returns a batch of resampled images, `[images, 3, height, width]` or with channels last.
+    """Resamples images into a batch, float32 `[images, 3, height, width]`.
 
     Args:
         frames: Placement of each image; all canvases have the same size.
-        name: Filter.
+        name: Name of the filter.
         colours: Conversion of color bytes.
+        device: Device of the batch.
+        channels_last: Whether the batch is `[images, height, width, 3]` instead.
 
     Raises:
         InputError: The canvases differ, or an image cannot be read.
@@ -116,7 +121,16 @@ def resized(
 def _feeds(
     image: Picture, frame: Frame, name: str, axes: Sequence[int], bgr: bool, device: DeviceInfo
 ) -> dict[str, object]:
-    """Returns the visible pixels of an image and the weight tables of its axes, as inputs."""
+    """Returns the inputs of the resampling model: visible pixels and filter weights of an image.
+
+    Args:
+        image: The image.
+        frame: Placement of the image in the model's input.
+        name: Name of the filter.
+        axes: Axes in the order of resampling: 0 for rows, 1 for columns.
+        bgr: Whether the channel order is blue, green, red.
+        device: Device of the model.
+    """
     tables = {
         a: axis_table(frame.image[a], frame.resized[a], name, *frame.visible(a)) for a in axes
     }

@@ -42,7 +42,7 @@ class Segmentation:
     labels: Mapping[int, str]
 
     def shares(self) -> dict[int, float]:
-        """Returns the fraction of pixels of each class, by descending fraction."""
+        """Returns class index -> fraction of the image's pixels, by descending fraction."""
         classes, counts = np.unique(self.mask, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         return {int(classes[k]): float(counts[k] / self.mask.size) for k in order}
@@ -69,7 +69,7 @@ class Segmentation:
 
 
 def colour_of(number: int) -> tuple[int, int, int]:
-    """Returns the RGB color of a class; classes with adjacent indices have distinct hues."""
+    """Returns the RGB color of class `number`; classes with adjacent indices have distinct hues."""
     hue, value = number * 0.618033988749895 % 1.0, 1.0 - 0.25 * (number // 7 % 3)
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.75, value)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -160,19 +160,25 @@ class Segmenter(ImageModel):
 
 
 def _rows_of(classes: int, width: int) -> int:
-    """Returns the number of image rows whose logits take at most `_BAND_BYTES`."""
+    """Returns the number of image rows whose logits take at most `_BAND_BYTES`; at least 1.
+
+    Args:
+        classes: Number of classes.
+        width: Width of the image, in pixels.
+    """
     return max(1, _BAND_BYTES // (4 * classes * width))
 
 
 def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
-    """Returns the classes that can be the most likely one at some pixel: usually few.
+    """Returns the indices of the classes that can be the most likely one at some pixel.
 
-    Between four logits, a class is bounded by its minimum and maximum there. It cannot win where
-    its maximum is below the minimum of another class.
+    A pixel's logit is interpolated between four logits of its class, which bound it. A class is
+    left
+    out if everywhere its maximum of these four is below the minimum of another class.
 
     Args:
         logits: `[classes, height, width]`.
-        first, second: Rows of logits to interpolate between, per pixel row.
+        first, second: Rows of logits to interpolate between, for each row of pixels.
     """
     rows = logits[:, int(first.min()) : int(second.max()) + 1]
     for axis in (1, 2):
@@ -186,15 +192,19 @@ def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
 
 
 def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
-    """Returns the linear interpolation of logits for each image pixel along an axis.
+    """Returns how to interpolate logits linearly for each image pixel along an axis.
 
     Args:
+        frame: Placement of the image in the model's input.
+        axis: 0 for rows, 1 for columns.
         size: Number of logits along the axis.
 
     Returns:
-        Indices of the two logits, and the weight of the second.
+        Indices of the first logits, indices of the second ones, and weights of the second ones;
+            each
+        `[pixels]`.
 
-    Source: linear interpolation of pixel centers, PyTorch's interpolate.
+    Source: PyTorch's interpolate, mode linear, with pixel centers at half integers.
     """
     pixels = np.arange(frame.image[axis]) + 0.5
     on_canvas = pixels * (frame.resized[axis] / frame.image[axis]) + frame.offset[axis]
@@ -204,9 +214,12 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
 
 
 def _enlarger(model: Model) -> Model:
-    """Builds a model from logits to the classes of a band of image rows.
+    """Builds a model that enlarges logits to a band of image rows and selects each pixel's class.
 
     Classes are the last axis: gathering single elements takes ten times as long.
+
+    Args:
+        model: Segmentation model, whose device is used.
     """
     make = Builder()
 
