@@ -214,20 +214,27 @@ def _elements(value: Any) -> Array:
 
 
 def _category(value: RuntimeValue) -> Hashable:
-    """Returns the properties of an input by which calls probably need the same `Need`."""
+    """Returns a cache key of an input: calls with equal keys probably have the same `Need`.
+
+    Dtype, rank and whether it is small (`_is_few`) for tensors; the type's text for sequences and
+    maps; None for None.
+    """
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)
     return None if value is None else str(_type(value, None))
 
 
 def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
-    """Returns the dtype and dims of an input, for the key of its model.
+    """Returns the dtype and dims of an input, for the cache key of a functional call's model.
 
-    Dims of 2 and more are names of symbols unless `sizes`; 0 and 1 stay numbers, since they
-    broadcast differently.
+    Dims of 0 and 1 always stay numbers, since they broadcast differently.
 
     Args:
-        names: Symbol of each size so far, which is extended.
+        sizes: Whether dims of 2 and more stay numbers too; else they become symbol names.
+        names: Symbol name of each size; sizes not in it are added.
+
+    Returns:
+        (dtype, dims) of a tensor; text of the type of a sequence or map; None for None.
     """
     if not isinstance(value, np.ndarray | DeviceTensor):
         return None if value is None else str(_type(value, None))

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class OrtAllocatorType(IntEnum):
-    """Kind of an allocator."""
+    """Kinds of memory allocators in ONNX Runtime's API; without effect in clrt."""
 
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
@@ -16,7 +16,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class OrtMemType(IntEnum):
-    """Purpose of memory."""
+    """Uses of memory in ONNX Runtime's API; without effect in clrt."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1
@@ -26,7 +26,13 @@ class OrtMemType(IntEnum):
 
 @dataclass(frozen=True)
 class OrtMemoryInfo:
-    """Description of memory: allocator, device and purpose."""
+    """ONNX Runtime's description of memory; without effect in clrt.
+
+    Attributes:
+        name: Name of the memory, such as "Cpu".
+        device_id: Number of the device.
+        mem_type: What the memory is used for.
+    """
 
     name: str = "Cpu"
     allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR
@@ -35,10 +41,10 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg:
-    """Settings for the growth of ONNX Runtime's arenas, without effect: plans size clrt's.
+    """ONNX Runtime's settings for arena growth, accepted and ignored: clrt's plans size arenas.
 
     Attributes:
-        settings: Arguments as passed.
+        settings: The constructor's arguments, unchanged.
     """
 
     def __init__(self, *settings: Any) -> None:

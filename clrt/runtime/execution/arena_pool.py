@@ -62,9 +62,9 @@ class ArenaPool:
 
         Args:
             planner: Plans of the model, and the effective limit.
-            own_limit: As the attribute.
+            own_limit: Maximum bytes that the model may allocate; None for the device's memory.
             lock: Lock of the model, an RLock.
-            background: Whether runs give way to those of other models.
+            background: Whether the model's runs give way to those of other models.
         """
         limit_name = "the device" if own_limit is None else "memory_limit"
         self.account = Ledger(planner.limit, limit_name)
@@ -93,7 +93,7 @@ class ArenaPool:
 
     @property
     def _in_use(self) -> dict[ArenaMemory, Execution]:
-        """Runs that have not ended, by arena."""
+        """Executions that have not ended, by the arena that they use."""
         return {s: cast(Execution, s.run) for s in self._arenas if s.in_use}
 
     def begin(
@@ -108,8 +108,11 @@ class ArenaPool:
         """Creates an execution of a segment, after waiting for an arena and for memory.
 
         Args:
+            stage: Segment to run.
+            feeds: Array or device tensor per input of the segment, by name.
             outputs: Names of the requested outputs, and whether each stays on the device.
-            recorder: Runs the steps for a profile; None for none.
+            stop: Token that cancels the run.
+            recorder: Runs the steps for a profile; None for no profile.
             call: Call that handles the execution until it is detached.
 
         Raises:
@@ -141,19 +144,23 @@ class ArenaPool:
                 self._await_budget(stage, ticket, epoch)
 
     def _lacking(self, needed: int) -> int:
-        """Returns how many of the needed bytes the budget of all models lacks at present."""
+        """Returns by how many bytes `needed` exceeds what is left of the budget of all models.
+
+        0 if it fits, or if there is no budget.
+        """
         if not needed or BUDGET.limit is None:
             return 0
         return int(max(needed - max(BUDGET.left, 0), 0))
 
     def _await_budget(self, stage: PlannedSegment, ticket: Any, epoch: object) -> None:
-        """Waits for a run, of this model or another, to release memory.
+        """Waits until a run of this model or another ends, or for `_POLL_S`.
 
         Frees this model's own memory instead if no run is in progress.
 
         Args:
+            stage: Segment for which the memory is needed.
             ticket: Waiter that the end of a run wakes.
-            epoch: `BUDGET.epoch` before the memory was found lacking.
+            epoch: `BUDGET.epoch` read before the memory was found insufficient.
 
         Raises:
             OutOfMemoryError: There is no run to wait for, and nothing to free.
@@ -171,17 +178,22 @@ class ArenaPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run of another thread uses the memory."""
+        """Whether a run of another thread uses one of the model's arenas."""
         return any(not _is_own(e) for e in tuple(self._in_use.values()))
 
     def give_up(self, *, weights: bool) -> None:
-        """Frees arenas that no run uses; if `weights` and no run is in progress, weights too."""
+        """Frees memory for another model; later runs allocate it again.
+
+        Args:
+            weights: Whether to free the weights too. Nothing at all is freed then while a run is
+                in progress. If False, frees the arenas that no run uses.
+        """
         with self.lock:
             if not weights or not self._in_use:
                 self._free(keeps_weights=not weights)
 
     def _acquire(self, stage: PlannedSegment) -> BoundPlan | None:
-        """Returns the segment bound to an idle arena; None if a run must end before.
+        """Returns the segment bound to an idle arena; None if a run has to end first.
 
         Prefers an arena that the segment is bound to. `bind` still has to be called unless the plan
         is `ready`.
@@ -232,9 +244,10 @@ class ArenaPool:
         return slabs
 
     def bind(self, plan: Plan, slabs: ArenaMemory | None = None, own: bool = False) -> BoundPlan:
-        """Creates a bound plan; its arguments are set by `BoundPlan.bind`.
+        """Creates a bound plan, whose memory `BoundPlan.bind` allocates.
 
         Args:
+            plan: Plan of the model to bind.
             slabs: Arena to bind to; None for a new one outside of the pool.
             own: Whether to upload the weights separately, not shared with other plans.
         """
@@ -254,7 +267,10 @@ class ArenaPool:
         return self._needed(stage, slabs) <= self.account.left
 
     def _needed(self, stage: PlannedSegment, slabs: ArenaMemory) -> int:
-        """Returns the bytes that a run of a segment in an arena will allocate; 0 if it is bound."""
+        """Returns the bytes that a run of a segment in an arena will allocate.
+
+        0 if the segment is already bound to the arena.
+        """
         bound = stage.bound.get(slabs)
         if bound is not None and bound.ready:
             return 0
@@ -270,7 +286,10 @@ class ArenaPool:
         return next((e for e in self._in_use.values() if e.is_left), None)
 
     def _check_others(self, stage: PlannedSegment) -> None:
-        """Checks that a run of another thread uses memory, which can be waited for.
+        """Checks that a run of another thread is in progress, for whose end this thread can wait.
+
+        Args:
+            stage: Segment that lacks memory, for the error's message.
 
         Raises:
             OutOfMemoryError: All runs belong to this thread: a signal handler needs more memory
@@ -290,7 +309,7 @@ class ArenaPool:
         BUDGET.note_change()
 
     def release(self, keeps_weights: bool = False) -> None:
-        """Waits for runs of other threads, and frees the device memory and plans.
+        """Waits for runs of other threads, and frees the model's device memory and plans.
 
         Later runs allocate what they need again.
 
@@ -322,7 +341,7 @@ class ArenaPool:
     def recover(self) -> None:
         """Ends runs that an exception interrupted, and frees all arenas that no run uses.
 
-        The caller must drop the plans, which are bound to these arenas.
+        The caller must then drop the model's plans, which are bound to these arenas.
         """
         for execution in tuple(self._in_use.values()):
             if execution.is_broken_off:
@@ -345,7 +364,10 @@ class ArenaPool:
         self.session.trim()
 
     def close(self) -> None:
-        """Frees the memory, and drops the programs; runs in progress free theirs at their end."""
+        """Frees the model's device memory, and drops its programs.
+
+        Memory that runs in progress use is freed at their end.
+        """
         with self.lock:
             self._closed = True
             is_large = self.weights.nbytes >= _LARGE_BYTES
@@ -356,16 +378,20 @@ class ArenaPool:
             return_freed()
 
     def forget_runs(self) -> None:
-        """Forgets runs and their arenas in a fork, where other threads do not exist."""
+        """Forgets runs in progress and their arenas in a forked child process.
+
+        The threads of these runs exist only in the parent process.
+        """
         self.ends = Waiters()
         self._arenas = self._idle
 
     def no_room(
         self, stage: PlannedSegment, error: OutOfMemoryError | None = None
     ) -> OutOfMemoryError:
-        """Returns the error for a segment that exceeds the limit, or that the driver refused.
+        """Returns the error for a segment that exceeds the model's limit, or that does not fit.
 
         Args:
+            stage: Segment that cannot run.
             error: Error of the driver; None if the segment exceeds the limit.
         """
         of = "the device has" if self.own_limit is None else "memory_limit allows"

@@ -19,6 +19,7 @@ class BoundLaunch(NamedTuple):
     Attributes:
         entry: Entry point of the kernel.
         global_size: Work-items per dimension, a multiple of `local_size`.
+        local_size: Work-items per work-group, per dimension.
         axes: Dimensions along which the launch may be split.
     """
 
@@ -29,10 +30,11 @@ class BoundLaunch(NamedTuple):
     axes: tuple[int, ...]
 
     def pieces(self, count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Splits the launch into about `count` launches along its longest splittable dimension.
+        """Splits the launch into at most `count` launches along its longest splittable dimension.
 
         Returns:
-            Global offset and global size of each.
+            Global offset and global size of each; one with the whole launch if `axes` allow no
+            split.
         """
         groups = [-(-g // s) for g, s in zip(self.global_size, self.local_size, strict=True)]
         axis = max((a for a in self.axes if a < len(groups)), key=groups.__getitem__, default=None)
@@ -53,7 +55,7 @@ class ArgumentPatcher:
     def __init__(
         self, plan: InstantiatedPlan, steps: Sequence[BoundLaunch], generation: int
     ) -> None:
-        """Records the arguments that kernels are set to.
+        """Records the current arguments of the kernels.
 
         Args:
             plan: Plan that the kernels are bound to.
@@ -79,6 +81,8 @@ class ArgumentPatcher:
         """Sets the arguments and global sizes of `steps` for another plan of the same template.
 
         Args:
+            plan: Plan to switch to.
+            steps: Bound launches of the plan, replaced in place if their sizes change.
             slabs: Buffers of the arena.
             generation: `ArenaMemory.generation` of these buffers.
             constant: Returns the buffer of a constant of the plan.

@@ -53,7 +53,7 @@ BoundStep: TypeAlias = "BoundLaunch | HostStep"
 
 @dataclass
 class _External:
-    """An external value of a plan: the kernel arguments that refer to it, and its current buffer.
+    """An external value of a plan: kernel arguments that refer to it, and its current buffer.
 
     Attributes:
         places: Kernels and argument indices that refer to the value.
@@ -67,7 +67,7 @@ class _External:
     known: ReferenceType[TrackedBuffer] | None = None
 
     def set(self, buffer: TrackedBuffer) -> None:
-        """Sets the arguments to a buffer, unless they are already."""
+        """Sets the kernel arguments to a buffer, unless they are set to it already."""
         self.buffer = buffer
         if self.known is not None and self.known() is buffer:
             return
@@ -131,12 +131,12 @@ class BoundPlan:
 
     @property
     def takes_long(self) -> bool:
-        """Whether a run exceeds `LONG_S`, so that users may want to cancel it."""
+        """Whether a run is expected to exceed `LONG_S`, so that users may want to cancel it."""
         return self.expected_s > LONG_S
 
     @property
     def is_paced(self) -> bool:
-        """Whether runs are enqueued in parts, with waits between them."""
+        """Whether runs enqueue their launches in several batches, with waits between them."""
         return bool(self.plan.host_steps) or self.lane.background or self.takes_long
 
     @property
@@ -150,9 +150,9 @@ class BoundPlan:
 
     @property
     def most_launch_s(self) -> float:
-        """Maximum duration of one launch in seconds; infinite on CPU devices.
+        """Maximum duration of one launch in seconds; longer launches are split.
 
-        Watchdogs of GPUs kill kernels after 2 s.
+        Infinite on CPU devices. Watchdogs of GPUs kill kernels after 2 s.
         """
         if self.session.device.caps.is_cpu:
             return math.inf
@@ -194,12 +194,13 @@ class BoundPlan:
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
 
     def _reuse_kernels(self, donor: BoundPlan) -> bool:
-        """Takes the kernels of a plan of the same template, and sets the arguments that differ.
+        """Takes over the kernels of a plan of the same template, and sets arguments that differ.
 
-        The donor must bind again before its next run.
+        Args:
+            donor: Plan on the same arena, which must bind again before its next run.
 
         Returns:
-            False, and nothing is taken, if the donor or this plan has no template.
+            Whether it did; False, and the donor keeps its kernels, if either plan has no template.
         """
         plan, patcher = self.plan, donor._patcher
         donor._patcher, donor._generation = None, -1
@@ -222,7 +223,10 @@ class BoundPlan:
         return True
 
     def release(self) -> None:
-        """Frees all device memory; the next `bind` allocates it again."""
+        """Frees the plan's own constants, status words and kernels; the next `bind` restores them.
+
+        Memory of the arena and the model's weights stays.
+        """
         self._generation, self._patcher, self.donor = -1, None, None
         self.steps, self._status, self.broken = [], None, False
         self._used.clear()
@@ -230,7 +234,7 @@ class BoundPlan:
         self._own.clear()
 
     def bind_external(self, buffers: Mapping[Value, TrackedBuffer]) -> None:
-        """Sets the arguments that refer to external values.
+        """Sets the kernel arguments that refer to external values.
 
         Args:
             buffers: Buffer of each external root value.
@@ -239,7 +243,7 @@ class BoundPlan:
             external.set(buffers[root])
 
     def forget_external(self) -> None:
-        """Drops the references to external buffers."""
+        """Drops the references to the buffers of external values, at the end of a run."""
         for external in self._external.values():
             external.buffer = None
 
@@ -270,7 +274,11 @@ class BoundPlan:
         return None if root is None else self._external.get(root)
 
     def _default_local_size(self, kernel: cl.Kernel, dims: int) -> tuple[int, ...]:
-        """Returns the local size of a launch that specifies none, with `dims` dimensions."""
+        """Returns the local size for a launch that specifies none.
+
+        Args:
+            dims: Number of dimensions of the launch, 1 to 3.
+        """
         if self.session.device.caps.is_cpu:
             return _DEFAULT_LOCAL_SIZES["cpu"][dims]
         first, *others = _DEFAULT_LOCAL_SIZES["gpu"][dims]
@@ -281,7 +289,11 @@ class BoundPlan:
         return (min(first, 1 << limit.bit_length() - 1), *others)
 
     def locate(self, buffer: Buffer) -> tuple[TrackedBuffer, int]:
-        """Returns the device buffer and the element offset of a buffer that is not external."""
+        """Returns where a plan's buffer is in device memory: device buffer and element offset.
+
+        Args:
+            buffer: Value, packed weight, scratch or status word of the plan; not an external value.
+        """
         if isinstance(buffer, StatusWord):
             assert self._status is not None
             return self._status, self.plan.statuses.index(buffer)
@@ -301,7 +313,7 @@ class BoundPlan:
         return self.weights if value in self.model_constants else self._own
 
     def bytes_of(self, value: Value) -> tuple[TrackedBuffer, int]:
-        """Returns the device buffer and the byte offset of a value, external or not."""
+        """Returns the device buffer that holds a value, and the value's byte offset in it."""
         external = self._external_of(value)
         if external is not None:
             assert external.buffer is not None
@@ -340,10 +352,10 @@ class BoundPlan:
         return words, cl.enqueue_copy(self.lane.queue, words, self._status, is_blocking=False)
 
     def status_words(self, copied: tuple[Array, cl.Event] | None) -> Array | None:
-        """Returns what kernels of an ended run reported, and resets the status words.
+        """Reads the status words after a run has ended, and resets them to 0.
 
         Args:
-            copied: Result of `copy_status` whose event is complete.
+            copied: Result of `copy_status`, its copy completed; None if the host reads directly.
 
         Returns:
             An int64 per status word; None if all are 0.
@@ -363,15 +375,18 @@ class BoundPlan:
         return words
 
     def settling(self) -> _DrainOnError:
-        """Returns a context manager for commands of a run.
+        """Returns a context manager for the code that enqueues a run's commands.
 
-        If an exception leaves it, waits for the commands enqueued before, and converts errors of
-        the driver.
+        If an exception leaves its block, it waits for the commands enqueued so far, and converts
+        errors of the driver to clrt's.
         """
         return _DrainOnError(self)
 
     def break_off(self) -> None:
-        """Waits for the queue after a failure: its commands use host arrays and the arena."""
+        """Waits, after a failure, for the queue's commands, which use host arrays and the arena.
+
+        Also resets the status words.
+        """
         connection = self.session.connection
         with connection.lock:
             connection.undrained_queues.add(self.lane)
@@ -384,7 +399,7 @@ class BoundPlan:
         self.status_words(copied)
 
     def seconds(self, entry: str) -> float:
-        """Measures the plan's launches of one kernel, in sequence, on the data in the arena.
+        """Measures the plan's launches of one kernel, in sequence, with the arena's current data.
 
         Args:
             entry: Entry point of the kernel.
@@ -405,7 +420,10 @@ class BoundPlan:
 
 
 class _DrainOnError:
-    """See `BoundPlan.settling`. A class, since a generator takes 1 us longer, twice per run."""
+    """Context manager that waits for a plan's queue if an exception leaves its block.
+
+    Returned by `BoundPlan.settling`. A class, since a generator takes 1 us longer, twice per run.
+    """
 
     __slots__ = ("bound",)
 

@@ -34,7 +34,7 @@ _MAX_SHAPED_NODES = 256
 
 
 class _Branch:
-    """A graph, and the graphs specialised from it.
+    """A graph, and the graphs specialised from it for input values or shapes.
 
     Attributes:
         choosing: Names of the inputs whose elements decide conditions of If nodes.
@@ -53,11 +53,11 @@ class _Branch:
 
 
 class Branches:
-    """Caches graphs of a model that are specialised for inputs which decide its branches.
+    """Caches graphs of a model, each specialised for inputs that decide the conditions of If nodes.
 
-    Otherwise an If whose condition is computed from an input is a graph break: three plans, two
-    waits for the device, and no fusion across its border. An If whose condition follows from
-    shapes, frequent in TorchScript, is not a break, but prevents fusion too.
+    Without specialisation, an If whose condition is computed from an input is a graph break: three
+    plans, two waits for the device, and no fusion across its border. An If whose condition follows
+    from shapes, frequent in TorchScript, is not a break, but prevents fusion too.
     """
 
     def __init__(
@@ -79,7 +79,15 @@ class Branches:
         self._count = 0
 
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
-        """Returns the graph specialised for the inputs of a run, and the inputs that it has."""
+        """Returns the graph specialised for the inputs of a run, and that graph's inputs.
+
+        Args:
+            feeds: Inputs of the model by name.
+
+        Returns:
+            The graph, which is the model's own if nothing can be specialised, and `feeds` without
+            the inputs that became constants.
+        """
         branch = self._first
         while branch.choosing:
             values = [feeds.get(name) for name in branch.choosing]
@@ -100,13 +108,15 @@ class Branches:
         return branch.graph, feeds
 
     def _cached(self, branch: _Branch, key: Hashable, make: Callable[[], Graph]) -> _Branch:
-        """Returns the branch specialised for a key.
+        """Returns the branch specialised for input values or shapes, from the cache if present.
 
         Returns `branch` itself if the specialised graph has no fewer If nodes or cannot be made, or
         if there are `_MAX_GRAPHS` already.
 
         Args:
-            make: Makes the specialised graph, not optimised.
+            branch: Branch to specialise.
+            key: The input values or shapes, hashable.
+            make: Makes the specialised graph, not yet optimised.
         """
         if key not in branch.specialised:
             if self._count == _MAX_GRAPHS:
@@ -131,14 +141,18 @@ class Branches:
 
 
 def _with_values(graph: Graph, known: Mapping[str, Array]) -> Graph:
-    """Returns a copy of a graph in which some inputs are constants."""
+    """Returns a copy of a graph in which the inputs named in `known` are constants."""
     copy = copy_all(graph)
     fix_inputs(copy, {}, {name: array.copy() for name, array in known.items()})
     return copy
 
 
 def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Returns a copy of a graph in which the shapes of the inputs are numbers."""
+    """Returns a copy of a graph in which the inputs have the given static shapes.
+
+    Args:
+        shapes: Shape of each input by name.
+    """
     copy = copy_all(graph, bind_dims(graph.inputs, shapes))
     fix_inputs(copy, shapes, {})
     return copy
@@ -149,7 +163,10 @@ def _ifs(graph: Graph) -> int:
 
 
 def _choosing(graph: Graph) -> list[str]:
-    """Returns the small inputs that decide, alone or with constants, the condition of an If."""
+    """Returns the names of small inputs that, with constants alone, decide the condition of an If.
+
+    Only If nodes of the graph itself count, not those of its subgraphs.
+    """
     choices = dict[Value, None]()
     for node in graph.nodes:
         condition = node.input(0)
@@ -161,7 +178,11 @@ def _choosing(graph: Graph) -> list[str]:
 
 
 def _sources(value: Value) -> list[Value]:
-    """Returns the inputs that a value is computed from, and values beyond `_MAX_NODES`."""
+    """Returns the graph inputs that a value is computed from.
+
+    Once `_MAX_NODES` values have been visited, the search stops at values, which are then returned
+    like inputs.
+    """
     sources, todo = dict[Value, None](), [value]
     seen = set(todo)
     for value in todo:

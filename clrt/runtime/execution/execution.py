@@ -26,7 +26,7 @@ _POLL_S = 0.0005
 
 
 class StepRecorder(Protocol):
-    """Runs the steps of a plan in place of an execution, and records when they run."""
+    """Protocol: runs the steps of a plan, in place of `Execution`, and records when they ran."""
 
     def record_steps(
         self, bound: BoundPlan, steps: Sequence[BoundStep], run_host: Callable[[HostStep], None]
@@ -34,6 +34,8 @@ class StepRecorder(Protocol):
         """Runs every step in order, and waits for the last.
 
         Args:
+            bound: Plan to which the steps belong.
+            steps: Bound launches and host steps.
             run_host: Computes a host step.
         """
 
@@ -96,7 +98,10 @@ class Execution:
         return results
 
     def _note_seconds(self) -> None:
-        """Records the duration in the plan; beside other runs, only if it is a new minimum."""
+        """Records the run's duration in the bound plan, for `expected_s` of later runs.
+
+        If other runs overlapped it, only a new minimum is recorded.
+        """
         bound, seconds = self.bound, time.perf_counter() - self._began_s
         alone = self._nth == bound.session.connection.begun
         if alone or bound.seconds_a_run is None or seconds < bound.seconds_a_run:
@@ -106,7 +111,8 @@ class Execution:
         """Enqueues the commands; waits only if the plan takes long or has host steps.
 
         Raises:
-            DeviceError, ClrtError: As `run`.
+            DeviceError: The driver fails, or is out of memory (OutOfMemoryError).
+            ClrtError: `stop` was requested.
         """
         bound, connection = self.bound, self.bound.session.connection
         try:
@@ -127,10 +133,14 @@ class Execution:
             raise
 
     def finish(self) -> dict[str, Feed]:
-        """Waits for the end and returns the results, or raises its error; repeatable.
+        """Waits for the end of the execution and returns its results; may be called repeatedly.
+
+        Returns:
+            An array, or a tensor if it stays on the device, per requested output.
 
         Raises:
-            NumberError, DeviceError: As `run`.
+            NumberError: A kernel found an index or length out of range.
+            DeviceError: The driver failed.
         """
         if self.detached:
             self.call = ActiveCall()
@@ -153,15 +163,19 @@ class Execution:
 
     @property
     def rank(self) -> int:
-        """Priority; runs give way to those of lower rank.
+        """Priority: a run waits for runs of lower rank.
 
-        0 if enqueued as a whole, 1 if enqueued in parts, 2 in the background.
+        0 if its commands are enqueued all at once, 1 if in several batches, 2 for runs of a
+        background model.
         """
         return 2 if self.lane.background else int(self._paced)
 
     @property
     def done(self) -> bool:
-        """Whether the device has completed all commands, or the call ended before enqueuing all."""
+        """Whether the device has completed all commands of the run.
+
+        Also True if no call handles the run and not all of its commands are enqueued.
+        """
         last = self._moves.last
         if not self.enqueued:
             return self.is_left
@@ -171,7 +185,10 @@ class Execution:
         return bool(status <= cl.command_execution_status.COMPLETE)
 
     def detach(self) -> None:
-        """Flushes the queue and releases the execution from its call, which does not wait."""
+        """Detaches the execution from the call that started it, after flushing the queue.
+
+        The call can then return before the device is done; `finish` waits for the results.
+        """
         with self.bound.settling():
             self.lane.queue.flush()
         self.detached, self.call = True, None
@@ -183,7 +200,7 @@ class Execution:
 
     @property
     def is_allocating(self) -> bool:
-        """Whether its plan still has to be bound, which allocates memory."""
+        """Whether the execution's plan is not bound yet; binding it allocates memory."""
         return not self._ended and not self.bound.ready
 
     @property
@@ -193,13 +210,14 @@ class Execution:
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether an exception interrupted it, which leaves the arena in an undefined state."""
+        """Whether an exception interrupted the execution, so that its arena may be inconsistent."""
         return not self.detached and not self._ended and self.is_left
 
     def await_end(self) -> None:
         """Waits for the end of an execution that no call handles (`is_left`).
 
-        Errors are raised later by `finish`. An interrupted execution fails.
+        `finish` raises the errors of a detached execution. An interrupted execution fails, and its
+        arena is not used again.
         """
         if self.detached:
             with suppress(Exception):
@@ -213,7 +231,7 @@ class Execution:
                 self._fail()
 
     def _bind(self) -> None:
-        """Binds the plan; forks wait for it meanwhile."""
+        """Binds the plan, registered as in flight so that a fork of the process waits for it."""
         connection = self.bound.session.connection
         with connection.lock:
             if connection.undrained_queues:
@@ -222,10 +240,11 @@ class Execution:
         self.bound.bind()
 
     def _begin(self) -> bool:
-        """Copies the inputs, and enqueues all commands unless the plan is enqueued in parts.
+        """Copies the inputs and, unless the run is paced, enqueues all commands.
 
         Returns:
-            False, and nothing is done, if runs in other queues still read a donated input.
+            Whether it did; False, without any effect, if runs in other queues still read a donated
+            input.
         """
         with self.bound.session.connection.lock:
             if _readers(self):
@@ -242,7 +261,7 @@ class Execution:
         return True
 
     def _feed(self) -> None:
-        """Copies the inputs, after draining the commands of failed runs."""
+        """Copies the inputs to the device, after waiting for the commands of failed runs."""
         bound, connection = self.bound, self.bound.session.connection
         if connection.undrained_queues:
             connection.drain()
@@ -263,7 +282,10 @@ class Execution:
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:
-        """Enqueues the steps in parts, so that the run can be cancelled between two launches."""
+        """Runs host steps and enqueues launches, waiting in between to limit the enqueued work.
+
+        The run can thus be cancelled between two launches, and gives way to other runs.
+        """
         bound, connection = self.bound, self.bound.session.connection
         lock, give_way = connection.lock, partial(connection.give_way, self)
         costs, moves = bound.plan.costs, self._moves
@@ -318,10 +340,11 @@ class Execution:
 
 
 def _await_readers(run: Execution) -> None:
-    """Waits for runs in other queues that read tensors donated to this one.
+    """Waits for runs in other queues that read tensors donated to `run`.
 
     Raises:
-        InputError: This run interrupts one of them (in a signal handler), which can only end later.
+        InputError: `run` was started by a signal handler that interrupts one of these runs, so
+            that waiting would never end.
     """
     while readers := _readers(run):
         thread = None if run.call is None else run.call.thread
@@ -334,7 +357,7 @@ def _await_readers(run: Execution) -> None:
 
 
 def _readers(run: Execution) -> list[Execution]:
-    """Returns the runs in other queues that read tensors donated to this one."""
+    """Returns the unfinished runs in other queues that read tensors donated to `run`."""
     names = run.bound.plan.contract.donated
     if not names:
         return []

@@ -21,7 +21,7 @@ class ExternalBuffers:
     """Holds the buffers of a plan's external values during a run, so the pool cannot reuse them.
 
     Attributes:
-        by_root: Buffer of each external root value.
+        by_root: Buffer of each external root value (the value that owns the memory of its views).
     """
 
     plan: Plan
@@ -31,10 +31,10 @@ class ExternalBuffers:
     _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
-        """Acquires a buffer for each external value: that of the fed tensor, or a new one.
+        """Acquires a buffer for each external value: that of the caller's tensor, or a new one.
 
         Args:
-            feeds: Inputs of the run by name.
+            feeds: Array or device tensor per input of the run, by name.
 
         Returns:
             The buffer of each external root value.
@@ -58,10 +58,10 @@ class ExternalBuffers:
         return {root: lease.buffer for root, lease in self.by_root.items()}
 
     def claim(self, value: Value) -> DeviceTensor | None:
-        """Returns an output tensor that owns the value's external buffer.
+        """Returns a new output tensor that owns the external buffer of a value.
 
-        None if the value is in the arena, or another tensor owns the buffer: the caller's input, or
-        an output claimed before.
+        None if the value is in the arena, or if another tensor owns the buffer: an input that is
+        not donated, or an output claimed before.
         """
         lease = self.by_root.get(self.plan.root(value))
         if lease is None or lease in self._claimed:
@@ -70,7 +70,7 @@ class ExternalBuffers:
         return DeviceTensor(value.dims, value.dtype, self.session, lease)
 
     def use_up(self) -> None:
-        """Takes the memory of the donated tensors, which callers can no longer use."""
+        """Detaches donated tensors from their memory: callers can no longer use the tensors."""
         for tensor, _ in self._donated:
             tensor.lease = None
 
@@ -80,7 +80,7 @@ class ExternalBuffers:
             tensor.lease = lease
 
     def end(self) -> None:
-        """Drops the references to all buffers."""
+        """Drops the references to all buffers, at the end of the run."""
         self.by_root.clear()
         self._donated.clear()
         self._claimed.clear()

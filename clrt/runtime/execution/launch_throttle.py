@@ -27,7 +27,7 @@ _BACKGROUND_GIVE_WAY_S = 0.5
 
 
 class CancellationToken:
-    """Cancels runs between two launches.
+    """Flag that cancels runs between two launches.
 
     Attributes:
         requested: Whether cancellation was requested; any thread may set it.
@@ -62,13 +62,14 @@ NEVER = CancellationToken(ClrtError)
 
 
 class LaunchThrottle:
-    """Limits the work in a queue; the caller announces and reports each launch.
+    """Limits the work in a queue during a long run.
 
-    Launches form parts of about `_PART_S`, estimated from their costs, in any unit, and the time
-    per cost of earlier parts. While one part runs the next is in the queue, so that the device
-    never idles. Before a third part is enqueued, the host waits for the first, which lets signal
-    handlers run, checks `stop`, and gives way to other runs. A launch that takes longer than two
-    parts is alone in the queue, and so is each part in the background.
+    The caller calls `make_room` before it enqueues a launch, and `launched` after. Launches are
+    grouped into parts of about `_PART_S`, estimated from their costs (in any unit) and the time per
+    cost of earlier parts. While one part runs the next is in the queue, so that the device never
+    idles. Before a third part is enqueued, the host waits for the first, which lets signal handlers
+    run, checks `stop`, and gives way to other runs. A launch that takes longer than two parts is
+    alone in the queue, and so is each part of a background run.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class LaunchThrottle:
         Args:
             lane: Queue of the run.
             stop: Token that cancels the run.
-            give_way: Waits for other runs, for at most the given seconds; returns whether it had
-                to.
+            give_way: Waits for other runs, for at most its argument in seconds; returns whether
+                there were any.
             rate: Estimated seconds per unit of cost.
         """
         self._lane = lane
@@ -98,16 +99,19 @@ class LaunchThrottle:
         self._began = time.perf_counter()
 
     def pieces(self, cost: int, most_s: float) -> int:
-        """Returns the number of launches to split work into, so that each takes at most `most_s`.
+        """Returns the number of launches to split one launch into, so none exceeds `most_s`.
 
         Args:
-            cost: Cost of the whole work.
+            cost: Cost of the launch before splitting, in any unit used throughout.
             most_s: Maximum duration of a launch in seconds.
         """
         return max(1, math.ceil(self._rate * cost / most_s))
 
     def make_room(self, cost: int) -> None:
-        """Waits until a launch of a cost may be enqueued.
+        """Waits until the queue has room for another launch.
+
+        Args:
+            cost: Cost of that launch.
 
         Raises:
             ClrtError: `stop` was requested.
@@ -120,18 +124,28 @@ class LaunchThrottle:
             self._wait(*self._parts.popleft())
 
     def launched(self, event: cl.Event, cost: int) -> None:
-        """Records a launch that was enqueued."""
+        """Records a launch that was enqueued.
+
+        Args:
+            event: Event of the launch.
+            cost: Cost of the launch.
+        """
         if self._last is None and not self._parts:
             self._began = time.perf_counter()
         self._last, self._cost = event, self._cost + cost
 
     def idle(self) -> None:
-        """Records that the queue is empty."""
+        """Records that the queue is empty, as after a host step."""
         self._parts.clear()
         self._last, self._cost = None, 0
 
     def _wait(self, event: cl.Event, cost: int) -> None:
-        """Waits for a part to end, updates the rate, and gives way to other runs."""
+        """Waits for a part to end, updates the rate, and gives way to other runs.
+
+        Args:
+            event: Event of the part's last launch.
+            cost: Sum of the costs of its launches.
+        """
         self._lane.wait(event)
         self._stop.check()
         seconds = time.perf_counter() - self._began

@@ -37,7 +37,11 @@ def _cancelled() -> ClrtError:
 
 
 def _readers(feeds: Mapping[str, RuntimeValue], donated: Collection[str]) -> list[Future[Any]]:
-    """Returns the asynchronous runs in other threads that still read donated tensors."""
+    """Returns the futures of worker threads' runs that still read tensors to be donated.
+
+    Args:
+        donated: Names of the donated inputs among `feeds`.
+    """
     tensors = [feeds[name] for name in donated]
     return [run for t in tensors if isinstance(t, DeviceTensor) for run in tuple(t.readers)]
 
@@ -47,8 +51,8 @@ class Runner:
 
     Attributes:
         planner: Creates and caches plans.
-        room: Memory of the model on the device.
-        stop: Cancels all runs of the model.
+        room: Arenas and weights of the model on the device.
+        stop: Cancels all runs of the model; set by `close`.
         check: Completes the check of a compiled model's bytes before the first result is returned;
             raises ModelError if they are damaged. None if nothing is left to check.
         lock: Lock to hold while shared state changes; never held while the device computes.
@@ -95,14 +99,20 @@ class Runner:
         """Computes outputs of the model in the calling thread.
 
         Args:
+            feeds: Array, device tensor, list, dict or None per model input, by name.
             wanted: Names of the requested outputs, and whether each stays on the device.
             donated: Names of inputs whose memory the run may use.
             recorder: Records when steps run; None for no profile.
             stop: Cancels the run; by default the model's own, which cancels all runs.
 
+        Returns:
+            Array, device tensor, list, dict or None per requested output, by name.
+
         Raises:
-            InputError: The model is closed, or a number is out of range.
-            ClrtError: As `Model.run`.
+            InputError: The model is closed, or an index or length is out of range.
+            OutOfMemoryError: The run does not fit.
+            DeviceError: The driver fails.
+            ClrtError: The run was cancelled, or cannot be planned.
         """
         return self._run(
             feeds, wanted, donated, stop or self.stop, _readers(feeds, donated), recorder
@@ -117,11 +127,11 @@ class Runner:
         before: Collection[Future[Any]],
         recorder: Recorder | None = None,
     ) -> Mapping[str, RuntimeValue]:
-        """Computes outputs of the model; see `run`.
+        """Computes outputs of the model as `run` does, after waiting for other runs.
 
         Args:
-            before: Runs to wait for first. They were all submitted earlier, so that no two runs
-                wait for each other.
+            before: Asynchronous runs to wait for. They were all submitted earlier, so that no two
+                runs wait for each other.
         """
         call = self._enter(ActiveCall(), "profile" if recorder else "run")
         try:
@@ -151,11 +161,12 @@ class Runner:
         a worker thread.
 
         Args:
-            wanted, donated: As `run`.
-            in_worker: Whether to use a worker thread in any case, so that this one never waits.
+            feeds, wanted, donated: Arguments of `run`.
+            in_worker: Whether to always use a worker thread, so that the calling thread never
+                waits.
 
         Returns:
-            The run, and a token that cancels it.
+            The future outputs of the run, and a token that cancels it.
 
         Raises:
             InputError: The model is closed.
@@ -204,13 +215,19 @@ class Runner:
         call: ActiveCall,
         recorder: Recorder | None = None,
     ) -> tuple[GraphRun, Mapping[str, RuntimeValue]]:
-        """Creates a run of the graph specialised for these inputs; returns it with its inputs."""
+        """Creates a run of the model's graph, specialised for inputs that decide its branches.
+
+        Returns:
+            The run, and the inputs of its graph: `feeds` without those that became constants.
+        """
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)
         return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
 
     def trim(self) -> None:
-        """Frees arenas and plans; see `Model.trim`.
+        """Frees the model's arenas and plans; weights stay on the device.
+
+        Waits for runs of other threads first; later runs plan and allocate again.
 
         Raises:
             InputError: The model is closed.
@@ -226,10 +243,11 @@ class Runner:
         self._leave(call)
 
     def recover(self) -> None:
-        """Cleans up after calls that an exception such as KeyboardInterrupt ended anywhere.
+        """Cleans up after calls that an exception such as KeyboardInterrupt ended at any point.
 
-        Waits for their commands on the device, and drops plans and arenas, which may be incomplete.
-        Weights are kept: each is either complete or absent.
+        Waits for their commands on the device, and drops the model's plans and its arenas that no
+        run uses, since they may be incomplete. Weights are kept: each is either complete or
+        absent. Does nothing if no call was ended in that way.
         """
         if any(call.is_over for call in tuple(self._calls)):
             self._repair()
@@ -243,9 +261,9 @@ class Runner:
         self.room.ends.wake()
 
     def _end(self, call: ActiveCall, error: BaseException) -> None:
-        """Ends a call that failed, and cleans up unless it failed with an error of clrt's own.
+        """Ends a failed call; repairs the model's plans and arenas unless a ClrtError ended it.
 
-        If another exception interrupts the cleanup, the next call does it.
+        If another exception interrupts the repair, the next call repeats it.
         """
         if isinstance(error, ClrtError):
             self._leave(call)
@@ -255,10 +273,10 @@ class Runner:
         self._leave(None)
 
     def _enter(self, call: ActiveCall, action: str) -> ActiveCall:
-        """Registers a call, so that `close` frees nothing until `_leave`.
+        """Registers a call and returns it; `close` then frees no memory until `_leave`.
 
         Args:
-            action: Verb for the message, such as "run".
+            action: Verb for the error's message, such as "run".
 
         Raises:
             InputError: The model is closed.
@@ -284,7 +302,10 @@ class Runner:
             self._free()
 
     def close(self) -> None:
-        """Cancels all runs and frees the device memory; see `Model.close`."""
+        """Cancels all runs of the model, and frees its device memory.
+
+        Waits at most 1 s for runs of other threads; if one continues, its end frees the memory.
+        """
         self.stop.requested = True
         if not self._session.connection.usable:
             return
@@ -310,7 +331,10 @@ class Runner:
             self._workers = None
 
     def after_fork_in_child(self) -> None:
-        """Replaces locks and forgets calls in a fork, where other threads do not exist."""
+        """Replaces the lock, and forgets calls, worker threads and runs, in a forked child process.
+
+        The threads that held the lock or waited for runs exist only in the parent process.
+        """
         self.lock = self.room.lock = RLock()
         self._calls = []
         self._workers = None

@@ -188,9 +188,10 @@ def start_drivers() -> None:
 
 
 def _handles() -> Sequence[cl.Device]:
-    """Returns the handles of all devices that the ICD loader lists, queried once per process.
+    """Returns the handles of all devices that the ICD loader lists.
 
-    An implementation that fails is left out, with a warning.
+    An OpenCL implementation that fails is left out, with a warning; only if none failed is the
+    list cached for the process.
 
     Raises:
         DeviceError: The loader fails.
@@ -219,7 +220,7 @@ def _handles() -> Sequence[cl.Device]:
 
 @cache
 def _float_lanes(device: cl.Device) -> int:
-    """Returns the number of floats in a vector register of the code that the device compiles."""
+    """Returns how many float32 elements a vector register holds in code compiled for a device."""
     if "pocl" not in device.version.lower():
         return int(device.native_vector_width_float)
     architecture, cpu = target_of(device.version)
@@ -229,7 +230,7 @@ def _float_lanes(device: cl.Device) -> int:
 
 
 def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
-    """Returns a sort key for `device="auto"`, least first.
+    """Returns the sort key of a device for `device="auto"`; the least one is preferred.
 
     Native drivers come before translation layers, then discrete GPU, integrated GPU, CPU and
     others, then devices without slow launches before those with.
@@ -244,7 +245,7 @@ def _note(caps: DeviceCaps) -> str:
 
 
 def _unusable(caps: DeviceCaps) -> str:
-    """Returns why a device cannot be used; "" if it can."""
+    """Returns the reason why a device cannot be used; "" if it can."""
     if sys.platform == "linux" and "needs-linker" in caps.quirks and not has_linker():
         return _LINKER_NOTE
     if "needs-linker" in caps.quirks and lacks_builtins():
@@ -265,10 +266,11 @@ def devices() -> list[DeviceInfo]:
 
 
 def no_device_text(available: Sequence[DeviceInfo]) -> str:
-    """Returns the message for a machine without a usable device.
+    """Returns the error message for a machine without a usable device.
 
     Args:
-        available: All devices of the machine, each with a note on why it is not usable.
+        available: All devices of the machine, each with a note on why it is not usable; may be
+            empty.
     """
     listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
     there = f" There is: {listing}." if listing else ""

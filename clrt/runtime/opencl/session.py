@@ -255,7 +255,11 @@ class DeviceSession:
         """Allocates a device buffer and copies an array to it.
 
         Args:
-            account: See `allocate`.
+            account: Ledger that counts the buffer's bytes against its limit; None for none.
+
+        Raises:
+            OutOfMemoryError: The buffer does not fit, or exceeds a limit.
+            DeviceError: The driver fails.
         """
         buffer = self.allocate(array.nbytes, account)
         self.fill(buffer, array)

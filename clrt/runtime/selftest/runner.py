@@ -35,16 +35,16 @@ _NOT_FINITE = 1e30
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a case.
+    """Result of a self-test case: the error of its kernels on a device against NumPy.
 
     Attributes:
         family: Kernel family of the case.
-        kernels: Entry points of its launches.
+        kernels: Entry points of the kernels that the case launches.
         error: Largest absolute difference relative to the largest expected element; 0 if the case
             did not run.
-        limit: Maximum error allowed.
-        note: Why the case did not run; "" if it did.
-        lasting: Whether the result can be cached; False if the driver failed.
+        limit: Maximum `error` allowed.
+        note: Why the case did not run or failed; "" if it ran to its end.
+        lasting: Whether the outcome can be cached; False if the driver failed.
     """
 
     family: str
@@ -72,16 +72,20 @@ class Outcome:
 def check_device(
     session: DeviceSession, given: Iterable[Case] | None = None
 ) -> tuple[Outcome, ...]:
-    """Runs cases on a device and returns the outcome of each.
+    """Runs self-test cases on a device and returns the outcome of each, in order.
 
     Args:
-        given: Cases to run; None for all.
+        given: Cases to run; None for all of the self-test.
     """
     return tuple(_outcome(case, session) for case in (cases() if given is None else given))
 
 
 def graph_of(case: Case) -> Graph:
-    """Builds a graph of the case's op; weights and inputs that planning needs are constants."""
+    """Builds a graph with the op of a self-test case as its only node.
+
+    The case's weights, and inputs whose elements planning needs, are constants; the other inputs
+    are named "x" plus their index, the outputs "y" plus theirs.
+    """
     build = Builder()
     known = {*case.weights, *case.op.plan_time_inputs}
     values = [
@@ -120,7 +124,13 @@ def _outcome(case: Case, session: DeviceSession) -> Outcome:
 
 
 def _limit(case: Case, expected: tuple[Array, ...]) -> float:
-    """Returns the maximum error allowed: 0 for integers and for ops that only move elements."""
+    """Returns the maximum relative error allowed for a self-test case.
+
+    0 for integer results and for ops whose accuracy class is exact.
+
+    Args:
+        expected: Outputs of the op's NumPy reference.
+    """
     dtypes = [a.dtype for a in expected if a.dtype.kind == "f"]
     if not dtypes or case.op.accuracy is Accuracy.EXACT:
         return 0.0
@@ -129,10 +139,12 @@ def _limit(case: Case, expected: tuple[Array, ...]) -> float:
 
 
 def _run(plan: Plan, case: Case, session: DeviceSession) -> list[Array]:
-    """Runs a plan on the inputs of a case and returns its outputs in order.
+    """Runs a plan on the inputs of a self-test case and returns its outputs in order.
 
     Raises:
-        ClrtError: As `Model.run`.
+        NumberError: A kernel reports an index or length out of range.
+        KernelBuildError: A program does not compile.
+        ClrtError: The driver fails.
     """
     constants = frozenset(plan.graph.constants())
     lane = session.connection.lane
