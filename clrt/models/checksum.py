@@ -19,13 +19,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 class DigestCheck:
-    """Checks the checksum of a compiled model: at once, or for a large file in a thread.
+    """Verifies the checksum of a compiled model: on creation, or in a thread if the file is large.
 
-    Calling it waits for the result. The file is read without its mapping, whose pages would count
-    as memory of the process.
+    Calling the object waits for the thread. The file is read in chunks, not through a memory
+    mapping, whose pages would count as memory of the process.
+
+    Args:
+        header: Header of the compiled model's file.
 
     Raises:
-        ModelError: The file is damaged; for a large file only the call raises it.
+        ModelError: The file is damaged. For a large file, only calling the object raises it.
     """
 
     def __init__(self, header: SafetensorsHeader) -> None:
@@ -40,7 +43,7 @@ class DigestCheck:
             self._thread.start()
 
     def __call__(self) -> None:
-        """Waits for the end of the check.
+        """Waits until the checksum is verified; a forked process verifies it again.
 
         Raises:
             ModelError: The file is damaged.
@@ -80,5 +83,13 @@ class DigestCheck:
 
 
 def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
-    """Returns the header bytes that the checksum covers: metadata and tensor entries as JSON."""
+    """Returns the header of a compiled model as the bytes that its checksum covers.
+
+    Args:
+        metadata: Metadata strings without "digest".
+        entries: Dtype, shape and data offsets of each tensor by name.
+
+    Returns:
+        Both as JSON with sorted keys.
+    """
     return json.dumps([metadata, entries], sort_keys=True).encode()

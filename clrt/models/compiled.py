@@ -72,9 +72,9 @@ class CompiledModel:
     Attributes:
         graph: The optimised graph.
         shapes: Sets of input shapes (by input name) that the model was compiled for.
-        extras: JSON values by name.
-        check: Waits for the checksum of a large file, which runs in a thread; raises a ModelError
-            if the file is damaged.
+        extras: Further data of the model as JSON values by name (tokenizer, conversion settings).
+        check: Function that waits until the file's checksum is verified, which for a large file
+            happens in a thread; it raises ModelError if the file is damaged.
     """
 
     graph: Graph
@@ -94,7 +94,7 @@ def write_compiled(
 
     Args:
         producer: The clrt version to record.
-        packed: Weights to store in packed form only.
+        packed: Weights to store in packed form instead of their own, if clrt can unpack the layout.
         progress: Called with (bytes written, total bytes).
 
     Raises:
@@ -189,10 +189,10 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
 
 
 def read_extras(path: Path) -> Mapping[str, Any]:
-    """Returns the extras of a compiled model without reading its weights.
+    """Returns the extras of a compiled model, JSON values by name, without reading its weights.
 
     Raises:
-        ModelError: The file is not a compiled model, or of a newer version.
+        ModelError: The file is damaged, not a compiled model, or of a newer version.
     """
     return extras_of(open_compiled(path))
 
@@ -201,7 +201,7 @@ def open_compiled(path: Path) -> SafetensorsHeader:
     """Reads the header of a compiled model and checks its format and version.
 
     Raises:
-        ModelError: As `read_extras`.
+        ModelError: The file is damaged, not a compiled model, or of a newer version.
     """
     header = read_header(path)
     metadata = header.metadata
@@ -239,10 +239,17 @@ def _stored_elements(
     type_: TensorType,
     layout: str | None,
 ) -> Array | PackedConstant:
-    """Returns the elements of a constant: an array, or the packed form it is stored in.
+    """Returns the elements of a constant of the graph: an array, or the packed form in the file.
+
+    Args:
+        data: All bytes of the mapped file.
+        key: Name of the tensor in the file.
+        type_: Type of the constant.
+        layout: Layout of the packed form; None if the tensor is not packed.
 
     Raises:
-        ModelError: The tensor has another dtype or shape, or values that its dtype cannot hold.
+        ModelError: The tensor is missing, its layout is unknown, it has another dtype or shape than
+            `type_`, or values that its dtype cannot hold.
     """
     entry, dims = header.tensors.get(key), type_.static_shape
     if entry is None or dims is None:
@@ -270,7 +277,7 @@ def _stored_elements(
 
 
 def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
-    """Checks the invariants of a graph that passes would have established.
+    """Checks invariants that passes establish, for a graph that was read from an untrusted file.
 
     Args:
         known_symbols: Symbols that are a dim of some value by themselves, so that a run knows their
@@ -300,10 +307,14 @@ def _symbols(dims: Iterable[Dim]) -> set[str]:
 
 
 def _set_origins(graphs: Sequence[Graph], record: Any) -> None:
-    """Sets the origins and the producing pass of each node from the file's `nodes` entry.
+    """Sets the origins (ONNX nodes) of each node, and the pass that made it.
+
+    Args:
+        graphs: The graph of the model and its subgraphs.
+        record: Parsed JSON of the file's `nodes` entry.
 
     Raises:
-        ModelError: The entry does not match these graphs.
+        ModelError: `record` does not match the graphs.
     """
     if not isinstance(record, list) or len(record) != len(graphs):
         raise ModelError(f"its node records are not for {len(graphs)} graphs")
@@ -325,10 +336,13 @@ def _origins_of(node: Node, record: Any) -> tuple[list[str], str]:
 
 
 def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]:
-    """Returns the sets of input shapes that a model was compiled for.
+    """Returns the sets of input shapes that a model was compiled for, each by input name.
+
+    Args:
+        record: Parsed JSON of the file's `shapes` entry.
 
     Raises:
-        ModelError: They do not match the graph's inputs.
+        ModelError: `record` names unknown inputs, or has no valid sizes.
     """
     names = {v.name for v in graph.inputs}
     if not isinstance(record, list) or not all(_is_object(each, list) for each in record):
@@ -342,10 +356,10 @@ def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]
 
 
 def extras_of(header: SafetensorsHeader) -> dict[str, Any]:
-    """Returns the extras of a compiled model.
+    """Returns the extras of a compiled model (tokenizer, conversion settings), by name.
 
     Raises:
-        ModelError: They are damaged.
+        ModelError: The extras are missing, or not a JSON object.
     """
     extras: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
     return extras

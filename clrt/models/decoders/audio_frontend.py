@@ -15,14 +15,15 @@ _KERNEL = 3
 
 
 def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Dim) -> Value:
-    """Applies two convolutions over time and adds position embeddings.
+    """Applies the two convolutions of a speech encoder over time, and adds position embeddings.
 
     The second convolution reduces `encoder.stride` frames to one position.
 
     Args:
         build: Builder of the encoder.
-        frames: float32 `[batch, stride * places, features]`.
-        places: Positions of the encoder.
+        frames: float32 `[batch, stride * places, features]`, the features of audio frames.
+        batch: Number of audio segments.
+        places: Number of positions per audio segment.
 
     Returns:
         float32 `[batch * places, hidden]`.

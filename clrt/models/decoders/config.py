@@ -27,17 +27,18 @@ _MAX_PLACES = 1 << 30
 def read_decoder(
     folder: Path, context: int | None = None
 ) -> tuple[DecoderConfig, DecoderFamily, ConfigValues]:
-    """Reads the config.json of a model folder.
+    """Reads a decoder's configuration from the config.json of a Hugging Face folder.
 
     Args:
         folder: The model folder.
         context: Requested context length in tokens; None for that of config.json.
 
     Returns:
-        The decoder, its family, and the values of config.json (of the text model's object in it).
+        The configuration, the model family, and the values of config.json (for a composite model,
+        those of the object that describes its text decoder).
 
     Raises:
-        ModelError: The file is missing or wrong.
+        ModelError: config.json is missing, or a value in it is wrong.
         UnsupportedError: The model type or an option of it is not supported.
         InputError: `context` exceeds the number of position embeddings.
     """
@@ -75,7 +76,12 @@ def read_decoder(
 
 
 def _values(file: Path) -> tuple[ConfigValues, str]:
-    """Returns the values that describe the text decoder, and its model type."""
+    """Returns the values of config.json that describe the text decoder, and its model type.
+
+    Raises:
+        ModelError: config.json is missing, damaged, or names no model type.
+        UnsupportedError: The model type is unknown.
+    """
     values = read_object(file)
     name, inner = values.get("model_type"), ""
     if name is None:
@@ -97,7 +103,7 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
 
 
 def _sizes(config: ConfigValues) -> dict[str, int]:
-    """Returns the fields of DecoderConfig that are sizes."""
+    """Reads the sizes of a decoder from config.json, as fields of DecoderConfig by name."""
     hidden = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", most=MAX_HEADS)
     kv_heads = config.integer("num_key_value_heads", default=heads, most=MAX_HEADS)
@@ -120,7 +126,7 @@ def _sizes(config: ConfigValues) -> dict[str, int]:
 
 
 def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str]:
-    """Returns FULL or SLIDING of each layer."""
+    """Returns the kind of attention of each layer: FULL, or SLIDING for one with a window."""
     if family.windows == "none" or config.integer("sliding_window", default=0, least=0) == 0:
         return [FULL] * layers
     if family.windows == "all":
@@ -133,7 +139,16 @@ def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str
 def _rotaries(
     config: ConfigValues, family: DecoderFamily, kinds: list[str], head_size: int, context: int
 ) -> tuple[RopeConfig | None, ...]:
-    """Returns the rotary embedding of each layer; layers of a kind share one object."""
+    """Returns the rotary embedding (RoPE) of each layer.
+
+    Args:
+        kinds: FULL or SLIDING of each layer.
+        context: Requested context length in tokens; scaled frequencies may depend on it.
+
+    Returns:
+        An entry per layer, None for a layer without RoPE; () if the family never uses RoPE. Layers
+        of one kind share an object.
+    """
     if family.rotary == "none":
         return ()
     interleaved = family.rotary == "interleaved"

@@ -20,10 +20,13 @@ MAX_HEADS, MAX_EXPERTS = 1 << 16, 1 << 16
 
 
 def check_head_size(size: int, file: object) -> None:
-    """Refuses heads of `size` elements that no attention kernel supports.
+    """Checks that attention kernels support heads of `size` elements.
+
+    Args:
+        file: Path of the model's configuration, for the message.
 
     Raises:
-        UnsupportedError: It names `file`, the model's configuration.
+        UnsupportedError: No kernel supports this size.
     """
     if size > MAX_HEAD_SIZE or size % HEAD_SIZE_STEP:
         raise UnsupportedError(
@@ -33,10 +36,13 @@ def check_head_size(size: int, file: object) -> None:
 
 
 def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
-    """Returns the ALiBi slope of each head.
+    """Returns the ALiBi slope of each head, by which a key's distance lowers its score.
 
-    They are powers of 2 ** (-max_bias / n), n the largest power of two <= heads, then odd powers of
-    2 ** (-max_bias / 2n).
+    With n, the largest power of two <= heads, the slopes are powers of 2 ** (-max_bias / n), then
+    odd powers of 2 ** (-max_bias / 2n).
+
+    Args:
+        max_bias: The smallest slope is 2 ** -max_bias.
     """
     whole = 1 << (heads.bit_length() - 1)
     steps = [*range(2, 2 * whole + 1, 2), *range(1, 2 * (heads - whole), 2)]
@@ -52,9 +58,10 @@ class RopeConfig:
             `rotary_dim` is the number of rotated elements of a head.
         interleaved: Whether pairs are adjacent elements; if not, elements `rotary_dim / 2` apart.
         factor: Multiplier of cosines and sines (YaRN).
-        long: float32 `[rotary_dim / 2]`: frequencies of all tokens of a text longer than
-            `long_beyond` tokens; None if `frequencies` hold for all lengths (LongRoPE).
-        long_beyond: Maximum number of tokens of a text that uses `frequencies`; 0 without `long`.
+        long: float32 `[rotary_dim / 2]`: frequencies of all tokens of a sequence longer than
+            `long_beyond` tokens (LongRoPE); None if `frequencies` hold for all lengths.
+        long_beyond: Maximum number of tokens of a sequence that uses `frequencies`; 0 without
+            `long`.
     """
 
     frequencies: Array
@@ -64,7 +71,7 @@ class RopeConfig:
     long_beyond: int = 0
 
     def equals(self, other: RopeConfig) -> bool:
-        """Returns whether both rotate heads by the same angles."""
+        """Returns whether `other` rotates heads by the same angles."""
         one, two = self.long, other.long
         equal = np.array_equal(self.frequencies, other.frequencies)
         equal = equal and (one is None) == (two is None)
@@ -99,8 +106,8 @@ class RelativeBiasConfig:
     Its table `attn_rel_b` is `[buckets, heads]`.
 
     Attributes:
-        buckets: Number of buckets of distances; an encoder uses half of them for each side.
-        reach: Distance from which on all distances are in the last bucket.
+        buckets: Number of buckets of distances; an encoder uses half of them for later positions.
+        reach: Minimum distance of the last bucket, which holds all longer ones, too.
         each: Whether each layer has its own table; if not, all use that of layer 0.
     """
 
@@ -111,11 +118,15 @@ class RelativeBiasConfig:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The sizes of a decoder and its differences from Llama, whose values are the defaults.
+    """The configuration of a decoder's graph; the defaults are Llama's.
 
     Attributes:
-        family: The model type.
-        vocabulary, hidden, layers, heads, kv_heads, head_size, intermediate: Sizes.
+        family: Model type (Hugging Face) or architecture (GGUF).
+        vocabulary: Number of tokens.
+        hidden: Elements of a token between layers.
+        layers, heads, kv_heads: Numbers of layers, query heads, and key and value heads.
+        head_size: Elements of a head.
+        intermediate: Elements of a token inside a feed-forward network.
         context: Maximum number of positions.
         norm: RMSNormalization, or LayerNormalization with an optional scale.
         norm_shift: Number added to the stored scales of norms (Gemma stores them minus 1).
@@ -128,11 +139,13 @@ class DecoderConfig:
         gate_limit: Upper limit of gates, and of the absolute value of the up projection (gpt-oss);
             0 for none.
         gated: Whether the activation is multiplied by a second projection (as in SwiGLU).
-        rotaries: Rotary embedding of each layer; None for a layer without; () for none at all.
+        rotaries: Rotary embedding of each layer, None for a layer without one; () if no layer has
+            one.
         places: Number of learned position embeddings; 0 for none.
         slopes: ALiBi slope of each head; () for none.
-        relative: Bias of scores by relative position (T5).
-        windows: Number of preceding keys that a token attends to, by layer; -1 for all.
+        relative: Bias of scores by relative position (T5); None for none.
+        windows: Number of preceding keys that a token attends to, by layer, -1 for all; () if all
+            layers attend to all.
         scale: Multiplier of attention scores; None for head_size ** -0.5.
         softcap, final_softcap: Soft limits of attention scores and of logits; 0 for none.
         embedding_scale, residual_scale, logit_scale: Multipliers of embeddings, of each addition to
@@ -140,12 +153,12 @@ class DecoderConfig:
         clip: Limit of the absolute values of Q, K and V; 0 for none.
         experts: Mixture of experts that replaces the feed-forward network; None for none.
         encoder: The encoder whose states cross-attention reads; None for a decoder alone. Its
-            `context` is the maximum number of positions of a source; decoder-only fields do not
-            apply to it.
+            `context` is the maximum number of positions of an input sequence; fields that only
+            decoders use do not apply to it.
         features: For an encoder of audio: features per frame; 0 if it reads tokens.
         stride: For an encoder of audio: frames per position.
-        long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
-            texts; 0 if one set of frequencies holds for all (`RopeConfig.long`).
+        long_beyond: Maximum number of tokens of a sequence that uses the rotary frequencies of
+            short ones; 0 if one set of frequencies holds for all lengths (`RopeConfig.long`).
     """
 
     family: str
@@ -208,5 +221,9 @@ class DecoderConfig:
         return self.head_size**-0.5 if self.scale is None else self.scale
 
     def page_elements(self, cache: DType) -> int:
-        """Returns the elements of a cache page (keys and values of all layers) of that dtype."""
+        """Returns the number of elements of a KV page: keys and values of all layers.
+
+        Args:
+            cache: Dtype of the KV cache.
+        """
         return self.layers * self.kv_heads * page_form(self.head_size, cache).head_elements

@@ -19,22 +19,23 @@ class DecoderFamily:
 
     Attributes:
         names: Name of each tensor in checkpoints, by llama.cpp's name.
-        keys: Name in config.json of each key that the family names differently.
+        keys: Key in the family's config.json by Llama's key, for keys with different names.
         defaults: Values of keys that config.json may omit.
         fields: DecoderConfig fields that are the same for all models of the family.
-        differences: Returns further DecoderConfig fields from the values of config.json.
-        windows: Layers with a sliding window, if config.json has a size: "all", "none", or by
-            `kinds`.
-        kinds: Returns whether each layer has a window, if config.json has no `layer_types`.
-        rope_layers: Returns whether each layer has a rotary embedding.
+        differences: Returns additional DecoderConfig fields from the values of config.json.
+        windows: Layers with a sliding window, if config.json has a window size: "all", "none", or
+            "kinds" for those that `layer_types` in config.json or `kinds` tells.
+        kinds: Returns for each of N layers whether it has a window, if config.json has no
+            `layer_types`.
+        rope_layers: Returns for each of N layers whether it has a rotary embedding.
         rotary: Pairing of rotated elements: "halves" or "interleaved"; "none" without RoPE.
         transposed: Whether matrices of layers are stored as `[inputs, outputs]`.
         grouped: Whether Q, K and V are stored as one matrix, grouped by KV head: its Q heads, K, V.
         experts: How gate and up projections of experts are stored: "alone", per expert; as "halves"
             of one tensor; or "transposed", with interleaved outputs.
-        first_place: Rows of the position embedding table before that of position 0.
-        encoder: Returns the encoder's config from config.json and the decoder; None for
-            decoder-only families.
+        first_place: Number of rows in the position embedding table before that of position 0.
+        encoder: Returns the encoder's configuration from config.json and the decoder's
+            configuration; None for decoder-only families.
     """
 
     names: Names = field(default_factory=lambda: tensor_names.LLAMA)

@@ -24,18 +24,19 @@ from clrt.ops.tensor.range import Range
 class EncoderGraphBuilder:
     """Builds the encoder of an encoder-decoder model.
 
-    It reads a padded batch of sources. For each layer of the decoder, the keys and values of its
-    cross-attention are written to the paged cache, one row of the page table per source. Nothing
-    runs for an empty batch.
+    The encoder reads a padded batch of input sequences (sources). For each layer of the decoder,
+    the keys and values of its cross-attention are written to the paged cache, one row of the page
+    table per source. Nothing runs for an empty batch.
 
     Attributes:
-        inputs: `source`, int32 `[batch, places]`, or for audio float32 `[batch, frames, features]`;
-            `lengths` int32 `[batch]`, positions of each source without padding; `writes` int32
-            `[batch, places, 3]`: a step as in `clrt.ops.attention.paged_cache` for each position,
-            with sequence -1 for padding.
+        inputs: Graph inputs; `places` is the number of positions per source, padding included:
+            `source`, token ids int32 `[batch, places]`, or audio frames float32 `[batch, frames,
+            features]`; `lengths` int32 `[batch]`, positions of each source without padding;
+            `writes` int32 `[batch, places, 3]`, where each position is cached: (unused, row of the
+            page table, position), with row -1 for padding.
 
     Args:
-        build: Builder of the decoder's graph; its decoder has an encoder.
+        build: Builder of the decoder's graph, for a decoder that has an encoder.
     """
 
     def __init__(self, build: DecoderBuilder) -> None:
@@ -51,7 +52,7 @@ class EncoderGraphBuilder:
         self._biases: dict[str, Value] = {}
 
     def states(self) -> Value:
-        """Returns the encoder states of all positions, `[batch * places, hidden]`."""
+        """Adds the encoder's layers and returns their output, `[batch * places, hidden]`."""
         encoder, build = self.encoder, self.build
         hidden = self._embeddings()
         for layer in range(encoder.layers):
@@ -59,15 +60,16 @@ class EncoderGraphBuilder:
         return build.norm(hidden, "enc.output_norm", encoder.hidden)
 
     def by_source(self, states: Value) -> Value:
-        """Reshapes states to `[batch, places, hidden]`."""
+        """Reshapes encoder states `[batch * places, hidden]` to `[batch, places, hidden]`."""
         return self._shaped("states", states, self.encoder.hidden)
 
     def cached(self, states: Value, table: Value, slabs: Sequence[Value]) -> list[Value]:
-        """Writes the cross-attention keys and values of every decoder layer to the cache.
+        """Writes the cross-attention keys and values of every decoder layer to the paged cache.
 
         Args:
-            states: `[batch * places, hidden]`.
-            table: The page table.
+            states: Encoder states, `[batch * places, hidden]`.
+            table: Page table, int32 `[sequences, pages]`.
+            slabs: Slabs of the cache.
 
         Returns:
             The updated slabs.
@@ -105,7 +107,7 @@ class EncoderGraphBuilder:
         return build(path, Add(), after, feed_forward(build, read, path))
 
     def _attention(self, x: Value, path: str) -> Value:
-        """Returns the output of self-attention over the positions of each source."""
+        """Returns the output of self-attention within each source, `[batch * places, hidden]`."""
         encoder, build = self.encoder, self.build
         width, heads = encoder.heads * encoder.head_size, encoder.heads
         qkv = self._shaped(path, build.qkv_projection(x, path), 3 * width)
@@ -124,12 +126,16 @@ class EncoderGraphBuilder:
         return build.linear(mixed, f"{path}.attn_output", width, encoder.hidden)
 
     def _shaped(self, path: str, x: Value, width: int) -> Value:
-        """Reshapes rows of all positions to `[batch, places, width]`."""
+        """Reshapes `x`, `[batch * places, width]`, to `[batch, places, width]`."""
         shape = self.build.dims((self.batch, self.places, width))
         return self.build(path, Reshape(allowzero=1), x, shape)
 
     def _bias(self, path: str) -> Value:
-        """Returns the bias of scores by relative position, `[heads, 2 * places - 1]`."""
+        """Returns the bias of attention scores by key position - query position.
+
+        Returns:
+            `[heads, 2 * places - 1]`, for distances from 1 - places to places - 1.
+        """
         build, relative = self.build, self.encoder.relative
         assert relative is not None
         path = path if relative.each else "enc.blk.0"

@@ -16,7 +16,7 @@ from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.weights import split_name
 
-#: llama.cpp's architecture of each model type whose name differs.
+#: llama.cpp's architecture by Hugging Face model type, for those with different names.
 GGUF_NAMES = {
     "cohere": "command-r",
     "gemma3_text": "gemma3",
@@ -37,12 +37,13 @@ class AdaptedModel:
     """The base model that adapters are merged into.
 
     Attributes:
-        path: Its folder or file, for messages.
-        decoder: Its configuration.
-        family: How its tensors are stored in Hugging Face folders.
-        architecture: Its llama.cpp architecture; "" if there is none.
-        is_gguf: Whether its weights come from a GGUF file.
-        names: Names in GGUF files of tensors that clrt names differently.
+        path: Folder or file of the model, for messages.
+        decoder: Configuration of the model.
+        family: How the model's tensors are stored in Hugging Face folders.
+        architecture: The model's llama.cpp architecture; "" if there is none.
+        is_gguf: Whether the model's weights come from a GGUF file.
+        names: Name in GGUF files by clrt's name, for tensors of a layer with different names, such
+            as `{"ffn_gate_up": "ffn_up"}`.
     """
 
     path: Path
@@ -53,13 +54,15 @@ class AdaptedModel:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def reordered(self, name: str, array: Array, *, from_gguf: bool) -> Array:
-        """Returns an adapter's tensor with its rows in the order of the model's.
+        """Returns an adapter's tensor with its rows in the order of the base model's tensor.
+
+        Only rows of Q and K can be in another order: llama.cpp's converter permutes them for
+        interleaved RoPE. Other tensors are returned unchanged.
 
         Args:
-            name: Name of the model's tensor.
-            array: The adapter's tensor.
-            from_gguf: Whether the adapter is a GGUF file, in which the rows of Q and K may be
-                permuted for interleaved RoPE.
+            name: Name of the base model's tensor.
+            array: The adapter's tensor, `[rows, …]`.
+            from_gguf: Whether the adapter is a GGUF file.
         """
         part = split_name(name)[0].rpartition(".")[2]
         if part not in ("attn_q", "attn_k") or from_gguf == self.is_gguf or not self._permutes:
@@ -71,7 +74,15 @@ class AdaptedModel:
         return np.ascontiguousarray(rows).reshape(array.shape)
 
     def shifted(self, name: str, array: Array, *, from_gguf: bool) -> Array:
-        """Returns a norm's scale as the model stores it; other tensors unchanged."""
+        """Returns an adapter's norm scale as the base model stores it.
+
+        Hugging Face folders of some families (Gemma) store scales minus 1, GGUF files do not.
+
+        Args:
+            name: Name of the base model's tensor; those other than norm scales are unchanged.
+            array: The adapter's tensor.
+            from_gguf: Whether the adapter is a GGUF file.
+        """
         if from_gguf == self.is_gguf or not name.endswith("norm.weight"):
             return array
         shift = np.float32(self.family.fields.get("norm_shift", 0.0))
@@ -85,7 +96,12 @@ class AdaptedModel:
 
 
 def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
-    """Returns the base model of a Hugging Face folder."""
+    """Describes a Hugging Face folder as the base model of adapters.
+
+    Args:
+        path: The folder.
+        decoder: The configuration read from it.
+    """
     architecture = GGUF_NAMES.get(decoder.family, decoder.family)
     entry = ARCHITECTURES.get(architecture)
     names = {} if entry is None else entry.names(())
@@ -94,7 +110,12 @@ def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
 
 
 def adapted_gguf(file: GgufFile, decoder: DecoderConfig) -> AdaptedModel:
-    """Returns the base model of a GGUF file."""
+    """Describes a GGUF file as the base model of adapters.
+
+    Args:
+        file: The opened file.
+        decoder: The configuration read from it.
+    """
     architecture = decoder.family
     kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}
     kind = kinds.get(architecture, architecture)

@@ -25,6 +25,10 @@ class GgufAdapter:
         path: The file.
         ties: Always False: llama.cpp does not apply changes of embeddings to a tied head.
 
+    Args:
+        path: The file.
+        model: Base model of the adapter.
+
     Raises:
         ModelError: The file is missing, damaged, not an adapter, or of another architecture.
         UnsupportedError: It is not a LoRA adapter, or one that applies to some tokens only.
@@ -61,34 +65,36 @@ class GgufAdapter:
         self._left = set(self._file.tensors)
 
     def unused(self) -> list[str]:
-        """Returns the names of tensors that `change` did not use."""
+        """Returns the sorted names of the adapter's tensors that no call of `change` has used."""
         return sorted(self._left)
 
     def digest(self) -> bytes:
-        """Returns a hash of the file."""
+        """Returns a 16-byte hash of the file's content."""
         hasher = hashlib.blake2b(digest_size=16)
         for file in self._file.files:
             hasher.update(np.memmap(file, np.uint8, mode="r").data)
         return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Returns False: GGUF adapters add nothing to vectors."""
+        """Returns False: a GGUF adapter replaces vectors (biases, norms), never adds to them."""
         return False
 
     def changes(self, name: str) -> bool:
-        """Returns whether the adapter changes a matrix of the model.
-
-        Args:
-            name: Name of the model's tensor.
-        """
+        """Returns whether the adapter has a low-rank product for the model's matrix `name`."""
         stored = stored_name(name, self._model.names)
         return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """Returns the adapter's change of a tensor; None if it leaves it unchanged.
+        """Returns the adapter's change of a tensor of the base model; None if there is no change.
+
+        Args:
+            name: Name of the base model's tensor.
+            shape: Shape of the base model's matrix or vector.
+            index: Index of the expert, for a matrix of one expert; else 0.
 
         Raises:
-            ModelError: As `PeftAdapter.change`, which documents the arguments.
+            ModelError: A tensor of the adapter has an unexpected shape or numbers that are not
+                finite, or one of the two matrices of a product is missing.
         """
         stored = stored_name(name, self._model.names)
         if len(shape) == 1:
@@ -115,7 +121,7 @@ class GgufAdapter:
         return TensorDelta(product=LoraDelta(left, right, self._scale(rank)))
 
     def _scale(self, rank: int) -> float:
-        """Returns llama.cpp's factor alpha / rank; 1 if the file has no alpha."""
+        """Returns the factor of a low-rank product, alpha / rank; 1 if the file has no alpha."""
         return self._alpha / rank if self._alpha else 1.0
 
     def _read(self, tensor: GgufTensor, shape: tuple[int, ...], index: int) -> Floats:

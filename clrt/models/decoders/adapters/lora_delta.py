@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = Callable[[slice], Floats]
-"""Function of a slice: returns these rows of a matrix as float32."""
+"""Function of a slice of row indices that returns these rows of a matrix as float32."""
 # Elements merged at a time: size of the temporary copy.
 _CHUNK_ELEMS = 1 << 22
 
@@ -24,14 +24,18 @@ _large = np.errstate(over="ignore", invalid="ignore")
 class LoraDelta:
     """A low-rank product that is added to a matrix.
 
+    The changed matrix is matrix + scale * (up @ down), whose rows or columns are scaled if
+    `lengths` are given.
+
     Source: Hu et al., LoRA (2021); `lengths` are of Liu et al., DoRA (2024).
 
     Attributes:
         up: float32 `[rows, rank]`.
         down: float32 `[rank, columns]`.
         scale: Factor of the product.
-        lengths: Norm to which each row of the sum is scaled; None to leave it.
-        of_columns: Whether `lengths` are those of columns.
+        lengths: float32 `[rows]` or `[columns]`: L2 norm to which each row or column of the sum is
+            scaled; None for no scaling.
+        of_columns: Whether `lengths` are for columns.
     """
 
     up: Floats
@@ -47,8 +51,8 @@ class TensorDelta:
 
     Attributes:
         value: Replacement of the tensor; None to keep it.
-        product: Low-rank product that is added to a matrix.
-        added: Vector that is added to a vector.
+        product: Low-rank product that is added to a matrix; None for none.
+        added: Vector that is added to a vector; None for none.
     """
 
     value: Floats | None = None
@@ -60,11 +64,11 @@ class TensorDelta:
 
     @_large
     def rows(self, base: Rows, part: slice) -> Floats:
-        """Returns some rows of the changed matrix.
+        """Returns rows of the changed matrix; column norms must be factors (`_by_columns`).
 
         Args:
-            base: Rows of the unchanged matrix.
-            part: The rows.
+            base: Reads rows of the unchanged matrix.
+            part: Slice of row indices.
         """
         merged = base(part) if self.value is None else self.value[part]
         product = self.product
@@ -79,24 +83,29 @@ class TensorDelta:
         return merged * _ratio(product.lengths[part], norms)[:, None]
 
     def vector(self, base: Floats) -> Floats:
-        """Returns the changed vector."""
+        """Returns the changed vector.
+
+        Args:
+            base: The unchanged vector.
+        """
         value = base if self.value is None else self.value
         return value if self.added is None else value + self.added
 
 
 Changes: TypeAlias = Sequence[tuple[float, TensorDelta]]
-"""Changes of a tensor by adapters, each with its weight."""
+"""(weight, change) of each adapter that changes a tensor; weight 1 applies a change fully."""
 
 
 def merged_rows(base: Rows, shape: tuple[int, int], changes: Changes) -> Iterator[Floats]:
-    """Yields the rows of a matrix with the changes of adapters, in chunks.
+    """Merges the changes of adapters into a matrix; yields the merged rows in chunks.
 
-    The result is base + sum of weight * (changed - base); for a single adapter of weight 1 its
-    changed matrix. Sums beyond float32 are infinite.
+    The merged matrix is base + sum of weight * (changed - base); for a single adapter of weight 1
+    it is the changed matrix. Sums beyond float32 are infinite.
 
     Args:
-        base: Rows of the unchanged matrix.
-        shape: Its rows and columns.
+        base: Reads rows of the unchanged matrix.
+        shape: (rows, columns) of the matrix.
+        changes: (weight, change) pairs.
     """
     rows, columns = shape
     step = max(_CHUNK_ELEMS // columns, 1)
@@ -116,7 +125,11 @@ def _summed(base: Floats, others: Sequence[tuple[float, Floats]]) -> Floats:
 
 @_large
 def merged_vector(base: Floats, changes: Changes) -> Floats:
-    """Returns a vector with the changes of adapters, as `merged_rows`."""
+    """Merges the changes of adapters into a vector.
+
+    The merged vector is base + sum of weight * (changed - base); for a single adapter of weight 1
+    it is the changed vector. Sums beyond float32 are infinite.
+    """
     if len(changes) == 1 and changes[0][0] == 1:
         return changes[0][1].vector(base)
     return _summed(base, [(f, change.vector(base)) for f, change in changes])
@@ -124,7 +137,14 @@ def merged_vector(base: Floats, changes: Changes) -> Floats:
 
 @_large
 def _by_columns(change: TensorDelta, base: Rows, parts: Sequence[slice]) -> TensorDelta:
-    """Replaces column lengths (DoRA) by column factors, so that chunks of rows can be scaled."""
+    """Replaces norms of columns (DoRA) by factors of columns, so that chunks of rows can be scaled.
+
+    Returns a change without norms of columns unchanged.
+
+    Args:
+        base: Reads rows of the unchanged matrix.
+        parts: Slices that together cover all rows.
+    """
     product = change.product
     if product is None or product.lengths is None or not product.of_columns:
         return change

@@ -34,7 +34,12 @@ _HEAD, _EMBEDDINGS = "output.weight", "token_embd.weight"
 
 
 class Adapter(Protocol):
-    """An opened adapter, which changes tensors. The methods are documented in `PeftAdapter`."""
+    """An opened LoRA adapter: PeftAdapter (which documents the methods) or GgufAdapter.
+
+    Attributes:
+        path: Folder or file of the adapter.
+        ties: Whether changes of the embeddings also apply to a tied head.
+    """
 
     path: Path
     ties: bool
@@ -51,11 +56,15 @@ class Adapter(Protocol):
 
 
 def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
-    """Opens an adapter of a model: a folder of peft, or a GGUF file.
+    """Opens a LoRA adapter.
+
+    Args:
+        path: A folder saved by Hugging Face's peft, or a GGUF file.
+        model: Base model of the adapter.
 
     Raises:
-        ModelError: It is missing, damaged, or of another model.
-        UnsupportedError: clrt cannot merge its kind.
+        ModelError: The adapter is missing, damaged, or of another model.
+        UnsupportedError: clrt cannot merge this kind of adapter.
     """
     if os.path.isdir(path):  # Path.is_dir raises for some paths
         return PeftAdapter(path, model)
@@ -71,13 +80,13 @@ def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
 class AdaptedWeights:
     """The weights of a model with adapters merged in as they are read.
 
-    A tied head becomes a separate matrix if an adapter changes only one of head and embeddings, as
-    in peft.
+    It is a WeightSource. A tied head becomes a separate matrix if an adapter changes only one of
+    head and embeddings, as in peft.
 
-    Numerics: sums are computed in float32. Float32 matrices stay float32. Those of 16 bits become
-    float16, whose steps are an eighth of bfloat16's, which would round most of a small change away.
-    Quantised ones become Q8_0: half the memory of float16, and an error of 0.6 % of a weight's
-    deviation, where 4 bits have 8 % themselves.
+    Numerics: sums are computed in float32. Changed float32 matrices stay float32. Changed 16-bit
+    matrices become float16: bfloat16 has steps 8 times as large, so a small change would be mostly
+    rounded away. Changed quantised matrices become Q8_0, which takes half the memory of float16;
+    its error is 0.6 % of the weights' standard deviation (that of 4-bit types is 8 %).
 
     Args:
         source: The weights of the model.
@@ -103,10 +112,14 @@ class AdaptedWeights:
         )
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a tensor with its changes.
+        """Returns a tensor of the model with the adapters' changes; unchanged ones as stored.
+
+        Args:
+            name: llama.cpp's name of the tensor. An adapter may add a bias that the model lacks.
+            shape: Expected shape; three axes for the matrices of all experts.
 
         Raises:
-            ModelError: As `WeightSource.load`, or an adapter is of another model.
+            ModelError: The tensor is missing, has another shape, or an adapter is of another model.
         """
         if len(shape) == 3:
             return self._experts(name, shape)
@@ -121,10 +134,12 @@ class AdaptedWeights:
         return self._merged(name, base, (shape[0], shape[1]), changes)
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """Returns a matrix with its changes; changed quantised ones become Q8_0.
+        """Returns a matrix with the adapters' changes; an unchanged one as stored.
+
+        A changed quantised matrix becomes Q8_0, or floats if rows cannot be split into its blocks.
 
         Raises:
-            ModelError: As `load`.
+            ModelError: The tensor is missing, has another shape, or an adapter is of another model.
         """
         shape = rows, columns
         changes = self._changes(name, shape)
@@ -150,7 +165,7 @@ class AdaptedWeights:
         return changes
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns the matrices of all experts, each with its own changes."""
+        """Returns the matrices of all experts with their changes, `[experts, rows, columns]`."""
         base = self._source.load(name, shape)
         inner = shape[1], shape[2]
         each = [self._changes(name, inner, index) for index in range(shape[0])]
@@ -169,10 +184,10 @@ class AdaptedWeights:
     def _rows(
         self, name: str, matrix: Array | QuantizedMatrix, shape: tuple[int, int], changes: Changes
     ) -> Iterator[Floats]:
-        """Yields the rows of a matrix with its changes, in chunks.
+        """Yields the rows of a matrix with the changes of adapters, float32, in chunks.
 
         Raises:
-            ModelError: A number exceeds float32.
+            ModelError: A merged number is not finite in float32.
         """
         return (self._finite(name, part) for part in merged_rows(_rows(matrix), shape, changes))
 
@@ -186,7 +201,7 @@ class AdaptedWeights:
         return array
 
     def check_all_used(self) -> None:
-        """Checks that all tensors of the adapters were merged, once a graph is built.
+        """Checks that all tensors of the adapters were merged. Call it once the graph is built.
 
         Raises:
             ModelError: A tensor of an adapter was not used.
@@ -202,7 +217,7 @@ class AdaptedWeights:
                 )
 
     def digest(self) -> bytes:
-        """Returns a hash of the adapters and their weights."""
+        """Returns a 16-byte hash of the adapters' content and the weights they are merged with."""
         hasher = hashlib.blake2b(digest_size=16)
         for factor, adapter in self._adapters:
             hasher.update(repr(factor).encode() + adapter.digest())
@@ -214,7 +229,7 @@ def _to_float32(matrix: Array) -> Floats:
 
 
 def _rows(matrix: Array | QuantizedMatrix) -> Rows:
-    """Returns a function that reads rows of a matrix as float32."""
+    """Returns a function that reads a slice of rows of a matrix as float32."""
     if isinstance(matrix, QuantizedMatrix):
         type_, raw = BLOCK_TYPES_BY_NAME[matrix.type], matrix.raw
         return lambda part: type_.dequantise(raw[part])
@@ -222,9 +237,11 @@ def _rows(matrix: Array | QuantizedMatrix) -> Rows:
 
 
 def _assemble(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Returns a matrix from chunks of rows, in float16 if it fits, else in float32.
+    """Concatenates chunks of rows into a matrix of float16, or of float32 if a number exceeds it.
 
     Args:
+        parts: Consecutive chunks of rows.
+        shape: (rows, columns) of the matrix.
         dtype: Dtype of the unchanged matrix; float32 stays float32.
     """
     narrow = dtype != np.float32

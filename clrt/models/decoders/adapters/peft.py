@@ -20,7 +20,7 @@ from clrt.util.files import check_link
 
 _WEIGHTS, _TORCH = "adapter_model.safetensors", "adapter_model.bin"
 _BEFORE = "base_model.model."
-# Suffix after a module's name, and the tensor's role; longer suffixes come first.
+# Role of a tensor by the suffix after its module's name; longer suffixes come first.
 _PARTS = {
     ".lora_A.weight": "down",
     ".lora_B.weight": "up",
@@ -55,7 +55,11 @@ class PeftAdapter:
 
     Attributes:
         path: The folder.
-        ties: As of `PeftConfig`.
+        ties: Whether changes of the embeddings also apply to a tied head.
+
+    Args:
+        path: The folder.
+        model: Base model of the adapter.
 
     Raises:
         ModelError: A file is missing or damaged, or a value of adapter_config.json is wrong.
@@ -89,38 +93,41 @@ class PeftAdapter:
             self._modules.setdefault(name, _Module(name)).tensors[_PARTS[end]] = tensor
 
     def unused(self) -> list[str]:
-        """Returns the names of tensors that `change` did not use."""
+        """Returns the sorted names of the adapter's tensors that no call of `change` has used."""
         return sorted(self._left)
 
     def digest(self) -> bytes:
-        """Returns a hash of configuration and weights."""
+        """Returns a 16-byte hash of the adapter's configuration and weights."""
         hasher = hashlib.blake2b(read_text(self.path / CONFIG).encode(), digest_size=16)
         hasher.update(np.memmap(self.path / _WEIGHTS, np.uint8, mode="r").data)
         return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Returns whether the adapter adds to a bias, which the model may lack."""
+        """Returns whether the adapter adds to bias `name`, which the base model may lack."""
         module = self._module(name, 0)
         return module is not None and name.endswith(".bias") and "added" in module.tensors
 
     def changes(self, name: str) -> bool:
-        """Returns whether the adapter changes a matrix (other than those of experts)."""
+        """Returns whether the adapter changes matrix `name` of the base model.
+
+        Of experts' matrices only the first expert's is looked up.
+        """
         module = self._module(name, 0)
         return module is not None and not module.tensors.keys().isdisjoint(
             ("down", "up", "rows", "columns", "weight")
         )
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """Returns the adapter's change of a tensor; None if it leaves it unchanged.
+        """Returns the adapter's change of a tensor of the base model; None if there is no change.
 
         Args:
-            name: Name of the model's tensor.
-            shape: Shape of the matrix or vector.
-            index: Index of the expert.
+            name: Name of the base model's tensor.
+            shape: Shape of the base model's matrix or vector.
+            index: Index of the expert, for a matrix of one expert; else 0.
 
         Raises:
-            ModelError: A tensor of the adapter has an unexpected shape, or the other one of a pair
-                is missing.
+            ModelError: A tensor of the adapter has an unexpected shape or numbers that are not
+                finite, or one of the two matrices of a product is missing.
         """
         module = self._module(name, index)
         if module is None:
@@ -142,7 +149,12 @@ class PeftAdapter:
         return delta if delta else None
 
     def _module(self, name: str, index: int) -> _Module | None:
-        """Returns the module of a tensor of the model; None if the adapter has none."""
+        """Returns the adapter's module for a tensor of the base model; None if it has none.
+
+        Args:
+            name: Name of the base model's tensor.
+            index: Index of the expert, for a matrix of one expert; else 0.
+        """
         key, layer = split_name(name)
         for path in paths_of(self._model.family, key):
             for prefix in PREFIXES:
@@ -152,14 +164,32 @@ class PeftAdapter:
         return None
 
     def _value(self, module: _Module, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns the replacement of a matrix; None if there is none."""
+        """Returns the matrix with which the adapter replaces one of the base model.
+
+        Args:
+            module: The adapter's module for the matrix.
+            name: Name of the base model's matrix.
+            shape: Shape of the base model's matrix.
+
+        Returns:
+            float32, rows and columns as in the base model; None if the adapter does not replace it.
+        """
         if self._model.family.transposed and name.startswith("blk."):
             value = self._read(module, "weight", shape[::-1])
             return None if value is None else value.T
         return self._rows(module, "weight", name, shape)
 
     def _product(self, module: _Module, name: str, shape: tuple[int, ...]) -> LoraDelta | None:
-        """Returns the product that is added to a matrix; None if there is none."""
+        """Returns the low-rank product that the adapter adds to a matrix; None if it adds none.
+
+        Args:
+            module: The adapter's module for the matrix.
+            name: Name of the base model's matrix.
+            shape: Shape of the base model's matrix.
+
+        Raises:
+            ModelError: One of the two matrices of the product is missing, or has another shape.
+        """
         has, (rows, columns) = module.tensors, shape
         is_table = "rows" in has or "columns" in has
         names = ("columns", "rows") if is_table else ("down", "up")
@@ -188,7 +218,17 @@ class PeftAdapter:
         return LoraDelta(up, down, self._config.scale(module.name), lengths, of_columns=is_table)
 
     def _lengths(self, module: _Module, name: str, count: int, of_columns: bool) -> Floats | None:
-        """Returns the norms of rows or columns of a DoRA adapter; None for LoRA."""
+        """Returns DoRA's norms of the rows or columns of a matrix; None for a LoRA adapter.
+
+        Args:
+            module: The adapter's module for the matrix.
+            name: Name of the base model's matrix.
+            count: Number of rows or columns.
+            of_columns: Whether the norms are those of columns.
+
+        Raises:
+            ModelError: The DoRA adapter has no norms for this matrix.
+        """
         if not self._config.is_dora:
             return None
         read = self._read(module, "lengths", (count,)) if of_columns else None
@@ -201,12 +241,25 @@ class PeftAdapter:
         return lengths
 
     def _rows(self, module: _Module, part: str, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns a tensor whose rows match those of a model's tensor, in the model's order."""
+        """Returns a tensor of the adapter whose rows match those of a base model's tensor.
+
+        Args:
+            module: The adapter's module for the tensor.
+            part: Role of the adapter's tensor (values of `_PARTS`).
+            name: Name of the base model's tensor.
+            shape: Expected shape, with the base model's number of rows.
+
+        Returns:
+            float32, rows in the base model's order; None if the module has no tensor of that role.
+        """
         tensor = self._read(module, part, (self._stored_rows(name, shape[0]), *shape[1:]))
         return None if tensor is None else self._ordered(tensor, name)
 
     def _stored_rows(self, name: str, rows: int) -> int:
-        """Returns the number of rows of a tensor in transformers."""
+        """Returns the number of rows that transformers stores for a tensor of `rows` rows.
+
+        Only position embeddings can have more: rows before that of position 0.
+        """
         return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
 
     def _ordered(self, array: Array, name: str) -> Array:
@@ -217,7 +270,11 @@ class PeftAdapter:
         return model.reordered(name, array, from_gguf=False)
 
     def _read(self, module: _Module, part: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns a tensor as float32; None if the module has none of that role."""
+        """Returns a tensor of the adapter as float32; None if the module has none of role `part`.
+
+        Raises:
+            ModelError: The tensor has another shape, or numbers that are not finite.
+        """
         tensor = module.tensors.get(part)
         if tensor is None:
             return None

@@ -38,14 +38,14 @@ class PeftConfig:
 
     Attributes:
         base: Name of the base model, for messages; "" if there is none.
-        is_dora: Whether it is a DoRA adapter, which sets the norms of rows.
+        is_dora: Whether it is a DoRA adapter, which also sets the norms of rows or columns.
         ties: Whether changes of the embeddings also apply to a tied head.
 
     Args:
         folder: The adapter's folder.
 
     Raises:
-        ModelError: The file is missing or wrong.
+        ModelError: adapter_config.json is missing, or a value in it is wrong.
         UnsupportedError: It is not a LoRA adapter, or uses an unsupported option.
     """
 
@@ -63,11 +63,11 @@ class PeftConfig:
         self.ties = config.flag("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
-        """Returns the rank of a module's matrices."""
+        """Returns the rank of the LoRA matrices of a module (its dotted name in transformers)."""
         return int(_matching(self._ranks, module, self._rank))
 
     def scale(self, module: str) -> float:
-        """Returns the factor of a module's product.
+        """Returns the factor of the low-rank product of a module: alpha / rank, or rsLoRA's form.
 
         Source: Hu et al., LoRA (2021); Kalajdzievski, rsLoRA (2023).
         """
@@ -96,7 +96,13 @@ def _check_kind(config: ConfigValues) -> None:
 
 
 def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]:
-    """Returns numbers by the pattern that matches the end of a module's name.
+    """Returns ranks or alphas by the pattern of the modules that they apply to.
+
+    Args:
+        key: "rank_pattern" or "alpha_pattern": the object in adapter_config.json.
+
+    Returns:
+        Numbers by regular expression; an expression matches the end of a module's dotted name.
 
     Raises:
         ModelError: A pattern is invalid, or its number out of range.
