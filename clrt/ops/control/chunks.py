@@ -53,7 +53,8 @@ _MIN_SAME_RUNS = 3
 
 
 class RepeatedBodies:
-    """Builds and caches graphs of several iterations of a loop, for one set of input types.
+    """Builds and caches graphs that run several iterations of a Loop at once, for one set of input
+    types.
 
     If the loop's condition is computed, a graph may run past the end of the loop: surplus
     iterations then pass states through unchanged, and their stacked rows are dropped.
@@ -102,7 +103,9 @@ class RepeatedBodies:
         return instance
 
     def _repeats(self, node: Node) -> bool:
-        """Returns whether a node can be repeated: it is not random and cannot fail past the end."""
+        """Returns whether copies of a body node may run after the loop's end: it is not random, and
+        no computed index can be out of range there.
+        """
         op = node.op
         assert isinstance(op, Op)
         if op.is_random(node.input_types):
@@ -118,17 +121,18 @@ class RepeatedBodies:
         remaining: int | None,
         host: HostContext,
     ) -> tuple[list[RuntimeValue], bool] | None:
-        """Runs several iterations at once; returns None if the next one has to run alone.
+        """Runs several iterations at once.
 
         Args:
             iterations: Iterations run so far; updated.
-            carried: States of the next iteration.
+            carried: Loop-carried values at the start of the next iteration.
             captured: Values captured by the body.
-            remaining: Maximum number of further iterations; None if unlimited.
+            remaining: Maximum number of iterations left; None if unlimited.
             host: Runs the graph.
 
         Returns:
-            The states after the iterations, and whether the condition still holds.
+            The loop-carried values after these iterations, and whether the condition still holds.
+            None, with nothing run, if the next iteration has to run alone.
 
         Raises:
             OutOfMemoryError: The iterations ran, but keep more results than allowed.
@@ -173,7 +177,15 @@ class RepeatedBodies:
         return results[:states], conditions_held > limit
 
     def _size(self, count: int, remaining: int | None) -> int:
-        """Returns the number of iterations to run at once after `count` iterations; 0 if none."""
+        """Returns the number of iterations to run at once.
+
+        Args:
+            count: Number of iterations run so far.
+            remaining: Maximum number of iterations left; None if unlimited.
+
+        Returns:
+            The number; below 2 if the next iteration has to run alone.
+        """
         if self._max_count < 2 or (not self._graphs and count < _FIRST_ITERATIONS):
             return 0
         largest = self._max_count if remaining is None else min(self._max_count, remaining)
@@ -196,12 +208,16 @@ class RepeatedBodies:
         return min(1 << (rest - 1).bit_length(), 1 << largest.bit_length() - 1) if largest else 0
 
     def ended(self, count: int) -> None:
-        """Records the total number of iterations of a finished run."""
+        """Records that a run of the loop ended after `count` iterations, to predict those of the
+        next run.
+        """
         self._same_runs = self._same_runs + 1 if count == self._last_count else 0
         self._last_count = count
 
     def _find_kernel(self, host: HostContext) -> None:
-        """Checks whether the body can run in a kernel loop, and sets `_kernel` if so."""
+        """Sets `_kernel` if the body can run in a kernel loop, and limits iterations to those of
+        one launch.
+        """
         self._checked_kernel = True
         try:
             body = static_body(self._loop.body, self._types)
@@ -214,10 +230,17 @@ class RepeatedBodies:
             self._max_count = self._kernel.most
 
     def _build_kernel_loop(self, body: LoopBody, count: int, host: HostContext) -> Graph:
-        """Builds a graph that runs at most `count` iterations in one launch.
+        """Builds and optimises a graph that runs at most `count` iterations in one launch.
 
-        Inputs: number of the first iteration, states, captured values, maximum number of
-        iterations. Outputs as those of `_build_unrolled`.
+        Args:
+            body: Loop body for kernels.
+            count: Maximum number of iterations.
+            host: Optimises the graph.
+
+        Returns:
+            The graph. Inputs: number of the first iteration, states, captured values, maximum
+            number of iterations. Outputs: states; number of conditions that held, including the
+            initial one; stacks of rows.
         """
         build, states = Builder(), self._loop.carried
         first = build.input("iteration", DType.INT64, ())
@@ -233,16 +256,21 @@ class RepeatedBodies:
         return graph
 
     def _inputs(self, build: Builder) -> list[Value]:
-        """Adds inputs for states and captured values, named as in the body for error messages."""
+        """Adds graph inputs for states and captured values, named as in the loop body for error
+        messages.
+        """
         pairs = zip(self._loop.body.inputs[2:], self._types, strict=True)
         return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
 
     def _build_unrolled(self, count: int, host: HostContext) -> Graph | None:
-        """Builds and optimises a graph of `count` body copies; None if shapes are not static.
+        """Builds and optimises a graph of `count` copies of the loop body.
 
-        Inputs: number of the first iteration, states, captured values, and True if the condition is
-        computed. Outputs: states; if the condition is computed, the number of conditions that held,
-        counting that input; stacks of rows.
+        Returns:
+            The graph; None if a shape is not static, or an iteration is too expensive to be
+            computed after the loop's end. Inputs: number of the first iteration, states, captured
+            values, and, if the condition is computed, the initial condition (True). Outputs:
+            states; if the condition is computed, the number of conditions that held, including the
+            initial one; stacks of rows.
         """
         loop, build = self._loop, Builder()
         states, goes_on = loop.carried, loop.goes_on
@@ -285,10 +313,7 @@ class RepeatedBodies:
         return graph
 
     def _is_light(self, nodes: Sequence[Node]) -> bool:
-        """Returns whether one iteration is cheap enough to be computed after the loop's end.
-
-        Unrolled iterations behind the one that ends the loop are computed; their states are
-        dropped.
+        """Returns whether an iteration is cheap enough to be computed in vain after the loop's end.
 
         Args:
             nodes: Nodes of one iteration.
@@ -298,7 +323,17 @@ class RepeatedBodies:
         return flops <= _MAX_SURPLUS_FLOPS and sum(v.nbytes for v in outputs) <= _MAX_SURPLUS_BYTES
 
     def _copy(self, build: Builder, iteration: int, args: Sequence[Value]) -> list[Value] | None:
-        """Adds a copy of the body; returns its outputs, None if a shape is unknown or changes."""
+        """Adds a copy of the loop body to a graph.
+
+        Args:
+            build: Builder of the graph.
+            iteration: Index of the copy, for names.
+            args: Iteration number, states, captured values.
+
+        Returns:
+            The outputs of the copy; None if a shape stays unknown, a state changes its type, or the
+            host is needed.
+        """
         body = self._loop.body
         at, *others = args
         numbers = [at, build.numbers(True, DType.BOOL)]
@@ -325,7 +360,9 @@ class RepeatedBodies:
 
 
 def stacked_rows(iterations: Iterations, host: HostContext) -> list[RuntimeValue]:
-    """Concatenates the rows of iterations run alone and of those run together."""
+    """Returns the stacked outputs of a loop: the rows of all iterations, concatenated along
+    axis 0.
+    """
     return [
         _concatenate(iterations.sizes, column, host)
         for column in zip(*iterations.rows, strict=True)
@@ -335,7 +372,13 @@ def stacked_rows(iterations: Iterations, host: HostContext) -> list[RuntimeValue
 def _concatenate(
     counts: Sequence[int], column: Sequence[RuntimeValue], host: HostContext
 ) -> RuntimeValue:
-    """Stacks single rows, and concatenates them with stacks; `counts` is 0 for a single row."""
+    """Returns one stacked output of a loop, concatenated along axis 0.
+
+    Args:
+        counts: Per entry of `column`, the number of iterations in it; 0 for a single row.
+        column: Rows of single iterations, and stacks of the rows of several.
+        host: Runs the graph that joins them.
+    """
     stacks: list[RuntimeValue] = []
     for several, group in groupby(zip(column, counts, strict=True), lambda pair: pair[1] > 0):
         values = [x for x, _ in group]

@@ -44,9 +44,9 @@ _LOOP_SLICES = 16
 class If(HostDriven):
     """Runs one of two subgraphs, chosen by a condition.
 
-    Input 0: the condition. If it is known at plan time, the chosen branch replaces the node. If
-    both branches are a few small arithmetic ops, both run and Where selects. Source: ONNX If, opset
-    1 to 25.
+    Input 0: the condition; the others are captured values. If the condition is known at plan time,
+    the branch that it selects replaces the node. If both branches are a few small arithmetic ops,
+    both run and Where selects. Source: ONNX If, opset 1 to 25.
     """
 
     then_branch: Graph
@@ -78,7 +78,12 @@ class If(HostDriven):
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
-    """Returns the type that covers both `a` and `b`; an optional also covers a plain value."""
+    """Returns the type that covers both `a` and `b`; an optional also covers a plain value.
+
+    Args:
+        a, b: Types of two values, of which one becomes the output.
+        seen: Types whose symbols the result may use.
+    """
     if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
         return common_type([a, b], seen)
     if isinstance(a, ContainerType) and a.kind == "optional":
@@ -170,7 +175,9 @@ class Loop(HostDriven):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the condition is known to hold after every iteration."""
+        """Whether the subgraph never ends the loop: it returns a constant true, or its input
+        condition.
+        """
         result = self.body.outputs[0]
         holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
         return result is self.body.inputs[1] or holds
@@ -219,7 +226,7 @@ class Scan(HostDriven):
 
     @property
     def states(self) -> int:
-        """Number of states."""
+        """Number of states carried from slice to slice."""
         return len(self.body.inputs) - self.num_scan_inputs - self.captures
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -240,10 +247,11 @@ class Scan(HostDriven):
         return [_stacked(t, 0) for t in types] if self.batched else types
 
     def _check_counts(self) -> None:
-        """Checks that scan attributes have one element per scanned input or output, or none.
+        """Checks that each of the axes and directions attributes is empty or has one element per
+        scanned input or output.
 
         Raises:
-            ModelError: An attribute has another number of elements.
+            ModelError: An attribute has a different number of elements.
         """
         if self.num_scan_inputs < 1 or not 0 <= self.states <= len(self.body.outputs):
             raise ModelError(
@@ -324,7 +332,9 @@ class Scan(HostDriven):
 
 
 def counters(body: Graph, iteration: int) -> list[Array]:
-    """Returns the first two inputs of a Loop's subgraph: iteration number and condition (true)."""
+    """Returns the first two inputs of a Loop's body: iteration number and condition (true), as
+    arrays of the ranks that the body declares.
+    """
     # Some exporters declare them with shape [1].
     numbers = np.asarray(iteration, np.int64), np.asarray(True)
     pairs = zip(numbers, body.inputs, strict=False)
@@ -332,10 +342,13 @@ def counters(body: Graph, iteration: int) -> list[Array]:
 
 
 def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
-    """Returns a copy of a graph and of all nested subgraphs, with dims bound.
+    """Returns a copy of a graph and of all nested subgraphs.
 
-    `bindings` also apply to branches of an If. They do not apply to loop bodies, whose shapes may
-    change between iterations.
+    Args:
+        graph: Graph to copy.
+        bindings: Dims by symbol, to replace symbols in the graph and in branches of an If. Bodies
+            of Loop and Scan keep theirs, because shapes may change between iterations. None to
+            replace none.
     """
     copy = graph.copy(bindings)
     for node in copy.nodes:
@@ -346,10 +359,11 @@ def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
 
 
 def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
-    """Moves captured constants of If, Loop and Scan into their subgraphs.
+    """Returns an If, Loop or Scan whose captured constants are constants of its subgraphs.
 
     Returns:
-        The new op and its inputs; None for other ops, or if no captured value is a constant.
+        The new op and its remaining inputs; None for other ops, or if no captured value is a
+        constant.
     """
     op = node.op
     if not isinstance(op, (If, Loop, Scan)):
@@ -369,7 +383,12 @@ def _sinks(value: Value | None) -> bool:
 
 
 def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
-    """Returns a copy of a subgraph with captured constants inlined."""
+    """Returns a copy of a subgraph in which constants replace the inputs that captured them.
+
+    Args:
+        graph: Subgraph; its last inputs are the captured values.
+        captured: Captured values; only constants are inlined.
+    """
     copy = graph.copy()
     inputs = copy.inputs[len(copy.inputs) - len(captured) :]
     copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
@@ -377,12 +396,16 @@ def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
 
 
 def _any_shape(t: TensorType | None) -> TensorType | None:
-    """Returns the type with an unknown shape; containers and None stay."""
+    """Returns a tensor type with its shape made unknown; containers and None are returned
+    unchanged.
+    """
     return t if t is None or isinstance(t, ContainerType) else TensorType(t.dtype, None)
 
 
 def _stacked(t: TensorType, axis: int) -> TensorType:
-    """Returns the type with a new axis of unknown size."""
+    """Returns the type of stacked values of type `t`: it has a new dim of unknown size at
+    `axis`.
+    """
     if t.shape is None:
         return TensorType(t.dtype, None)
     at = axis % (len(t.shape) + 1)
@@ -392,7 +415,14 @@ def _stacked(t: TensorType, axis: int) -> TensorType:
 def _stack(
     parts: Sequence[RuntimeValue], type_: TensorType, axis: int, host: HostContext
 ) -> RuntimeValue:
-    """Stacks values along a new axis; returns an empty array of `type_` if there are none."""
+    """Stacks values along a new axis.
+
+    Args:
+        parts: Values; may be empty.
+        type_: Type of a value, for the empty result of no values.
+        axis: Position of the new axis.
+        host: Runs the graph that stacks them.
+    """
     if parts:
         return join(parts, axis, True, host)
     dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
@@ -401,7 +431,7 @@ def _stack(
 
 
 def _body(node: OnnxNode, name: str) -> Graph:
-    """Returns a subgraph attribute, with its outputs named by position.
+    """Returns the subgraph in attribute `name` of a node, with its outputs renamed to "0", "1", …
 
     Raises:
         ModelError: The node lacks this attribute.

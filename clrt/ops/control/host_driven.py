@@ -28,7 +28,9 @@ _MAX_PARTS = 64
 
 
 class HostDriven(Op):
-    """Base of ops that the host runs between plans; the reference runs them with `NumpyHost`."""
+    """Base of ops that the host runs between plans, by `run_host_driven`; their NumPy reference
+    does the same with `NumpyHost`.
+    """
 
     host_driven = True
     supported_storages = None
@@ -44,29 +46,34 @@ class HostDriven(Op):
 
 
 class NumpyHost:
-    """HostContext that runs graphs by the NumPy references of their ops."""
+    """HostContext that runs subgraphs by the NumPy references of their ops, without a device."""
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """Returns the outputs of a graph."""
+        """Returns the outputs of a graph for its inputs."""
         feeds = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
         return list(evaluate(graph, feeds).values())
 
     def read(self, value: RuntimeValue) -> Array:
-        """Returns the elements of a tensor."""
+        """Returns the elements of a tensor as a NumPy array."""
         return np.asarray(value)
 
     def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
-        """Returns None: this host caches nothing."""
+        """Returns None, because this host caches nothing for a graph."""
         return None
 
     def optimise(self, graph: Graph) -> None:
-        """Leaves the graph unchanged."""
+        """Does nothing: NumPy references run the graph as it is."""
 
 
 def common_type(types: Sequence[TensorType], seen: Types) -> TensorType:
-    """Returns the type that covers all `types`, in terms of the symbols of the types in `seen`.
+    """Returns the type that covers all `types`.
 
-    A dim is kept if it is equal in all types and uses only symbols of `seen`; else it is unknown.
+    A dim is kept if it is equal in all types and uses only symbols in the dims of `seen`; else it
+    is unknown. The rank is unknown if it differs.
+
+    Args:
+        types: Types of equal kind and dtype; at least one.
+        seen: Types whose symbols the result may use.
     """
     first = types[0]
     if isinstance(first, ContainerType):
@@ -84,13 +91,19 @@ def common_type(types: Sequence[TensorType], seen: Types) -> TensorType:
 
 
 def _symbols(types: Types) -> frozenset[str]:
-    """Returns the symbols in the dims of the types."""
+    """Returns the names of all symbols in the dims of `types`."""
     dims = [d for t in types if t is not None for d in t.shape or ()]
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int]:
-    """Returns the symbol values that follow from matching the graph's input shapes to `inputs`."""
+    """Returns the symbol values that follow from matching a graph's input shapes to actual inputs.
+
+    Args:
+        graph: Graph with symbolic input shapes.
+        inputs: Actual inputs, or values of another graph; inputs without shape, such as None and
+            lists, are ignored.
+    """
     bindings: dict[str, int] = {}
     for value, x in zip(graph.inputs, inputs, strict=True):
         shape = getattr(x, "shape", None)
@@ -100,7 +113,15 @@ def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int
 
 
 def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostContext) -> Tensor:
-    """Concatenates tensors along an axis, or stacks them along a new one."""
+    """Concatenates tensors along an axis, or stacks them along a new one; strings are joined on the
+    host.
+
+    Args:
+        parts: Tensors of equal dtype and rank; at least one.
+        axis: Axis of the result.
+        new_axis: Whether to stack along a new axis.
+        host: Runs the graph that joins them.
+    """
     tensors = list(map(tensor, parts))
     ranks = {len(p.shape) for p in tensors}
     dtype, rank = dtype_of(tensors[0]), ranks.pop()
@@ -120,10 +141,10 @@ def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostCon
 
 
 def take(x: Tensor, axis: int, indices: int | range, host: HostContext) -> Tensor:
-    """Returns the elements at `indices` along an axis; an int removes the axis.
+    """Returns the elements of `x` at `indices` along an axis; an int removes the axis.
 
-    The indices are an input of the plan, so one plan serves all indices. Host arrays stay on the
-    host: a plan would upload all of `x`.
+    Device tensors are gathered by a plan whose inputs include the indices, so one plan serves all
+    indices. Host arrays stay on the host: a plan would upload all of `x`.
     """
     places = np.array(indices, np.int64)
     if isinstance(x, np.ndarray):
@@ -133,7 +154,8 @@ def take(x: Tensor, axis: int, indices: int | range, host: HostContext) -> Tenso
 
 
 class Iterations:
-    """Runs the iterations of a loop, and limits their number and the memory of their results.
+    """Runs the iterations of a Loop or Scan, and limits their number and the memory of their
+    results.
 
     Args:
         op: Name of the op, for error messages.
@@ -141,13 +163,13 @@ class Iterations:
 
     Attributes:
         count: Number of iterations run so far.
-        rows: Values to stack: per iteration a row each, or per group of iterations a stack of
-            rows each.
-        sizes: For each entry of `rows`, the number of iterations in its stack; 0 for a single
-            row.
+        rows: Results to stack, one entry per call of `run`: rows of one iteration, or stacks of the
+            rows of several iterations.
+        sizes: For each entry of `rows`, the number of iterations in its stacks; 0 for the rows of
+            one iteration.
 
     Raises:
-        InputError: There are more iterations than a run may have.
+        InputError: `wanted` exceeds the number of iterations that a run may have.
     """
 
     def __init__(self, op: str, wanted: int | None) -> None:
@@ -169,21 +191,22 @@ class Iterations:
         host: HostContext,
         several: int = 0,
     ) -> list[RuntimeValue]:
-        """Runs the next iteration, and keeps all results after the first `states` as its row.
+        """Runs a graph of one iteration or of several; keeps its results after the states in
+        `rows`.
 
         Args:
-            graph: Graph of one iteration, or of several.
-            inputs: Inputs of the graph.
-            states: Number of results that are not rows.
+            graph: Loop body, or graph of several iterations.
+            inputs: Inputs of `graph`.
+            states: Number of leading results that are not kept as rows: condition and states.
             host: Runs the graph.
-            several: Number of iterations of the graph; 0 if it is the body of one.
+            several: Number of iterations that `graph` computes, if its results are stacks of rows;
+                0 if it is a loop body, whose results are single rows.
 
         Returns:
             All results of the graph.
 
         Raises:
-            OutOfMemoryError: Device memory does not suffice, or the kept results exceed the
-                limit.
+            OutOfMemoryError: Device memory does not suffice, or the kept results exceed the limit.
         """
         try:
             results = host.run(graph, inputs)
@@ -206,14 +229,21 @@ class Iterations:
         return results
 
     def keep(self, count: int, shorten: Callable[[Tensor], RuntimeValue]) -> None:
-        """Keeps the first `count` iterations of the last group; `shorten` truncates its rows."""
+        """Drops all but the first `count` iterations of the last call of `run`, which ran several.
+
+        Args:
+            count: Number of iterations to keep.
+            shorten: Returns the first `count` rows of a stack.
+        """
         self.count -= self._last - count
         if self.rows and count < self.sizes[-1]:
             self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
 
 
 def nbytes_of(x: RuntimeValue) -> int:
-    """Returns the size of a value in bytes, on host or device; a list counts its elements."""
+    """Returns the size of a value in bytes, on host or device; for a list, the sum over its
+    elements.
+    """
     if isinstance(x, list):
         return sum(map(nbytes_of, x))
     return int(getattr(x, "nbytes", 0))
@@ -229,7 +259,7 @@ def dtype_of(x: Tensor) -> DType:
 
 @lru_cache(maxsize=256)
 def _join_graph(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
-    """Returns a graph that concatenates or stacks `count` tensors."""
+    """Returns the cached graph that concatenates or stacks `count` tensors of a dtype and rank."""
     build = Builder()
     inputs = [build.input(f"x{i}", dtype, fresh_dims(rank)) for i in range(count)]
     parts = inputs
@@ -240,7 +270,7 @@ def _join_graph(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) 
 
 @lru_cache(maxsize=256)
 def _take_graph(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
-    """Returns a graph that gathers indices along an axis."""
+    """Returns the cached graph that gathers elements along an axis: inputs x and int64 indices."""
     build = Builder()
     x = build.input("x", dtype, fresh_dims(rank))
     indices = build.input("indices", DType.INT64, fresh_dims(indices_rank))
@@ -248,14 +278,16 @@ def _take_graph(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
 
 
 def read_condition(value: RuntimeValue, host: HostContext) -> bool:
-    """Reads a condition from the device."""
+    """Reads a condition from host or device; returns whether all its elements are true."""
     return bool(np.all(host.read(value)))
 
 
 def infer_known(node: Node) -> bool:
-    """Sets the output types of a node.
+    """Infers and sets the output types of a node.
 
-    Returns False if a shape stays unknown, or the host has to run or read something.
+    Returns:
+        Whether all output shapes are static and the node can run on the device, without numbers
+        that are unknown at plan time. If False, output types may be unset.
     """
     op = node.op
     assert isinstance(op, Op)
@@ -277,6 +309,6 @@ def infer_known(node: Node) -> bool:
 
 
 def positional(graph: Graph) -> Graph:
-    """Renames a graph's outputs to their positions, so that names are unique; returns the graph."""
+    """Renames a graph's outputs to "0", "1", …, so that names are unique; returns the graph."""
     graph.output_names = [str(i) for i in range(len(graph.outputs))]
     return graph

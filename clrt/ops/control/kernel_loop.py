@@ -119,7 +119,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _code(node: Node) -> LoopCode:
-    """Returns the generated parameters and statements of a KernelLoop node."""
+    """Generates the C code of a KernelLoop node."""
     op, inputs = node.op, [v for v in node.inputs if v is not None]
     assert isinstance(op, KernelLoop)
     args = inputs[2:]
@@ -178,8 +178,9 @@ class LoopBody:
     """A loop body that can run in a KernelLoop.
 
     Attributes:
-        graph: `KernelLoop.body`, with constants as additional inputs at the end.
-        constants: Values of these additional inputs.
+        graph: Body in the form of `KernelLoop.body`; the constants that kernels read are inputs at
+            its end.
+        constants: Constants for these inputs, in order.
         most: Maximum number of iterations per launch.
     """
 
@@ -189,12 +190,15 @@ class LoopBody:
 
     @classmethod
     def of(cls, body: Graph, states: int, goes_on: bool) -> LoopBody | None:
-        """Returns the body of a loop with static shapes; None if kernels cannot run it.
+        """Converts a loop body to the form that KernelLoop runs.
 
         Args:
             body: Graph of one iteration; not modified.
             states: Number of loop-carried values.
             goes_on: Whether the condition always holds, so that kernels need not compute it.
+
+        Returns:
+            The loop body; None if a shape is not static, a node is unsupported, or it is too large.
         """
         graph = body.copy()
         if goes_on:
@@ -224,7 +228,13 @@ class LoopBody:
 
 
 def _parameters_fit(graph: Graph, states: int) -> bool:
-    """Checks that the kernel's parameters fit into the size that every device supports."""
+    """Returns whether the kernel parameters of a loop body fit into the size that every device
+    supports.
+
+    Args:
+        graph: Loop body.
+        states: Number of loop-carried values.
+    """
     build, stacks = Builder(), len(graph.outputs) - 1 - states
     op = KernelLoop(graph, states, (), (False,) * stacks, 1, True)
     build.add_all(op, build.numbers(0), build.numbers(1), *graph.inputs[2:])
@@ -232,7 +242,8 @@ def _parameters_fit(graph: Graph, states: int) -> bool:
 
 
 def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
-    """Returns a copy of a loop body with static shapes; None if a shape stays unknown.
+    """Returns a copy of a loop body with static shapes; None if a shape stays unknown or the host
+    is needed.
 
     Args:
         body: Graph of one iteration.
@@ -250,9 +261,10 @@ def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
 
 
 def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
-    """Turns constants that the kernel reads into graph inputs; returns these constants.
+    """Replaces the constants that kernels read by new graph inputs, in place; returns these
+    constants.
 
-    Constants that ops need as numbers at plan time stay.
+    Constants that ops need as numbers at plan time stay in the graph.
     """
     formals: dict[Value, Value] = {}
 
@@ -282,11 +294,11 @@ def repeat(
     captured: Sequence[Value],
     reverses: Sequence[bool],
 ) -> list[Value]:
-    """Adds `count` iterations as KernelLoop nodes, each of up to `body.most` iterations.
+    """Adds KernelLoop nodes that run `count` iterations, each node up to `body.most` of them.
 
     Args:
         builder: Adds the nodes.
-        body: Loop body.
+        body: Loop body, whose condition always holds.
         count: Number of iterations.
         states: Initial states.
         scanned: Tensors read row by row, each with whether rows are read from the last to the

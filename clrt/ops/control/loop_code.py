@@ -37,7 +37,8 @@ _FMAS_PER_OPERATION = 4
 
 
 def node_work(node: Node) -> int | None:
-    """Returns the operation count of a node in a kernel loop; None if the op is unsupported.
+    """Returns the number of operations of a node in a kernel loop; None if the generated kernel
+    does not support the node.
 
     Args:
         node: Node with static shapes.
@@ -76,7 +77,7 @@ def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | No
 
 
 def _product_work(node: Node) -> int | None:
-    """Returns the number of operations of a matrix product; None if it is unsupported."""
+    """Returns the operations of a matrix product in a kernel loop; None if it is unsupported."""
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, MatrixProduct)
     extras, steps = op.extras(node), op.program(node.input_types)
@@ -105,22 +106,25 @@ class _Slot:
     dtype: DType
 
     def load(self, index: Code) -> Code:
-        """Returns the C expression that reads an element, converted to the compute type."""
+        """Returns the C expression that reads the element at `index`, converted to the compute
+        type.
+        """
         return Code("LOAD_AS({}, {}, {})").substitute(self.dtype.storage, self.pointer, index)
 
     def store(self, index: Code, value: Code) -> Code:
-        """Returns the C statement that writes an element."""
+        """Returns the C statement that writes `value` to the element at `index`."""
         text = Code("STORE_AS({}, {}, {}, {});")
         return text.substitute(self.dtype.storage, self.pointer, index, value)
 
 
 class LoopCode:
-    """Generates the parameters and statements of `kernel_loop` for one body.
+    """Generates the parameters and statements of kernel `kernel_loop` for one loop body.
 
     Attributes:
-        parameters: C declarations, each with a leading comma.
+        parameters: C parameter declarations, each with a leading comma.
         args: Kernel arguments by parameter name.
-        setup, body, next: Statements before the loop, in each iteration, and at its end.
+        setup, body, next: Statements before the loop, in each iteration, and at the end of each
+            iteration.
     """
 
     def __init__(self) -> None:
@@ -135,7 +139,11 @@ class LoopCode:
         self._scratch: dict[Code, tuple[int, _Slot]] = {}
 
     def defines(self, goes_on: Code) -> dict[str, Code]:
-        """Returns the macros that the kernel's source expects."""
+        """Returns the macros of kernel_loop.cl that hold the generated code.
+
+        Args:
+            goes_on: C expression of the next loop condition.
+        """
         join = Code(" ").join
         return {
             "TENSORS": Code("").join(self.parameters),
@@ -147,19 +155,20 @@ class LoopCode:
 
     @property
     def parameter_bytes(self) -> int:
-        """Size of the parameters in bytes, with 16 for pointer and offset of a tensor."""
+        """Size of the kernel parameters in bytes; a tensor counts as 16, for pointer and offset."""
         return sum(4 if isinstance(value, (int, float)) else 16 for value in self.args.values())
 
     def allocate(self, ctx: Lowering) -> None:
-        """Allocates the scratch buffers; call it after all nodes are added."""
+        """Allocates the scratch buffers of the loop body; call it after all nodes are added."""
         for kind, (elems, slot) in self._scratch.items():
             name = Code("m_{}").substitute(kind)
             self.parameters.append(Code(", OUT({}, {})").substitute(kind, name))
             self.args[name] = ctx.scratch(elems, slot.dtype)
 
     def number(self, value: int | float) -> Code:
-        """Adds a number as a kernel argument and returns its name; other sizes compile no new
-        kernel.
+        """Adds a number as a kernel argument and returns the argument's name.
+
+        Numbers are arguments and not constants in the code, so that other sizes need no new kernel.
         """
         name = self._name(Code("k{}"))
         kind = Code("float") if isinstance(value, float) else Code("IDX_T")
@@ -171,10 +180,10 @@ class LoopCode:
         """Adds a tensor as a kernel argument and returns its slot.
 
         Args:
-            value: Bound tensor.
+            value: Tensor outside the loop.
             access: IN or OUT.
-            formal: Graph input that reads the tensor; its shape gives the element count. None
-                if there is none.
+            formal: Input of the loop body to bind to the slot; its shape gives the slot's element
+                count. None to bind none and count the elements of `value`.
         """
         name = self._name(Code("x{}"))
         self.parameters.append(Code(", {}({}, {})").substitute(access, value.dtype.cl, name))
@@ -186,8 +195,12 @@ class LoopCode:
         return slot
 
     def row(self, formal: Value, whole: Value, backwards: bool) -> None:
-        """Binds `formal` to the iteration's row of `whole`; `backwards` counts from the last
-        row.
+        """Binds a loop body input to one row of a scanned tensor per iteration.
+
+        Args:
+            formal: Input of the loop body.
+            whole: Tensor whose rows along axis 0 are scanned.
+            backwards: Whether rows are read from the last to the first.
         """
         slot = self.tensor(whole, Code("IN"), formal)
         place = Code("at")
@@ -197,19 +210,36 @@ class LoopCode:
         self._slots[formal] = _Slot(pointer, slot.count, slot.dtype)
 
     def variable(self, formal: Value, value: Code) -> None:
-        """Binds `formal` to a one-element scratch tensor that each iteration sets to `value`."""
+        """Binds a loop body input to a one-element scratch tensor that each iteration sets.
+
+        Args:
+            formal: Input of the loop body.
+            value: C expression of the element, evaluated in each iteration.
+        """
         slot = self._allocate(formal)
         self._slots[formal] = slot
         self.body.append(Code("if (LANE == 0) {} MEET").substitute(slot.store(Code("0"), value)))
 
     def state(self, formal: Value, start: Value, result: Value) -> None:
-        """Binds `formal` to its output buffer `result`, which is initialized from `start`."""
+        """Binds a loop body input to the buffer of a loop output, which holds the state in all
+        iterations.
+
+        Args:
+            formal: Input of the loop body.
+            start: Initial state, which is copied to `result` before the loop.
+            result: Output of the loop node.
+        """
         slot = self.tensor(result, Code("OUT"), formal)
         source = self.tensor(start, Code("IN"))
         self.setup.append(_copy_statement(slot, source))
 
     def carry(self, formals: Sequence[Value], values: Sequence[Value]) -> None:
-        """Copies the next values of the states into their buffers at the end of an iteration."""
+        """Adds the copies of the next states into their buffers at the end of an iteration.
+
+        Args:
+            formals: Loop body inputs that were bound by `state`.
+            values: Next value of each state: outputs of the loop body.
+        """
         carried = {self._slots[f].pointer for f in formals}
         for formal, value in zip(formals, values, strict=True):
             slot, source = self._slots[formal], self._slots[value]
@@ -223,8 +253,12 @@ class LoopCode:
             self.next.append(_copy_statement(slot, source))
 
     def stack(self, value: Value, stack: Value, backwards: bool) -> None:
-        """Writes `value` to the iteration's row of `stack`; `backwards` counts from the last
-        row.
+        """Adds the copy of a loop body output to one row of a stack per iteration.
+
+        Args:
+            value: Output of the loop body.
+            stack: Output of the loop node.
+            backwards: Whether the first iteration writes the last row.
         """
         slot = self.tensor(stack, Code("OUT"))
         source = self._slots[value]
@@ -233,11 +267,11 @@ class LoopCode:
         self.next.append(_copy_statement(_Slot(pointer, source.count, slot.dtype), source))
 
     def first_element(self, value: Value) -> Code:
-        """Returns the C expression of a tensor's first element."""
+        """Returns the C expression of the first element of a loop body's value."""
         return self._slots[value].load(Code("0"))
 
     def add(self, graph: Graph) -> None:
-        """Adds the statements of all nodes of a graph whose inputs are bound."""
+        """Adds the statements of all nodes of a loop body, after its inputs were bound."""
         for node in graph.nodes:
             op = node.op
             if isinstance(op, View):
@@ -268,16 +302,21 @@ class LoopCode:
                 self._each(slot.count, self._elementwise(steps, operands, slot, node.output.dims))
 
     def _each(self, count: Code, statement: Code) -> None:
-        """Adds a statement that runs for each i below `count`, distributed over the work-items."""
+        """Adds a statement that runs for i = 0, …, count - 1, distributed over the work-items.
+
+        Args:
+            count: C expression.
+            statement: C statements that use i.
+        """
         self.body.append(Code("EACH(i, {}) {{ {} }} MEET").substitute(count, statement))
 
     def _name(self, template: Code) -> Code:
-        """Returns a new unique name."""
+        """Returns a new unique C name: `template` with a number filled in."""
         self._count += 1
         return template.substitute(self._count)
 
     def _allocate(self, value: Value) -> _Slot:
-        """Reserves scratch memory for a value."""
+        """Reserves scratch memory for a value of the loop body and returns its slot."""
         kind, n = value.dtype.cl, prod(value.dims)
         elems, last = self._scratch.get(kind, (0, None))
         pointer = Code("AT(m_{})").substitute(kind)
@@ -294,11 +333,11 @@ class LoopCode:
         slot: _Slot,
         y: Sequence[int],
     ) -> Code:
-        """Returns statements that compute element i of an elementwise program.
+        """Returns C statements that compute output element i of an elementwise program.
 
         Args:
-            steps: Program.
-            operands: Operands with their shapes, which broadcast to `y`.
+            steps: Elementwise program.
+            operands: Slot and shape of each operand; shapes broadcast to `y`.
             slot: Output tensor.
             y: Output shape.
         """
@@ -318,7 +357,7 @@ class LoopCode:
         return Code(" ").join(lines)
 
     def _copy(self, copy: StridedCopy) -> Code:
-        """Returns statements that copy element i of a strided copy."""
+        """Returns C statements that copy element i of a strided copy."""
         dims = copy.dims or (1,)
         source, target = (
             Code("{} + {}").substitute(self.number(v.offset), self._strided(v.steps or (0,)))
@@ -329,7 +368,13 @@ class LoopCode:
         return Code(" ").join([*self._coordinates(dims), written])
 
     def _multiply(self, node: Node, op: MatrixProduct, slot: _Slot) -> None:
-        """Adds the statements of a matrix product and its epilogue."""
+        """Adds the statements of a matrix product and its epilogue.
+
+        Args:
+            node: Node of the product.
+            op: The node's op.
+            slot: Output tensor.
+        """
         a, b, y = node.arg(0), node.arg(1), node.output
         steps, product = op.program(node.input_types), slot
         if steps:
@@ -346,7 +391,9 @@ class LoopCode:
             self._each(slot.count, self._elementwise(steps, operands, slot, y.dims))
 
     def _coordinates(self, dims: Sequence[int]) -> list[Code]:
-        """Returns statements that split index i of a shape into coordinates j0, j1, …"""
+        """Returns C statements that split the flat index i into coordinates j0, j1, … of shape
+        `dims`.
+        """
         lines = [Code("IDX_T left_ = i;")]
         for axis in range(len(dims) - 1, 0, -1):
             size = self.number(dims[axis])
@@ -355,12 +402,22 @@ class LoopCode:
         return [*lines, Code("const IDX_T j0 = left_;")]
 
     def _strided(self, steps: Sequence[int]) -> Code:
-        """Returns the C expression of the offset of coordinates j0, j1, …"""
+        """Returns the C expression j0 * steps[0] + j1 * steps[1] + …, the offset of an element.
+
+        Args:
+            steps: Stride along each axis, in elements.
+        """
         parts = [Code("j{} * {}").substitute(k, self.number(s)) for k, s in enumerate(steps)]
         return Code(" + ").join(parts)
 
     def _reduction(self, node: Node, op: Reduce, slot: _Slot) -> Code:
-        """Returns statements that compute element i of a reduction."""
+        """Returns C statements that compute output element i of a reduction.
+
+        Args:
+            node: Node of the reduction.
+            op: The node's op.
+            slot: Output tensor.
+        """
         x = self._slots[node.arg(0)]
         view = reduced_axes(node, "any").args()
         of = {name: self.number(size) for name, size in view.items()}
@@ -394,13 +451,13 @@ class LoopCode:
         )
 
     def _softmax(self, node: Node, log: bool, slot: _Slot, sizes: tuple[int, int]) -> Code:
-        """Returns statements that compute axis line i of a softmax.
+        """Returns C statements that normalize the i-th 1-D slice along the axis of a softmax.
 
         Args:
             node: Softmax or LogSoftmax node.
-            log: Whether the result is a logarithm.
+            log: Whether to compute LogSoftmax.
             slot: Output tensor.
-            sizes: Number of elements of an axis line, and the stride between them.
+            sizes: Number of elements of a slice, and the stride between them in elements.
         """
         n, step = map(self.number, sizes)
         place = Code("from + j * {}").substitute(step)
@@ -415,8 +472,15 @@ class LoopCode:
         return text.substitute(n, step, each, read, slot.store(place, result.substitute(read)))
 
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
-        """Returns statements that find the extremum's index along axis line i; NaN is the
-        extremum.
+        """Returns C statements that write the index of the extremum of the i-th 1-D slice along the
+        op's axis.
+
+        If the slice contains NaN, the first NaN is the extremum.
+
+        Args:
+            node: ArgMax or ArgMin node.
+            op: The node's op.
+            slot: Output tensor.
         """
         x = node.arg(0)
         _, along, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
@@ -431,7 +495,15 @@ class LoopCode:
         return text.substitute(n, s, compute_type(x.dtype), *reads, op.better, stored)
 
     def _gather(self, node: Node, op: Gather, slot: _Slot) -> Code:
-        """Returns the statement that gathers element i; adds the status word for bad indices."""
+        """Returns the C statement that computes output element i of a Gather.
+
+        It also adds a kernel argument: the status word that reports indices out of range.
+
+        Args:
+            node: Gather node.
+            op: The node's op.
+            slot: Output tensor.
+        """
         x, indices = node.arg(0), node.arg(1)
         axis = normalize_axis(op.axis, len(x.dims), op)
         status = self._name(Code("status{}"))
@@ -447,6 +519,8 @@ class LoopCode:
 
 
 def _copy_statement(target: _Slot, source: _Slot) -> Code:
-    """Returns the statement that copies a tensor, distributed over the work-items."""
+    """Returns the C statement that copies tensor `source` to `target`, distributed over the
+    work-items.
+    """
     i = Code("i")
     return Code("EACH(i, {}) {}").substitute(target.count, target.store(i, source.load(i)))

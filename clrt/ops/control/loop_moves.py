@@ -17,7 +17,13 @@ from clrt.ops.movement.transpose import Transpose
 
 @dataclass(frozen=True)
 class StridedView:
-    """Elements of a tensor: an offset, and a stride along each axis of the copy, in elements."""
+    """Elements of a tensor that a strided copy reads or writes.
+
+    Attributes:
+        value: Tensor.
+        offset: Offset of the first element, in elements.
+        steps: Stride along each axis of the copy, in elements.
+    """
 
     value: Value
     offset: int
@@ -26,7 +32,13 @@ class StridedView:
 
 @dataclass(frozen=True)
 class StridedCopy:
-    """A copy of an array of shape `dims` from one view to another."""
+    """A copy of an array from one strided view to another.
+
+    Attributes:
+        dims: Shape of the copied array.
+        source: View to read.
+        target: View to write.
+    """
 
     dims: Sequence[int]
     source: StridedView
@@ -34,7 +46,9 @@ class StridedCopy:
 
 
 def strided_copies(node: Node) -> list[StridedCopy] | None:
-    """Returns the copies that compute a node; None for ops that are not copies.
+    """Returns the strided copies that compute a node; None for ops that do more than copy.
+
+    Supported ops: Slice, Transpose, Expand, Concat and Split.
 
     Args:
         node: Node with static shapes.
@@ -44,7 +58,7 @@ def strided_copies(node: Node) -> list[StridedCopy] | None:
 
 
 def _whole(value: Value) -> StridedView:
-    """Returns the view of a whole tensor."""
+    """Returns the view of all elements of a tensor, in order."""
     return StridedView(value, 0, contiguous_strides(value.dims))
 
 
@@ -81,7 +95,13 @@ def _copies_of_split(node: Node) -> list[StridedCopy]:
 
 
 def _parts(node: Node, whole: Value, parts: Sequence[Value]) -> list[tuple[Value, StridedView]]:
-    """Returns parts that are adjacent along the node's axis, each with its view of `whole`."""
+    """Returns each of `parts` with its view of `whole`, of a Concat or Split node.
+
+    Args:
+        node: Concat or Split node.
+        whole: Output of Concat, or input of Split.
+        parts: Inputs of Concat, or outputs of Split; they are adjacent along the node's axis.
+    """
     assert isinstance(node.op, (Concat, Split))
     axis = normalize_axis(node.op.axis, len(whole.dims), node.op)
     steps, offset, views = contiguous_strides(whole.dims), 0, []

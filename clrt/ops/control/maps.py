@@ -35,7 +35,7 @@ def _map(inputs: Types, op: Op) -> tuple[DType, DType]:
 
 
 def _check_one(op: Op, *names: str) -> None:
-    """Checks that exactly one of the named list attributes is set.
+    """Checks that exactly one of an op's list attributes `names` is set.
 
     Raises:
         ModelError: None or several are set.
@@ -135,7 +135,7 @@ class CastMap(HostDriven):
         return [np.array([row], _CASTS[self.cast_to].numpy)]
 
     def _cast(self, values: list[Any]) -> Any:
-        """Casts values to `cast_to`."""
+        """Casts a list of map values to `cast_to`; returns a list or array."""
         to = _CASTS[self.cast_to]
         if to is DType.STRING:
             # C's number format ("%f"), which differs from that of Cast.

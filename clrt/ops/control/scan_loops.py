@@ -28,7 +28,8 @@ def loop_graph(
     backwards: Sequence[int],
     host: HostContext,
 ) -> Graph | None:
-    """Returns the body of a Loop that is equivalent to a Scan.
+    """Returns the body of a Loop that is equivalent to a Scan; its inputs are those of a Loop's
+    body.
 
     Args:
         body: Scan body; inputs are states, slices and captured values.
@@ -65,11 +66,14 @@ def _loop_graph(
     axes: Sequence[int],
     backwards: Sequence[int],
 ) -> Graph | None:
-    """Builds the Loop body of `loop_graph`: Scan's `body` on slices that it gathers itself.
+    """Builds the Loop body that gathers the slices of an iteration and runs a Scan's body on them.
 
     Args:
+        body: Scan body; inputs are states, slices and captured values.
+        states: Number of states.
         types: Types of the initial states, scanned tensors and captured values.
-        body, states, axes, backwards: As in `loop_graph`.
+        axes: Scan axis of each scanned tensor.
+        backwards: Per scanned tensor, 1 to scan from the last slice to the first.
 
     Returns:
         The graph; None if a shape is unknown, or a state changes its shape or dtype.
@@ -96,7 +100,9 @@ def _loop_graph(
 
 
 def moved_rows(x: RuntimeValue, axis: int, backwards: int, host: HostContext) -> Tensor:
-    """Moves axis 0 of stacked rows to `axis`, and reverses their order if `backwards`."""
+    """Moves axis 0 of a stack of rows to position `axis`; `backwards` first reverses the order of
+    the rows.
+    """
     rows = tensor(x)
     rank = len(rows.shape)
     if backwards:
@@ -108,7 +114,7 @@ def moved_rows(x: RuntimeValue, axis: int, backwards: int, host: HostContext) ->
 
 @lru_cache(maxsize=256)
 def _move_axis_graph(dtype: DType, rank: int, axis: int) -> Graph:
-    """Returns a graph that moves axis 0 to `axis`."""
+    """Returns the cached graph that moves axis 0 of a tensor to position `axis`."""
     build = Builder()
     x = build.input("x", dtype, fresh_dims(rank))
     order = (*range(1, axis + 1), 0, *range(axis + 1, rank))
@@ -116,7 +122,9 @@ def _move_axis_graph(dtype: DType, rank: int, axis: int) -> Graph:
 
 
 def padded(x: Tensor, length: int, host: HostContext) -> Tensor:
-    """Pads axis 0 with zeros at the end to `length`."""
+    """Pads axis 0 of a tensor with zeros at the end up to `length`; returns `x` if it is long
+    enough.
+    """
     missing = length - x.shape[0]
     if missing <= 0:
         return x

@@ -34,7 +34,14 @@ def _element(inputs: Types, op: Op) -> TensorType:
 
 
 def _position(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
-    """Returns a list index as a non-negative number, at most `behind` positions past the end.
+    """Returns an index into a list as a non-negative number.
+
+    Args:
+        index: Index; negative ones count from the end.
+        size: Length of the list.
+        op: Op, for messages.
+        operand: Input that holds the index, for messages.
+        behind: How far past the last element the index may be: 1 to allow appending.
 
     Raises:
         NumberError: The index is out of range.
@@ -82,7 +89,7 @@ class SequenceEmpty(HostDriven):
 
 @register
 class SequenceInsert(HostDriven):
-    """Inserts a tensor into a sequence at a position, at the end by default.
+    """Returns a sequence with a tensor inserted at a position, by default at the end.
 
     Source: ONNX SequenceInsert, opset 11.
     """
@@ -161,11 +168,11 @@ class SequenceLength(HostDriven):
 @register
 @dataclass(frozen=True)
 class SplitToSequence(HostDriven):
-    """Splits a tensor along an axis into a sequence.
+    """Splits a tensor along an axis into a sequence of tensors.
 
-    Optional input 1 holds the size of each part, or, as a scalar, of all parts but the last. By
-    default each part is one index, and `keepdims` keeps the axis. Source: ONNX SplitToSequence,
-    opset 11 to 24.
+    Optional input 1 holds the size of each of these tensors along the axis, or, as a scalar, of all
+    but the last. By default the size is 1, and `keepdims` keeps the axis. Source: ONNX
+    SplitToSequence, opset 11 to 24.
     """
 
     axis: int = 0

@@ -57,7 +57,9 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches for CPUs: scores of chunks, best token per row, draw per row."""
+    """Returns the launches for CPUs: scores of each chunk of tokens, best token per row, drawn
+    token per row.
+    """
     if not node.arg(0).dims[0]:
         return []
     batch = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
@@ -83,9 +85,11 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches for GPUs: a work-group per chunk computes scores, then one per row draws.
+    """Returns the launches for GPUs: scores and best tokens by a work-group per chunk of tokens,
+    then the drawn token by one per row.
 
-    With half the buckets, local memory suffices on any device.
+    The histogram has half the buckets if the vocabulary is small, so that local memory suffices on
+    any device.
     """
     tunables, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
     few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2
@@ -125,16 +129,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class _TokenRows:
-    """A node as rows of n tokens, split into chunks, and the arguments of its kernels.
+    """A SampleTokens node as rows of n tokens, split into chunks, and the arguments of its kernels.
 
     Attributes:
         node: SampleTokens node.
-        rows: Number of rows.
-        n: Number of tokens per row.
+        rows: Number of rows of logits.
+        n: Number of tokens per row (vocabulary size).
         chunk: Number of tokens per chunk.
         chunks: Number of chunks per row.
-        defines: Macros of all kernels.
-        shared: Arguments of all kernels.
+        defines: Macros of all kernels of the node.
+        shared: Arguments of all kernels of the node, by name.
     """
 
     node: Node
@@ -147,10 +151,16 @@ class _TokenRows:
 
     @classmethod
     def of(cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define) -> _TokenRows:
-        """Splits the rows of a node into chunks.
+        """Splits the rows of a SampleTokens node into chunks.
+
+        Args:
+            node: SampleTokens node.
+            ctx: Allocates the scratch buffers.
+            tunables: Macros by name; T_CHUNK, the preferred tokens per chunk, is removed from them.
+            more: Extra macros of all kernels.
 
         Raises:
-            ShapeError: There are no tokens.
+            ShapeError: The rows have no tokens.
         """
         logits = node.arg(0)
         rows, n = logits.dims
@@ -168,28 +178,32 @@ class _TokenRows:
 
     @property
     def scores(self) -> Scratch:
-        """Scratch buffer of the scores of all chunks."""
+        """Scratch buffer of the float32 scores of all chunks."""
         scores: Scratch = self.shared["scores"]
         return scores
 
     @property
     def status(self) -> StatusWord:
-        """Status word for a row without allowed tokens."""
+        """Status word that reports a row without allowed tokens."""
         return StatusWord(self.node, 0, _WHAT, (), rule=_RULE)
 
     def kernel(self, entry: str, **more: Define) -> KernelSpec:
-        """Returns a kernel by entry point."""
+        """Returns the kernel with entry point `entry`, with `more` as extra macros."""
         return KernelSpec.of(_SOURCE, entry, **self.defines, **more)
 
     def spread(self, entry: str) -> KernelSpec:
-        """Returns the kernel that computes scores, with macros for the optional inputs."""
+        """Returns the kernel `entry`, which computes scores, with macros for the presence of
+        optional inputs.
+        """
         given = self.node.input(5), self.node.input(6)
         forms = (int(x is not None) for x in given)
         return self.kernel(entry, **dict(zip(_FORMS, forms, strict=True)))
 
     @property
     def given(self) -> dict[str, Any]:
-        """Further arguments of the kernel that computes scores."""
+        """Arguments that the score kernel has in addition to `shared`, by name: input tensors and
+        sizes.
+        """
         allowed, bias_ids, bias_values = (self.node.input(i) for i in range(5, 8))
         logits, settings, limits, history = (self.node.arg(i) for i in range(4))
         return dict(
@@ -201,7 +215,7 @@ class _TokenRows:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """Arguments of the kernel that draws a token per row, except scratch memory."""
+        """Arguments of the kernel that draws a token per row, by name, except scratch memory."""
         names = "logits", "settings", "limits"
         args = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
         token, logprob = self.node.outputs
@@ -262,8 +276,13 @@ class SampleTokens(Op):
     def _check(self, inputs: Types, batch: Dim, words: int | None) -> None:
         """Checks dtypes and shapes of the inputs after the logits.
 
+        Args:
+            inputs: Types of all inputs.
+            batch: Number of rows of the logits.
+            words: Number of uint32 per row of `allowed`; None if unknown.
+
         Raises:
-            ShapeError: One does not fit.
+            ShapeError: A dtype or shape does not fit.
         """
         types = [*inputs, None, None, None][:8]
         bias_shape = types[6].shape if types[6] is not None else None

@@ -18,8 +18,13 @@ def draw_row(
     bias_ids: Array | None,
     bias_values: Array | None,
 ) -> tuple[int, float] | None:
-    """Returns the token of a row of SampleTokens and its log-probability; None if none is
-    allowed.
+    """Returns the token drawn for one row of SampleTokens, and its log-probability.
+
+    The arguments are one row of each input of SampleTokens; only `allowed`, `bias_ids` and
+    `bias_values` may be None (omitted).
+
+    Returns:
+        Token and log-probability; None if no token is allowed.
     """
     assert logits is not None and settings is not None and limits is not None
     assert history is not None and draw is not None
@@ -50,7 +55,15 @@ def draw_row(
 
 
 def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
-    """Returns exp((score - top) / temperature) of tokens within the cut-offs, 0 for the others."""
+    """Returns exp((score - highest score) / temperature) of the tokens that pass the cut-offs, else
+    0.
+
+    Args:
+        scores: Scores per token, after all penalties.
+        settings: Row of `settings` of SampleTokens: temperature (positive), top_p, min_p,
+            typical_p, …
+        top_k: Number of best tokens to keep; 0 or less keeps all.
+    """
     temperature, top_p, min_p, typical_p = (float(x) for x in settings[:4])
     with np.errstate(all="ignore"):
         distances = (scores.max() - scores) / temperature
@@ -76,7 +89,9 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
 
 
 def _usable(values: Array) -> Array:
-    """Rounds values to float32, with NaN as -inf and inf as the largest float; returns float64."""
+    """Rounds values to float32, with NaN as -inf and inf as the largest float32; returns
+    float64.
+    """
     with np.errstate(all="ignore"):
         rounded = np.asarray(values, np.float32).astype(np.float64)
     largest = float(np.finfo(np.float32).max)
@@ -84,7 +99,13 @@ def _usable(values: Array) -> Array:
 
 
 def _penalised(scores: Array, history: Array, settings: Array) -> Array:
-    """Applies the penalties for tokens of the history, which begins with the prompt."""
+    """Applies repetition, presence and frequency penalties to `scores`, in place; returns `scores`.
+
+    Args:
+        scores: Scores per token.
+        history: Tokens so far, which begin with the prompt.
+        settings: Row of `settings` of SampleTokens.
+    """
     repetition, presence, frequency, prompt = (float(x) for x in settings[4:8])
     tokens = np.unique(history)
     tokens = tokens[(tokens >= 0) & (tokens < len(scores))]

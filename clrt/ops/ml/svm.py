@@ -83,11 +83,15 @@ class SquaredDistance(Op):
 @register
 @dataclass(frozen=True)
 class CouplePairs(Op):
-    """Returns class probabilities [N, k] from the probabilities [N, k (k - 1) / 2] of pairs.
+    """Combines pairwise class probabilities [N, k (k - 1) / 2] into class probabilities [N, k].
 
-    Input column of pair i < j: probability that class i wins over j. Source: Wu, Lin and Weng,
-    Probability estimates for multi-class classification by pairwise coupling (2004), method 2, as
-    in libsvm: it stops when the largest error is below 0.005 / k.
+    The input has one column per pair of classes i < j, in lexicographic order: the probability of
+    class i if the class is i or j. Source: Wu, Lin and Weng, Probability estimates for multi-class
+    classification by pairwise coupling (2004), method 2, as in libsvm: it stops when the largest
+    error is below 0.005 / k.
+
+    Attributes:
+        classes: Number of classes k.
     """
 
     classes: int = 2
@@ -111,7 +115,9 @@ class CouplePairs(Op):
         return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
 
     def _row(self, pairs: Array) -> Any:
-        """Couples the pairwise probabilities of one row."""
+        """Returns the class probabilities, float64 [k], of one row of pairwise probabilities [k (k
+        - 1) / 2].
+        """
         k = self.classes
         r = np.zeros((k, k), np.float64)
         r[np.triu_indices(k, 1)] = pairs

@@ -39,7 +39,9 @@ class RandomOp(Op):
     non_attribute_fields = frozenset({"key"})
 
     def to_onnx(self) -> dict[str, Any]:
-        """Returns the attributes, with the seed of the key unless the key is a hash of the name."""
+        """Returns the ONNX attributes, with a float `seed` if the key was made from a seed other
+        than 0 instead of the node's name.
+        """
         if self.key >= _NO_SEED or not self.key:
             return super().to_onnx()
         (seed,) = struct.unpack("<f", struct.pack("<I", self.key & _MASK))
@@ -50,7 +52,9 @@ class RandomOp(Op):
 
 
 def key_of(node: OnnxNode) -> int:
-    """Returns the 64-bit key of a node: its `seed`, or a hash of its name if it has none."""
+    """Returns the 64-bit random key of an ONNX node: its `seed` attribute as bits, or a hash of the
+    node's name if it has none.
+    """
     seed = node.attrs.get("seed")
     if seed is None:
         return _NO_SEED | crc32(node.name.encode())
@@ -60,23 +64,35 @@ def key_of(node: OnnxNode) -> int:
 
 
 def key_args(key: int) -> dict[str, int]:
-    """Returns the key as two 32-bit kernel arguments."""
+    """Returns the kernel arguments `key_low` and `key_high`: the lower and upper 32 bits of a
+    random key.
+    """
     return {"key_low": key & _MASK, "key_high": key >> 32 & _MASK}
 
 
 def words(key: int, count: int) -> Array:
-    """Returns the first `count` elements of a key's random sequence, uint32."""
+    """Returns the first `count` numbers of the random sequence of a key, uint32 [count]."""
     return _blocks(key, np.arange(-(-count // 4), dtype=np.uint64)).reshape(-1)[:count]
 
 
 def uniform_at(key: int, place: int) -> float:
-    """Returns the number in [0, 1) at an index of a key's random sequence."""
+    """Returns one uniform number in [0, 1) of a random sequence.
+
+    Args:
+        key: 64-bit key of the random sequence.
+        place: Index into the sequence, from 0.
+    """
     word = _blocks(key, np.array([place // 4], np.uint64))[0, place % 4]
     return float(word >> np.uint32(32 - FLOAT_BITS)) * 2.0**-FLOAT_BITS
 
 
 def _blocks(key: int, counters: Array) -> Array:
-    """Returns four random numbers per counter, uint32 [counters, 4]."""
+    """Computes Philox-4x32-10: returns four random numbers per counter, uint32 [len(counters), 4].
+
+    Args:
+        key: 64-bit key of the random sequence.
+        counters: Block numbers, uint64; block c holds elements 4 c to 4 c + 3 of the sequence.
+    """
     c = [counters, *(np.zeros_like(counters) for _ in range(3))]
     low, high = key & _MASK, key >> 32 & _MASK
     for _ in range(10):
@@ -93,7 +109,14 @@ def _blocks(key: int, counters: Array) -> Array:
 
 
 def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:
-    """Returns numbers in [0, 1), float64, each from one uint32, or from two if `bits` is 53."""
+    """Returns uniform numbers in [0, 1), float64 [count].
+
+    Args:
+        key: 64-bit key of the random sequence.
+        count: Number of results.
+        bits: Random bits per number: up to 32 are taken from one uint32 of the sequence each; any
+            larger value yields 53 bits from two.
+    """
     if bits <= 32:
         return np.asarray((words(key, count) >> np.uint32(32 - bits)) * 2.0**-bits)
     pairs = words(key, 2 * count).astype(np.uint64).reshape(-1, 2)

@@ -53,7 +53,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class RandomTensor(RandomOp):
-    """Base of the four ops.
+    """Base of RandomUniform, RandomUniformLike, RandomNormal and RandomNormalLike.
 
     Class attributes:
         normal: Whether the distribution is normal, not uniform.
@@ -66,11 +66,13 @@ class RandomTensor(RandomOp):
 
     @property
     def line(self) -> tuple[float, float]:
-        """(a, b) of y = a + b v, for v of the standard distribution."""
+        """(a, b) of output = a + b v, for v uniform in [0, 1) or standard normal."""
         raise NotImplementedError(self.name)
 
     def bits(self, dtype: DType) -> int:
-        """Returns the number of random bits per element."""
+        """Returns the number of random bits per output element: 53 for float64, else those of a
+        float32.
+        """
         return 53 if dtype is DType.FLOAT64 else FLOAT_BITS
 
     @classmethod
@@ -83,7 +85,7 @@ class RandomTensor(RandomOp):
         return cls(key=key_of(node), **attrs)
 
     def type_of(self, dtype: DType, shape: Shape | None) -> TensorType:
-        """Returns the type of the output.
+        """Returns the output type for a dtype and shape (None: unknown rank).
 
         Raises:
             ShapeError: The dtype is not a float.
@@ -93,7 +95,7 @@ class RandomTensor(RandomOp):
         return TensorType(dtype, shape)
 
     def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """Returns the random numbers as an array."""
+        """Returns the op's random numbers as an array of a shape and dtype."""
         elems = num_elements(shape)
         v = uniforms(self.key, elems + elems % 2, self.bits(dtype))
         if self.normal:
@@ -105,7 +107,7 @@ class RandomTensor(RandomOp):
 
 @dataclass(frozen=True)
 class Uniform(RandomTensor):
-    """Base of RandomUniform and RandomUniformLike: numbers in [low, high)."""
+    """Base of RandomUniform and RandomUniformLike, which draw numbers in [low, high)."""
 
     low: float = 0.0
     high: float = 1.0
@@ -120,7 +122,9 @@ class Uniform(RandomTensor):
 
 @dataclass(frozen=True)
 class Normal(RandomTensor):
-    """Base of RandomNormal and RandomNormalLike."""
+    """Base of RandomNormal and RandomNormalLike: numbers with mean `mean` and standard deviation
+    `scale`.
+    """
 
     mean: float = 0.0
     scale: float = 1.0
@@ -134,7 +138,7 @@ class Normal(RandomTensor):
 
 @dataclass(frozen=True)
 class Shaped(RandomTensor):
-    """Base of ops whose shape is an attribute."""
+    """Base of random ops whose output shape is an attribute: RandomUniform and RandomNormal."""
 
     shape: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
@@ -149,7 +153,9 @@ class Shaped(RandomTensor):
 
 @dataclass(frozen=True)
 class Like(RandomTensor):
-    """Base of ops that use the shape of an input, and its dtype unless `dtype` is set."""
+    """Base of random ops whose output has the shape of input 0, and its dtype unless `dtype` is
+    set.
+    """
 
     dtype: DType | None = None
 

@@ -42,15 +42,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class BestBoxes(Op):
     """Selects boxes per class by non-maximum suppression: int32 `[B, C, most]`, best first.
 
-    Unused elements are -1. Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as in
-    NonMaxSuppression. Lowering replaces NonMaxSuppression, whose output size depends on data, by
-    BestBoxes and ListBoxes.
+    Unused elements are -1. Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`. At planning,
+    NonMaxSuppression, whose output size depends on data, is replaced by BestBoxes on the device and
+    ListBoxes on the host.
 
     Attributes:
         center_point_box: Whether boxes are (x, y, width, height) instead of corners.
         most: Maximum number of boxes per class.
-        overlap: Maximum intersection over union; of two boxes above it, the worse one is
-            dropped.
+        overlap: Maximum intersection over union; of two boxes above it, the worse one is dropped.
         least: Score that a box must exceed; None for no limit.
 
     Source: clrt.
@@ -94,7 +93,7 @@ class BestBoxes(Op):
 
 @register
 class ListBoxes(Op):
-    """Lists the result of BestBoxes as int64 `[K, 3]`: batch, class, box. Runs on the host.
+    """Lists the output of BestBoxes as int64 `[K, 3]`: batch, class, box. Runs on the host.
 
     Source: clrt.
     """

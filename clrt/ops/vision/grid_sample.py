@@ -124,7 +124,15 @@ class GridSample(Op):
         return (result.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype),)
 
     def _taps(self, coordinates: Array, size: int) -> tuple[Array, Array]:
-        """Returns element indices (-1: outside) and weights along an axis, `[taps, N, P]` each."""
+        """Returns the elements that are read along one axis, and their weights.
+
+        Args:
+            coordinates: Coordinates of the grid along the axis, in [-1, 1], `[N, P]`.
+            size: Size of the axis.
+
+        Returns:
+            Element indices, -1 outside x, and weights: `[taps, N, P]` each.
+        """
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
         unit = (coordinates + 1) / 2
         x = unit * (size - 1) if self.align_corners else unit * size - 0.5
@@ -154,7 +162,9 @@ class GridSample(Op):
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:
-    """Reflects coordinates outside at the borders until they are inside."""
+    """Reflects coordinates at `low` and `high` until they are between the two; returns `low`
+    if high <= low.
+    """
     span = high - low
     if span <= 0:
         return np.full(np.shape(x), low)

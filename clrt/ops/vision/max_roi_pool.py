@@ -30,13 +30,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def region_grid(y: Value) -> tuple[int, int, int]:
-    """Returns the global size of region pooling kernels: columns, rows, regions times channels."""
+    """Returns the global size of region pooling kernels: columns, rows, regions times
+    channels of output `y`.
+    """
     return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
 
 
 def region_sizes(x: Value, y: Value) -> dict[str, int]:
-    """Returns the size arguments of region pooling kernels, for images [N, C, H, W] and the
-    output.
+    """Returns the size arguments of region pooling kernels, by name.
+
+    Args:
+        x: Images `[N, C, H, W]`.
+        y: Output `[regions, C, rows, columns]`.
     """
     names = ("images", "channels", "height", "width", "rows", "columns")
     return dict(zip(names, (*x.dims, *y.dims[2:]), strict=True))
@@ -101,7 +106,13 @@ class MaxRoiPool(Op):
 
 
 def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:
-    """Returns start and end of each bin along an axis, clamped to the image."""
+    """Returns start and end of each pooling bin along an axis of the image.
+
+    Args:
+        start, end: First and last pixel of the region.
+        count: Number of bins.
+        size: Size of the image along the axis; bins are clamped to it.
+    """
     step = np.float32(max(end - start + 1, 1)) / np.float32(count)
     edges = [(int(np.floor(k * step)), int(np.ceil((k + 1) * step))) for k in range(count)]
     return [(min(max(a + start, 0), size), min(max(b + start, 0), size)) for a, b in edges]

@@ -59,9 +59,12 @@ class NonMaxSuppression(Op):
     def limits(
         self, most: Array | None = None, overlap: Array | None = None, least: Array | None = None
     ) -> tuple[int, float, float | None]:
-        """Returns the optional inputs as numbers: maximum count, maximum overlap, minimum score.
+        """Returns the optional inputs as numbers; an omitted one has its default.
 
-        The defaults are 0, 0.0 and None.
+        Args:
+            most: Maximum number of boxes per class; default 0.
+            overlap: Maximum intersection over union; default 0.0.
+            least: Score that a box must exceed; default None, no limit.
         """
         return (
             0 if most is None else max(int(most.reshape(-1)[0]), 0),
@@ -71,7 +74,7 @@ class NonMaxSuppression(Op):
 
 
 def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
-    """Checks that shapes are [B, N, 4] and [B, C, N].
+    """Checks that boxes are `[B, N, 4]` and scores `[B, C, N]`; unknown shapes and dims pass.
 
     Raises:
         ShapeError: A shape is different, or B or N differ between the two.
@@ -96,15 +99,15 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
 def keep_best(
     boxes: Array, scores: Array, centres: bool, most: int, overlap: float, least: float | None
 ) -> Iterator[tuple[int, int, Array]]:
-    """Yields batch, class, and the indices of the boxes kept, best first.
+    """Yields batch index, class index, and the indices of the boxes selected for the class, best
+    first.
 
     Args:
         boxes: `[B, N, 4]`.
         scores: `[B, C, N]`.
         centres: Whether boxes are (x, y, width, height) instead of corners.
         most: Maximum number of boxes per class.
-        overlap: Maximum intersection over union; of two boxes above it, the worse one is
-            dropped.
+        overlap: Maximum intersection over union; of two boxes above it, the worse one is dropped.
         least: Score that a box must exceed; None for no limit.
     """
     for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
@@ -117,7 +120,12 @@ def keep_best(
 
 @np.errstate(all="ignore")
 def _corners(boxes: Array, centres: bool) -> Array:
-    """Converts boxes to lower and upper corners."""
+    """Converts boxes `[N, 4]` to lower and upper corners, `[N, 4]`.
+
+    Args:
+        boxes: Two opposite corners each, or centre and size.
+        centres: Whether boxes are centre and size.
+    """
     if centres:
         half = boxes[:, 2:] / 2
         return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
@@ -127,7 +135,14 @@ def _corners(boxes: Array, centres: bool) -> Array:
 
 @np.errstate(all="ignore")
 def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
-    """Returns the boxes kept, in order; each drops later boxes whose overlap exceeds `worst`."""
+    """Returns the indices of the boxes that non-maximum suppression keeps, best first.
+
+    Args:
+        corners: Lower and upper corners `[N, 4]`.
+        order: Indices of the candidate boxes, best first.
+        most: Maximum number of boxes kept.
+        worst: Maximum overlap: a kept box drops all later boxes whose overlap with it exceeds this.
+    """
     boxes = corners[order]
     kept_by_group = [_keep(boxes, group, most, worst) for group in _disjoint_groups(boxes)]
     kept = np.sort(np.concatenate(kept_by_group)) if kept_by_group else np.empty(0, np.int64)
@@ -135,9 +150,15 @@ def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
 
 
 def _disjoint_groups(boxes: Array) -> list[Array]:
-    """Splits boxes into groups that do not overlap along axis 0; returns positions per group.
+    """Splits boxes into groups whose ranges along axis 0 are disjoint.
 
     Models that suppress per class give each class its own range of coordinates.
+
+    Args:
+        boxes: Lower and upper corners `[N, 4]`.
+
+    Returns:
+        Row indices into `boxes` per group, ascending.
     """
     by_start = np.argsort(boxes[:, 0], kind="stable")
     reach = np.maximum.accumulate(boxes[by_start, 2])
@@ -146,9 +167,15 @@ def _disjoint_groups(boxes: Array) -> list[Array]:
 
 
 def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
-    """Returns the boxes of a group that are kept.
+    """Returns the row indices of the boxes of a group that non-maximum suppression keeps.
 
-    It processes tiles of candidates, so that overlap matrices need few NumPy calls.
+    It processes tiles of candidates, so that few NumPy calls compute all overlaps.
+
+    Args:
+        boxes: Lower and upper corners of all candidate boxes, best first.
+        order: Row indices of the group's boxes, best first.
+        most: Number of kept boxes after which it stops.
+        worst: Maximum overlap of two kept boxes.
     """
     if len(order) == 1:
         return order
@@ -168,7 +195,12 @@ def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
 
 
 def _overlap(left: Array, right: Array, worst: float) -> Array:
-    """Returns whether the overlap of each pair of boxes exceeds `worst`, bool [left, right]."""
+    """Returns whether the overlap of each pair of boxes exceeds `worst`, bool `[left, right]`.
+
+    Args:
+        left, right: Lower and upper corners of boxes, `[left, 4]` and `[right, 4]`.
+        worst: Intersection over union.
+    """
     common, height = (
         np.minimum.outer(left[:, axis + 2], right[:, axis + 2])
         - np.maximum.outer(left[:, axis], right[:, axis])

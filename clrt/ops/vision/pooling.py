@@ -60,7 +60,16 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _kernel(node: Node, entry: str, **defines: Define) -> tuple[KernelSpec, int, dict[str, Any]]:
-    """Returns a kernel, its operation count, and the arguments that all pooling kernels share."""
+    """Returns a pooling kernel for a node.
+
+    Args:
+        node: Node of a WindowPool op.
+        entry: Entry point in vision/pooling.cl.
+        defines: Extra macros.
+
+    Returns:
+        The kernel; its number of operations; the arguments that all pooling kernels share.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, WindowPool)
     lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
@@ -163,9 +172,15 @@ def check_windows(
 
 @dataclass(frozen=True)
 class WindowPool(Op):
-    """Base of pooling ops over [N, C, spatial axes …].
+    """Base of pooling ops over `[N, C, spatial axes …]`.
 
-    Empty tuples are ones (strides, dilations) or zeros (pads).
+    Attributes:
+        kernel_shape: Window size along each spatial axis.
+        strides: Distance of windows along each axis; empty for ones.
+        dilations: Distance of elements in a window along each axis; empty for ones.
+        pads: Elements added before each axis, then after each axis; empty for zeros.
+        auto_pad: How to compute the pads; NOTSET to use `pads`.
+        ceil_mode: Whether the output size is rounded up instead of down.
     """
 
     kernel_shape: tuple[int, ...] = ()
@@ -181,10 +196,15 @@ class WindowPool(Op):
     )
 
     def check(self, size: Sequence[Dim], op: IrOp) -> None:
-        """Checks that the attributes fit spatial axes of the given sizes.
+        """Checks that the attributes fit spatial axes of the sizes `size`.
+
+        Args:
+            size: Sizes of the spatial axes.
+            op: Op, for messages.
 
         Raises:
-            ShapeError: As `check_windows`, or `auto_pad` is unknown.
+            ShapeError: A list has the wrong length, a number is out of range, or `auto_pad` is
+                unknown.
         """
         if self.auto_pad not in _PADDING:
             raise ShapeError(
@@ -193,7 +213,7 @@ class WindowPool(Op):
         check_windows(op, size, self.kernel_shape, self.strides, self.dilations, self.pads)
 
     def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns strides or dilations; ones if empty."""
+        """Returns `values`, strides or dilations, with ones in place of an empty tuple."""
         return values or (1,) * len(self.kernel_shape)
 
     def spans(self) -> list[int]:
@@ -203,19 +223,23 @@ class WindowPool(Op):
 
     @property
     def is_padded(self) -> bool:
-        """Whether there may be padding, depending on the size."""
+        """Whether padding is possible; with SAME padding, the input size decides if there is
+        any.
+        """
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())
         return self.auto_pad == "NOTSET" and any(self.pads)
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each window is the element at its position, for any size."""
+        """Whether each window holds only the element at its own position, whatever the input
+        size.
+        """
         steps = (*self.kernel_shape, *self.steps(self.strides))
         return all(v == 1 for v in steps) and not self.is_padded
 
     def padding(self, size: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns the padding before and after each axis, for the given sizes."""
+        """Returns the padding before each spatial axis, and after each, for input sizes `size`."""
         rank = len(self.kernel_shape)
         if not self.auto_pad.startswith("SAME"):
             pads = self.pads if self.auto_pad == "NOTSET" and self.pads else (0,) * (2 * rank)
@@ -229,9 +253,14 @@ class WindowPool(Op):
         return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
 
     def geometry(self, size: Sequence[int], out: Sequence[int]) -> dict[str, int]:
-        """Returns kernel arguments for three axes.
+        """Returns the size arguments of pooling kernels, by name, extended to three spatial axes.
 
-        They are the sizes of x and y, window, strides, dilations, and padding before.
+        Args:
+            size: Sizes of the spatial axes of x.
+            out: Sizes of the spatial axes of y.
+
+        Returns:
+            Sizes of x and y, window, strides, dilations, and padding before each axis.
         """
         return {
             **axes("in", size, 1, _AXES),
@@ -243,7 +272,9 @@ class WindowPool(Op):
         }
 
     def out_dim(self, axis: int, size: Dim) -> Dim:
-        """Returns the number of windows along an axis."""
+        """Returns the number of windows along spatial axis `axis` of an input of size `size`
+        along it; an unknown dim if undecidable.
+        """
         step, span = self.steps(self.strides)[axis], self.spans()[axis]
         if self.auto_pad.startswith("SAME"):
             return floordiv(size + (step - 1), step)
@@ -283,10 +314,15 @@ class WindowPool(Op):
         raise NotImplementedError(self.name)
 
     def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
-        """Returns the elements of all windows [N, C, out …, window], and their index along each
-        axis.
+        """Returns the elements of all windows of x, and their coordinates.
 
-        Elements outside x are `fill`.
+        Args:
+            x: Input `[N, C, spatial axes …]`.
+            fill: Element outside x.
+
+        Returns:
+            Elements `[N, C, out …, window]`; per spatial axis, their coordinates `[out …, window]`,
+            which may be outside x.
         """
         size = x.shape[2:]
         out = [int(self.out_dim(axis, n)) for axis, n in enumerate(size)]
@@ -434,7 +470,9 @@ class LpPool(WindowPool):
 
 
 class GlobalPool:
-    """Mixin that makes a reduction reduce the spatial axes and keep them as size 1."""
+    """Mixin that makes a reduction op reduce all spatial axes of `[N, C, …]` and keep them as
+    size 1.
+    """
 
     keepdims: bool
     integers: ClassVar[bool] = False

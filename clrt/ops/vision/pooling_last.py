@@ -70,7 +70,7 @@ _VARIANTS = (
 
 
 class _ChannelsLast(WindowPool):
-    """Base of pooling over `[N, spatial axes …, C]`."""
+    """Base of pooling ops over `[N, spatial axes …, C]`."""
 
     variants: ClassVar[tuple[Variant, ...]] = _VARIANTS
 

@@ -24,12 +24,13 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 @dataclass(frozen=True)
 class SamplingTables:
-    """Source elements and weights of the outputs along an axis.
+    """Source elements and weights of each output element along a resampled axis.
 
     Attributes:
-        indices: `[outputs, taps]`, source elements of each output.
-        weights: `[outputs, taps]`, their weights.
-        values: `[outputs]`, values added to extrapolated outputs; None if no output is outside.
+        indices: `[outputs, taps]`, indices of source elements.
+        weights: `[outputs, taps]`, weights of these elements.
+        values: `[outputs]`, numbers added to extrapolated outputs, which have zero weights; None if
+            no output is outside the source.
     """
 
     indices: Array
@@ -39,14 +40,14 @@ class SamplingTables:
 
 @dataclass(frozen=True)
 class AxisSampling:
-    """Resampling of one axis.
+    """Resampling of one axis of a tensor.
 
     Attributes:
         axis: Resampled axis.
-        size: Number of elements before.
-        outputs: Number of elements after.
-        taps: Number of source elements per output.
-        extrapolates: Whether some outputs are outside the source.
+        size: Number of elements along it in the source.
+        outputs: Number of elements along it in the output.
+        taps: Number of source elements per output element.
+        extrapolates: Whether some output elements are outside the source.
         make: Returns the tables for a size and a number of outputs.
     """
 
@@ -59,19 +60,24 @@ class AxisSampling:
 
     @property
     def is_copy(self) -> bool:
-        """Whether each output is a copy of one element."""
+        """Whether each output element is a copy of one source element."""
         return self.taps == 1 and not self.extrapolates
 
     @property
     def tables(self) -> SamplingTables:
-        """Tables of this axis; sizes must not be traced."""
+        """Indices and weights of this axis; `size` and `outputs` must be ints, not traced."""
         return self.make(self.size, self.outputs)
 
 
 def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> RuntimeValue:
-    """Resamples x along axes, one after another, on the device.
+    """Resamples x along several axes, one after another, by a plan on the device.
 
-    The tables are inputs of the plan, so one plan serves all tables.
+    Indices and weights are inputs of the plan, so one plan serves all tables.
+
+    Args:
+        x: Tensor on host or device.
+        samplings: Resampled axes, in processing order; at least one.
+        host: Runs the graph.
     """
     dtype, rank, axes = dtype_of(x), len(x.shape), tuple(s.axis for s in samplings)
     copies = all(s.is_copy for s in samplings)
@@ -89,13 +95,23 @@ def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> R
 
 
 def _compute_dtype(dtype: DType) -> DType:
-    """Returns the compute dtype: float64 for float64, else float32."""
+    """Returns the dtype that resampling computes in: float64 for float64, else float32."""
     return dtype if dtype is DType.FLOAT64 else DType.FLOAT32
 
 
 @lru_cache(maxsize=256)
 def _sample_graph(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Graph:
-    """Returns the graph of `sample`, cached so that its plans are reused."""
+    """Returns the graph that resamples x along `axes`; cached, so that its plans are reused.
+
+    Its inputs are x, then per axis: indices, weights and added values, as in `SamplingTables`; only
+    indices if `copies`.
+
+    Args:
+        dtype: Dtype of x.
+        rank: Rank of x.
+        axes: Resampled axes, in processing order.
+        copies: Whether each output element is a copy of one source element on all axes.
+    """
     build = Builder()
     add = build.add
 
@@ -123,7 +139,7 @@ def _sample_graph(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) 
 
 
 def _bounds(dtype: DType) -> list[Array]:
-    """Returns the smallest and largest float32 within the range of an integer dtype."""
+    """Returns the smallest and the largest float32 within the range of an integer dtype."""
     info = np.iinfo(dtype.value)
     bounds = []
     for end in (info.min, info.max):

@@ -26,12 +26,13 @@ _ITEMS_PER_CORE = 8
 def sample_launches(
     x: Value, y: Value, samplings: Sequence[AxisSampling], ctx: Lowering
 ) -> list[Launch]:
-    """Returns one launch per axis; on CPUs one for the last two axes, if the last is resampled.
+    """Returns the launches that resample x to y: one per axis; on CPUs one for the last two axes,
+    if the last one is resampled.
 
     Args:
         x: Input.
         y: Output.
-        samplings: Axes in processing order; empty if y is a copy of x.
+        samplings: Resampled axes in processing order; empty if y is a copy of x.
         ctx: Lowering context.
     """
     rank, dims = len(x.dims), list(x.dims)
@@ -68,18 +69,20 @@ def sample_launches(
 
 
 def same_axis(axis: int, size: int = 1) -> AxisSampling:
-    """Returns a resampling that copies an axis unchanged."""
+    """Returns an AxisSampling that copies an axis of `size` elements unchanged."""
     return AxisSampling(axis, size, size, 1, False, _all_rows)
 
 
 def _all_rows(size: int, outputs: int) -> SamplingTables:
-    """Returns the tables of an unchanged axis."""
+    """Returns the tables that copy an axis of `size` elements unchanged; `outputs` equals
+    `size`.
+    """
     return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
 
 
 @dataclass(frozen=True)
 class _Resampled:
-    """Parameters of one launch, which resamples x of shape `dims` to y.
+    """Parameters of one launch, which resamples tensor x to y.
 
     Attributes:
         x: Input buffer.
@@ -160,11 +163,12 @@ def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
 
 
 def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
-    """Returns a table as a constant of the plan; missing `values` are zeros.
+    """Returns one field of an axis' `SamplingTables` as a constant of the plan; missing `values`
+    are zeros.
 
     Args:
-        sampling: Axis.
-        kind: Field of `SamplingTables`.
+        sampling: Resampled axis.
+        kind: Name of the field: indices, weights or values.
         by_taps: Whether to transpose to `[taps, outputs]`.
     """
     dtype = DType.INT32 if kind == "indices" else DType.FLOAT32

@@ -59,12 +59,12 @@ _MAX_SCALE = 2.0**31
 
 @dataclass(frozen=True)
 class _CoordinateParams:
-    """Parameters, besides sizes, that determine output coordinates along an axis.
+    """What determines the source coordinates of outputs along an axis of Resize, besides sizes.
 
     Attributes:
         scale: Scale of the axis; None to derive it from the sizes.
         window: Start and end of the roi, as fractions of the axis.
-        dtype: Dtype of the computation of coordinates.
+        dtype: Dtype in which coordinates are computed.
     """
 
     scale: float | None
@@ -121,10 +121,10 @@ class Resize(Op):
         return {**super().to_onnx(), **dict(zip(names, modes, strict=True))}
 
     def _axes(self, rank: int) -> tuple[int, ...]:
-        """Returns the resampled axes as non-negative numbers.
+        """Returns the resampled axes of an input of rank `rank` as non-negative numbers.
 
         Raises:
-            ShapeError: An axis is repeated.
+            ShapeError: An axis is repeated or out of range.
         """
         axes = tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
         if len(set(axes)) < len(axes):
@@ -168,13 +168,27 @@ class Resize(Op):
         return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
-        """Returns the common scale of all axes that keeps the aspect ratio."""
+        """Returns the common scale of all resampled axes that keeps the aspect ratio.
+
+        Args:
+            shape: Shape of x.
+            axes: Resampled axes.
+            sizes: Requested size per resampled axis.
+        """
         pick = min if self.keep_aspect_ratio_policy == "not_larger" else max
         pairs = [(int(shape[a]), int(s)) for a, s in zip(axes, sizes, strict=True)]
         return pick((size / old_size for old_size, size in pairs if old_size), default=1.0)
 
     def samplings(self, dims: Sequence[int], inputs: Types) -> list[AxisSampling]:
-        """Returns the axes that change, in the cheapest order; all inputs must be known."""
+        """Returns the axes to resample, in the cheapest order; axes that stay the same are omitted.
+
+        Args:
+            dims: Shape of x.
+            inputs: Input types, with the elements of all inputs but x.
+
+        Raises:
+            ShapeError: Scales and sizes are both empty, or do not fit x.
+        """
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
         scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
@@ -251,7 +265,16 @@ class Resize(Op):
         return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
 
     def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
-        """Returns indices, which may be outside, and weights of linear or cubic sampling."""
+        """Returns the source elements and weights of linear or cubic sampling.
+
+        Args:
+            x: Source coordinates, `[outputs]`.
+            size: Size of the source axis.
+            scale: Scale of the axis.
+
+        Returns:
+            Indices, which may be outside the source, and weights: `[outputs, taps]` each.
+        """
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = math.ceil((1 if self.mode == "linear" else 2) / shrink)
         indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
@@ -292,7 +315,7 @@ class Resize(Op):
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:
-    """Returns the elements of a float input; None if it is omitted, empty or unknown."""
+    """Returns the elements of float input `index`; None if it is omitted, empty or unknown."""
     if not has_input(inputs, index):
         return None
     type_ = inputs[index]
@@ -301,7 +324,10 @@ def _numbers(inputs: Types, index: int) -> list[float] | None:
 
 
 def _scaled(dim: Dim, scale: float) -> Dim:
-    """Returns a dim times a scale, rounded down."""
+    """Returns a dim times a scale, multiplied in float32 and rounded down.
+
+    A symbolic dim is exact for an integer scale, else the result is an unknown dim.
+    """
     if isinstance(dim, int):
         return _scaling(scale)(dim)
     return dim * int(scale) if float(scale).is_integer() else fresh_dim()
@@ -309,25 +335,41 @@ def _scaled(dim: Dim, scale: float) -> Dim:
 
 @lru_cache(maxsize=256)
 def _scaling(scale: float) -> Callable[[int], int]:
-    """Returns the function that scales a dim; cached, so that a trace has one per scale."""
+    """Returns the function that multiplies a size by `scale`, in float32, and rounds it down.
+
+    It is cached, so that a shape trace has one function per scale.
+    """
     return pure(lambda size: int(np.float32(size) * np.float32(scale)))
 
 
 def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
-    """Comparison function: orders axes by outputs / size, which leaves less work for later axes."""
+    """Comparison function for sorting: axes with the smallest outputs / size first, which
+    leaves less work for later axes.
+    """
     return a.outputs * b.size - b.outputs * a.size
 
 
 def cubic_weights(distance: Array, a: float) -> Array:
-    """Returns the cubic convolution kernel of Keys (1981) for distances >= 0, in elements."""
+    """Returns the cubic convolution kernel of Keys (1981).
+
+    Args:
+        distance: Distances from the sampled position, at least 0, in elements.
+        a: Coefficient of the kernel, such as -0.75.
+    """
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
     return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
 
 
 def _old_nearest(scales: Array | None) -> str:
-    """Returns opset 10's nearest_mode: ceil for axes that shrink, else floor; "by_scale" if
-    mixed.
+    """Returns the nearest_mode that corresponds to Resize of opset 10.
+
+    Args:
+        scales: Scales of all axes; None if unknown.
+
+    Returns:
+        "ceil" if some axes shrink and none grows, "floor" if none shrinks; "by_scale" if mixed or
+        unknown.
     """
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "by_scale"
@@ -335,7 +377,13 @@ def _old_nearest(scales: Array | None) -> str:
 
 
 def _nearest(x: Array, mode: str, scale: float) -> Array:
-    """Rounds coordinates by nearest_mode."""
+    """Rounds source coordinates to indices.
+
+    Args:
+        x: Source coordinates.
+        mode: nearest_mode of Resize, or "by_scale": ceil if `scale` is below 1, else floor.
+        scale: Scale of the axis.
+    """
     if mode == "by_scale":
         mode = "ceil" if scale < 1 else "floor"
     rounded = {

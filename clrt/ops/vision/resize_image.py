@@ -47,12 +47,12 @@ _PARTS = ("image_columns", "image_lanes", "image_columns_cpu", "image_rows", "im
 
 
 def _kernel(entry: str) -> KernelSpec:
-    """Returns the kernel of an entry point."""
+    """Returns the ResizeImage kernel with entry point `entry`."""
     return KernelSpec.of(_SOURCE, entry, PART=_PARTS.index(entry))
 
 
 def _vectors(node: Node) -> int:
-    """Returns the number of 4-pixel vectors that hold the taps of an output."""
+    """Returns the number of vectors of 4 pixels that hold the source pixels of an output pixel."""
     return ceil_div(node.arg(3).dims[1], 4)
 
 
@@ -102,7 +102,19 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def _launches(
     node: Node, ctx: Lowering, across: list[Launch], planes: Buffer, cpu: bool = False
 ) -> list[Launch]:
-    """Returns the launches: copy of the batch if needed, first pass, second pass."""
+    """Returns all launches of a ResizeImage node.
+
+    Args:
+        node: ResizeImage node.
+        ctx: Lowering context.
+        across: Launches that resample along the rows, into `planes`.
+        planes: Buffer of the image resampled along its rows, uint8 `[3, height, outputs]`.
+        cpu: Whether to use the CPU kernel for the second pass.
+
+    Returns:
+        Launches that copy the batch, unless it is in place; `across`; the launch that resamples
+        along the columns. Empty if the batch is empty.
+    """
     op, y, (height, *_) = node.op, node.output, node.arg(1).dims
     assert isinstance(op, ResizeImage)
     images, high, wide = op.sizes(y.dims)
@@ -165,12 +177,20 @@ class ResizeImage(Op):
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Returns the number of images of a batch, and their sizes along `rows` and `columns`."""
+        """Returns the number of images of a batch of shape `dims`, and its sizes along `rows`
+        and `columns`.
+        """
         high, wide = dims[1:3] if self.channels_last else dims[2:4]
         return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
 
     def steps(self, high: int, wide: int) -> dict[str, int]:
-        """Returns the strides of channel, row and column in the batch, in elements."""
+        """Returns the strides of channel, row and column in the batch, in elements, as kernel
+        arguments.
+
+        Args:
+            high: Size of the batch along `rows`.
+            wide: Size of the batch along `columns`.
+        """
         inner = 3 if self.channels_last else 1
         step_c = 1 if self.channels_last else high * wide
         step_y, step_x = (inner, inner * high) if self.transposed else (inner * wide, inner)
@@ -245,14 +265,22 @@ _CHECKED = ("batch", "pixels", "columns", "rows", "colours", "place")
 
 
 def _format_shape(shape: Sequence[Dim | None]) -> str:
-    """Formats a shape; ? for unknown dims."""
+    """Formats a shape for messages, with ? for unknown dims."""
     return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
 
 def _resample(
     pixels: Array, firsts: Array, weights: Array, axis: int, operand: int, what: str
 ) -> Array:
-    """Resamples [H, W, 3] along an axis, rounding to integers.
+    """Resamples an image `[H, W, 3]` along an axis and rounds it to bytes.
+
+    Args:
+        pixels: Image.
+        firsts: First source pixel of each output, `[outputs]`.
+        weights: Weights of this pixel and the next ones, in units of 2^-22, `[outputs, taps]`.
+        axis: Resampled axis.
+        operand: Input that holds `firsts`, for messages.
+        what: What `firsts` holds, for messages.
 
     Raises:
         NumberError: An output needs pixels outside the image.

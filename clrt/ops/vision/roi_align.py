@@ -116,7 +116,12 @@ class RoiAlign(Op):
         return (result.astype(x.dtype),)
 
     def _region(self, image: Array, roi: Array) -> Array:
-        """Pools one region of an image."""
+        """Returns the pooled bins of one region of an image, `[C, output_height, output_width]`.
+
+        Args:
+            image: `[C, H, W]`.
+            roi: x1, y1, x2, y2.
+        """
         half = self.coordinate_transformation_mode == "half_pixel"
         left, top, right, bottom = roi * self.spatial_scale - (0.5 if half else 0.0)
         wide, high = right - left, bottom - top
@@ -144,10 +149,19 @@ class RoiAlign(Op):
     def _samples(
         self, start: float, extent: float, bins: int, size: int
     ) -> tuple[Array, Array, int]:
-        """Returns sample coordinates per bin along an axis, whether they are inside, and their
-        number.
+        """Returns the sample coordinates of all bins along an axis.
 
         If there are very many samples, those far outside the image are omitted.
+
+        Args:
+            start: Start of the region, in pixels.
+            extent: Length of the region, in pixels.
+            bins: Number of bins.
+            size: Size of the image along the axis.
+
+        Returns:
+            Coordinates, clamped to the image; 1 where they were inside, else 0; `[bins, samples]`
+            each. Number of samples per bin, including omitted ones.
         """
         step = extent / bins
         # As in the kernel: a region that is NaN, too large or too far away has no samples.
