@@ -73,7 +73,10 @@ class Attention(Op):
         return op
 
     def reject_reason(self, inputs: Types) -> str | None:
-        """Returns why FusedAttention does not support the inputs; None if it does.
+        """Returns why FusedAttention does not support this op's inputs; None if it does.
+
+        Args:
+            inputs: Types of the node's inputs.
 
         Raises:
             ModelError: Q, K or V is omitted.
@@ -109,14 +112,16 @@ class Attention(Op):
 
     @staticmethod
     def _keys(new: Dim, past: TensorType | None) -> Dim:
-        """Returns the number of keys including those of the past."""
+        """Returns the number of keys: `new` plus those of `past` (its axis 2; None for no past)."""
         return new if past is None or past.shape is None else new + past.shape[2]
 
     def fused(self, parts: Sequence[Shape], has_past: bool, has_lengths: bool) -> FusedAttention:
-        """Returns the equivalent FusedAttention for operands `[B, H, S, D]`.
+        """Returns the FusedAttention that computes the same as this op.
 
         Args:
             parts: Shapes `[B, H, S, D]` of Q, K and V.
+            has_past: Whether the node has past keys and values.
+            has_lengths: Whether the node has the number of valid keys of each sequence.
         """
         (_, heads, _, size), (_, kv_heads, _, _), (*_, v_size) = parts
         assert isinstance(size, int)
@@ -200,6 +205,11 @@ class Attention(Op):
 
 
 def _apart(x: Array, parts: Shape) -> Array:
-    """Reshapes an input to `[B, H, S, D]`, the shape `parts`."""
+    """Reshapes Q, K or V to `[B, H, S, D]` by NumPy.
+
+    Args:
+        x: Input, `[B, H, S, D]` or `[B, S, H * D]`.
+        parts: Shape `[B, H, S, D]`.
+    """
     batch, heads, length, size = parts
     return x if x.ndim == 4 else x.reshape(batch, length, heads, size).swapaxes(1, 2)

@@ -28,11 +28,12 @@ from clrt.ops.matmul.gemm_norm_fusion import (
 
 @dataclass(frozen=True)
 class _AttentionChain:
-    """Attention and its output projection in one launch, optionally after its QKV projection.
+    """A FusedAttention node, its output projection, and the normalization of that, as a region.
 
     Attributes:
         node: FusedAttention node.
-        product: GEMM that reads the attention's output, with the normalization of its rows.
+        op: Op of `node`.
+        product: GEMM of the output projection, with the normalization of its rows.
         projection: GEMM that produces q, k and v; None if it is not part of the region.
     """
 
@@ -42,7 +43,7 @@ class _AttentionChain:
     projection: InlineProjection | None = None
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Emits the launches of attention and output projection."""
+        """Emits the launches of attention, output projection and normalization."""
         product, before = self.product, self.projection
         if 0 in self.node.output.dims:
             return product.launches(ctx)
@@ -56,7 +57,14 @@ class _AttentionChain:
         return [_with_parts(heads, split, product.flops), split.add_up]
 
     def projected(self, before: InlineProjection, ctx: Lowering) -> list[Launch] | None:
-        """Emits launches that also compute the QKV projection; None if that does not pay off."""
+        """Emits launches of attention and output projection that also compute q, k and v.
+
+        Returns None if that does not pay off: for several sequences or query blocks, or if the
+        output projection is not split.
+
+        Args:
+            before: GEMM that produces q, k and v.
+        """
         # Each further query block or sequence would recompute the same keys or reread the weights.
         if prod(query_blocks(self.node, ctx.tunables(CPU))) != 1:
             return None
@@ -69,13 +77,19 @@ class _AttentionChain:
 
 
 def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
-    """Returns the launch with one chunk of the split product per work-group."""
+    """Adds the split output projection to the launch of an attention.
+
+    Args:
+        launch: Launch of the CPU attention kernel.
+        split: Split of the projection; a work-group of the new launch computes one chunk.
+        flops: Floating-point operations of the projection.
+    """
     blocks, _, batch = launch.global_size
     return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
 
 
 def _attention_before(norm: Node, makers: ProducerMap) -> tuple[Node, Node] | None:
-    """Returns the FusedAttention and its output projection before the node `norm`, or None."""
+    """Returns the FusedAttention node and its output projection before `norm`; None if none."""
     product = normalised_product(norm, makers)
     attention = None if product is None else makers.get(product.arg(0))
     if product is None or attention is None or not isinstance(attention.op, FusedAttention):
@@ -84,7 +98,12 @@ def _attention_before(norm: Node, makers: ProducerMap) -> tuple[Node, Node] | No
 
 
 def _chain(node: Node, projection: Node, norm: Node, ctx: Lowering) -> _AttentionChain:
-    """Returns the chain of an attention, its output projection and the norm.
+    """Returns the region of an attention, its output projection, and the normalization of that.
+
+    Args:
+        node: FusedAttention node.
+        projection: Matrix product node that reads the attention.
+        norm: Node that normalizes the rows of the projection.
 
     Raises:
         UnsupportedError: The three nodes cannot share launches.
@@ -127,8 +146,14 @@ def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 
 
 def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
-    """Checks that q, k and v together are the columns of the projection, and that the heads of a
-    work-group cover whole panels of it.
+    """Checks that an attention can compute its QKV projection in its own work-groups.
+
+    q, k and v must together be the columns of the projection, and the heads of a work-group must
+    cover whole panels of them.
+
+    Args:
+        chain: Attention and its output projection.
+        projection: GEMM that produces q, k and v.
 
     Raises:
         UnsupportedError: One of these conditions is violated.

@@ -54,7 +54,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
-    """Returns the macro MASK: 0 without a mask, 1 if all queries share it, 2 if queries differ."""
+    """Returns the macro MASK: 0 without a mask, 1 if all queries share its row, else 2."""
     if mask is None:
         return 0
     if op.by_distance:
@@ -64,13 +64,13 @@ def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
 
 
 def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[str, int]:
-    """Returns the batch, head and row strides of a tensor, in elements, as kernel arguments.
+    """Returns the batch, head and row strides of heads, in elements, by kernel argument name.
 
     Args:
-        value: Heads `[B, S, H * size]` or `[B, H, S, size]`.
+        value: Tensor of heads, `[B, S, H * size]` or `[B, H, S, size]`.
         size: Elements of a head.
-        name: Prefix of the arguments, such as q for q_batch, q_head and q_step.
-        row: Suffix of the row stride's name.
+        name: Prefix of the argument names: `name`_batch, `name`_head, `name`_`row`.
+        row: Suffix of the name of the row stride.
     """
     if len(value.dims) == 4:
         _, heads, length, _ = value.dims
@@ -82,7 +82,7 @@ def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[st
 
 
 def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Returns the defines and arguments that all kernels share."""
+    """Returns the macros and arguments that all kernels of FusedAttention share."""
     q, k, v, mask, lengths = node.arg(0), node.arg(1), node.arg(2), node.input(3), node.input(4)
     op = node.op
     assert isinstance(op, FusedAttention)
@@ -135,7 +135,12 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
-    """Returns the grid of the CPU kernel: query blocks per sequence, and sequences."""
+    """Returns the grid of the CPU kernel: query blocks per sequence, and number of sequences.
+
+    Args:
+        node: FusedAttention node.
+        tunables: Tunables of the CPU kernel; a block has T_VW * T_NQ queries.
+    """
     batch, queries, _ = node.output.dims
     return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
 
@@ -143,7 +148,13 @@ def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
 def launch_cpu(
     node: Node, ctx: Lowering, more_defines: Mapping[str, Define], **more: Any
 ) -> Launch:
-    """Returns the launch of the CPU kernel, with further macros and arguments."""
+    """Returns the launch of the CPU kernel of a FusedAttention node.
+
+    Args:
+        node: FusedAttention node.
+        more_defines: Macros to add to those of the node, such as of a fused product.
+        more: Kernel arguments to add to those of the node.
+    """
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = ctx.tunables(CPU)
@@ -155,7 +166,7 @@ def launch_cpu(
 
 
 def _with_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Returns defines and arguments of the kernels that read any float storage."""
+    """Returns the macros and arguments of the FusedAttention kernels for any float storage."""
     defines, args = _launch_parts(node)
     dtype = node.arg(0).dtype
     return {**defines, "DATA_T": dtype.cl, "STORAGE": dtype.storage}, args
@@ -324,7 +335,12 @@ class FusedAttention(Op):
         return [TensorType(q.dtype, y_shape)]
 
     def _check_distances(self, mask: TensorType, q: TensorType, k: TensorType) -> None:
-        """Checks the shape of a mask `[num_heads or 1, Sq + Sk - 1]` by distance.
+        """Checks that a mask by distance is `[num_heads or 1, Sq + Sk - 1]`.
+
+        Args:
+            mask: Type of the mask.
+            q: Type of the queries.
+            k: Type of the keys.
 
         Raises:
             ShapeError: The rank, the heads or the number of distances do not fit.
@@ -360,7 +376,17 @@ class FusedAttention(Op):
         return (result.reshape(batch, rows, width).astype(q.dtype),)
 
     def _attend(self, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
-        """Returns the attention of one sequence; q, k, v and the result are `[H, S, D]`."""
+        """Computes the attention of one sequence by NumPy.
+
+        Args:
+            q: Queries `[H, Sq, D]`.
+            k: Keys `[H, Sk, D]`.
+            v: Values `[H, Sk, Dv]`.
+            mask: Mask of the sequence; None if none.
+
+        Returns:
+            Output by head, `[H, Sq, Dv]`.
+        """
         k, v = (np.repeat(x, self.num_heads // self.kv_num_heads, axis=0) for x in (k, v))
         with np.errstate(all="ignore"):
             scores = q @ k.swapaxes(-1, -2) * self.scale
@@ -393,17 +419,20 @@ class FusedAttention(Op):
         """Creates an op of `heads` heads of `size` elements in q, k and v, scaled by size^-0.5.
 
         Args:
-            attributes: Further fields; they override the defaults for k, v and scale.
+            attributes: Other fields; they override the values for k, v and scale.
         """
         defaults = {"kv_num_heads": heads, "v_head_size": size, "scale": size**-0.5}
         return cls(heads, head_size=size, **{**defaults, **attributes})
 
 
 def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
-    """Returns heads as float64 `[B, H, S, D]`.
+    """Returns a tensor of heads as float64 `[B, H, S, D]`.
 
     Args:
-        x: `[B, S, W]` with `count` heads as columns from `offset` on, or `[B, H, S, D]`.
+        x: `[B, S, W]` with the heads as columns, or `[B, H, S, D]`.
+        offset: Column of the first head in `[B, S, W]`.
+        count: Number of heads in `[B, S, W]`, H.
+        size: Elements of a head in `[B, S, W]`, D.
     """
     if x.ndim == 4:
         return x.astype(np.float64)
@@ -412,7 +441,7 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
 
 
 def add_mask(scores: Array, mask: Array) -> Array:
-    """Applies a bool (true keeps) or additive mask to scores.
+    """Applies a mask to attention scores: bool (true keeps, false gives -inf) or additive.
 
     Masks of large magnitude are added in float32, as models do: near the lowest float the scores
     are rounded away, so that a row with only such masks gets uniform weights.

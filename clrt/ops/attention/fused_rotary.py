@@ -110,8 +110,14 @@ class FusedRotary(Op):
         return [TensorType(x.dtype, (batch, places, width))]
 
     def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
-        """Returns whether a table (cos or sin) broadcasts to `[batch, 1, places, head_size]`; its
-        last axis must be `head_size`.
+        """Returns whether the table of cosines or sines has a shape that the op supports.
+
+        It must broadcast to `[batch, 1, places, head_size]`, with a last axis of `head_size`.
+
+        Args:
+            table: Type of the table.
+            batch: Number of sequences, B.
+            places: Number of positions, S.
         """
         if table.shape is None or not 1 <= len(table.shape) <= 4:
             return False

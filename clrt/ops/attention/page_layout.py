@@ -24,7 +24,7 @@ _MAX, _ZERO, _DOT_ELEMS = 127, 128, 4
 
 
 def page_form(head_size: int, dtype: DType) -> PageLayout:
-    """Returns the layout of a page.
+    """Returns the layout of a head's keys and values in a page of the KV cache.
 
     Args:
         head_size: Elements of a head.
@@ -37,7 +37,14 @@ def page_form(head_size: int, dtype: DType) -> PageLayout:
 
 @dataclass(frozen=True)
 class PageLayout:
-    """Layout of float heads: keys `[head_size, PAGE]`, then values `[PAGE, head_size]`."""
+    """Layout of a head's keys and values in a page, stored as floats.
+
+    Keys `[head_size, PAGE_TOKENS]` precede values `[PAGE_TOKENS, head_size]`.
+
+    Attributes:
+        head_size: Elements of a head.
+        dtype: Dtype of the slabs.
+    """
 
     head_size: int
     dtype: DType
@@ -48,34 +55,41 @@ class PageLayout:
         return 2 * PAGE_TOKENS * self.head_size
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
-        """Returns the macros that common/pages.clh reads."""
+        """Returns the kernel macros of the layout, for common/pages.clh."""
         sizes = {"PAGE": PAGE_TOKENS, "S_D": self.head_size, "S_DV": self.head_size, "LEVELS": 0}
         return {**sizes, "CACHE_T": self.dtype.cl, "CACHE": self.dtype.storage}
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:
-        """Writes a key and a value `[H, D]` to position `place` of a page's heads.
+        """Writes the keys and values of one position, one per head, to a page.
 
         Args:
-            heads: Heads of the page `[H, head_elements]`.
+            heads: Heads of the page `[H, head_elements]`, written in place.
+            place: Position in the page, in 0..PAGE_TOKENS - 1.
+            keys: A key per head, `[H, head_size]`.
+            values: A value per head, `[H, head_size]`.
         """
         size = PAGE_TOKENS * self.head_size
         heads[:, place:size:PAGE_TOKENS] = keys
         heads[:, size + place * self.head_size :][:, : self.head_size] = values
 
     def read(self, heads: Array) -> tuple[Array, Array]:
-        """Reads the keys and values, each `[H, PAGE, D]`, of heads `[H, head_elements]`."""
+        """Reads all keys and values of a page, each `[H, PAGE_TOKENS, head_size]`.
+
+        Args:
+            heads: Heads of the page `[H, head_elements]`.
+        """
         parts = heads.reshape(len(heads), 2, -1)
         keys = parts[:, 0].reshape(-1, self.head_size, PAGE_TOKENS).swapaxes(1, 2)
         return keys, parts[:, 1].reshape(-1, PAGE_TOKENS, self.head_size)
 
     def rounded(self, q: Array) -> Array:
-        """Rounds queries `[…, D]` as kernels do before they multiply them with keys."""
+        """Rounds queries `[…, head_size]` as kernels do before they multiply them by keys."""
         return q
 
 
 @dataclass(frozen=True)
 class Int8PageLayout(PageLayout):
-    """Layout of 8-bit heads with float16 scales.
+    """Layout of a head's keys and values in a page as 8-bit integers with float16 scales.
 
     Keys are the columns of a panel of common/dots.clh, with one scale per block of elements, which
     8-bit dot products support at no cost. A value has one scale, by which its softmax weight is
@@ -93,7 +107,7 @@ class Int8PageLayout(PageLayout):
 
     @property
     def _record(self) -> int:
-        """Bytes of one block of elements of the PAGE keys, with their scales."""
+        """Bytes of one block of elements of all keys of a page (PAGE_TOKENS), with their scales."""
         return PAGE_TOKENS * (self.block + _SCALE.itemsize)
 
     @property
@@ -107,7 +121,7 @@ class Int8PageLayout(PageLayout):
         return self._blocks * (self.block + ROW_TAIL)
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
-        """Returns the macros that common/pages.clh and common/dots.clh read."""
+        """Returns the kernel macros of the layout, for common/pages.clh and common/dots.clh."""
         assert PAGE_TOKENS == WIDTH
         return {
             **super().defines(caps),
@@ -153,7 +167,11 @@ class Int8PageLayout(PageLayout):
         return rounded_rows(q, self.block).astype(np.float64)
 
     def _parts(self, heads: Array) -> tuple[Array, Array, Array]:
-        """Returns views of the blocks of keys, of the values, and of the values' scales."""
+        """Returns views of the keys, of the values, and of the values' scales in a page, as bytes.
+
+        Args:
+            heads: Heads of the page, uint8 `[H, head_elements]`.
+        """
         end, last = self._blocks * self._record, PAGE_TOKENS * _SCALE.itemsize
         records = heads[:, :end].reshape(len(heads), self._blocks, self._record)
         values = heads[:, end:-last].reshape(len(heads), PAGE_TOKENS, self.head_size)
@@ -161,7 +179,7 @@ class Int8PageLayout(PageLayout):
 
 
 def _quantize(blocks: Array) -> tuple[Array, Array]:
-    """Quantizes blocks `[…, n]` in float32, as kernels do.
+    """Quantizes blocks `[…, n]` to 8 bits in float32, as kernels do.
 
     Returns:
         Integral floats in -127..127 of the same shape, and float16 scales `[…, 1]`.

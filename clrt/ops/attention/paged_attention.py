@@ -58,7 +58,7 @@ _VECTOR = 16
 
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Returns the defines and arguments that all kernels share."""
+    """Returns the macros and arguments that all kernels of PagedAttention share."""
     op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
     assert isinstance(op, PagedAttention)
     args = {"y": node.output, "q": node.arg(0), **optional(slopes=slopes, sinks=sinks)}
@@ -78,7 +78,10 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
 
 
 def _tile_rows(group: int) -> int:
-    """Returns the tile height that pads `group` rows least; the larger one of equals."""
+    """Returns the tile height, 1 to `_MAX_ROWS`, that pads `group` query heads the least.
+
+    Of several such heights it is the largest.
+    """
     return min(range(1, _MAX_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
 
@@ -120,7 +123,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why the GPU kernel does not apply."""
+    """Returns why the GPU kernel does not apply; None if it does."""
     op = node.op
     assert isinstance(op, PagedAttention)
     pitch = node.arg(op.first_slab).dims[1]
@@ -173,9 +176,14 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _local_bytes(form: PageLayout, rows: int, items: int) -> int:
-    """Returns the bytes of local memory of the GPU kernel.
+    """Returns the bytes of local memory of a work-group of the GPU kernel.
 
     It holds the queries with their scales, the softmax weights, partial sums, and page addresses.
+
+    Args:
+        form: Layout of the KV pages.
+        rows: Queries of a tile.
+        items: Work-items of a work-group.
     """
     blocks = ceil_div(form.head_size, form.block) if isinstance(form, Int8PageLayout) else 0
     return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)

@@ -51,18 +51,25 @@ class PagedOp(Op):
 
     @property
     def first_slab(self) -> int:
-        """Index of the first slab among the inputs."""
+        """Index of the first slab among the node's inputs."""
         raise NotImplementedError
 
     def form(self, dtype: DType) -> PageLayout:
-        """Returns the layout of a page in slabs of a dtype."""
+        """Returns the layout of a head in the pages of slabs of `dtype`."""
         return page_form(self.head_size, dtype)
 
     def check_cache(self, inputs: Types) -> list[TensorType]:
-        """Checks the attributes, step, table and slabs; returns the types of the slabs.
+        """Checks the attributes, and the inputs `step` (1), `table` (2) and the slabs.
+
+        Args:
+            inputs: Types of the node's inputs.
+
+        Returns:
+            Types of the MAX_SLABS slabs.
 
         Raises:
-            ShapeError: One of them does not fit.
+            ShapeError: An attribute is out of range, or an input has a wrong dtype or shape.
+            ModelError: One of the inputs is omitted.
         """
         if not 1 <= self.head_size <= MAX_HEAD_SIZE or self.head_size % HEAD_SIZE_STEP:
             raise ShapeError(
@@ -95,7 +102,12 @@ class PagedOp(Op):
         return slabs
 
     def check_rows(self, x: TensorType, width: Dim, steps: TensorType) -> None:
-        """Checks that `x` is float32 `[T, width]` for the T tokens of `steps`.
+        """Checks that `x` is float32 `[T, width]`.
+
+        Args:
+            x: Type of an input.
+            width: Expected number of columns.
+            steps: Type of the input `step`, `[T, 3]`.
 
         Raises:
             ShapeError: The dtype or a dim differs.
@@ -107,7 +119,7 @@ class PagedOp(Op):
             raise ShapeError(f"{self.name}: {x} for steps {steps}; expected [T, {width}].")
 
     def check_vector(self, inputs: Types, index: int, size: int) -> None:
-        """Checks that an optional input is float32 `[size]`.
+        """Checks that input `index` is float32 `[size]`, unless it is omitted.
 
         Raises:
             ShapeError: The dtype or the shape differs.
@@ -124,15 +136,16 @@ class PagedOp(Op):
             raise ShapeError(f"{self.name}: input {index} is {vector}; expected float32 [{size}].")
 
     def defines(self, node: Node, caps: DeviceCaps) -> dict[str, Define]:
-        """Returns the macros that common/pages.clh reads."""
+        """Returns the kernel macros of the page layout, which common/pages.clh reads."""
         return self.form(node.arg(self.first_slab).dtype).defines(caps)
 
     def arguments(self, node: Node, first: int, slabs: Sequence[Any]) -> dict[str, Any]:
-        """Returns the kernel arguments that the macro PAGES declares.
+        """Returns the kernel arguments of the paged cache, which the macro PAGES declares.
 
         Args:
-            first: Index of `step` among the inputs; `table` follows it.
-            slabs: Slabs that the kernel accesses.
+            node: Node of this op.
+            first: Index of `step` among the node's inputs; `table` follows it.
+            slabs: Slabs that the kernel accesses: inputs to read, outputs to write.
         """
         step, table = node.arg(first), node.arg(first + 1)
         counts = [slab.dims[0] for slab in slabs]
@@ -156,6 +169,10 @@ class PagedOp(Op):
     def page(self, slabs: Sequence[Array], number: int) -> Array:
         """Returns a view of a page's heads in this layer, `[kv_num_heads, head_elements]`.
 
+        Args:
+            slabs: All slabs of the cache.
+            number: Page number, counted through the slabs in order.
+
         Raises:
             NumberError: The cache has no page of that number.
         """
@@ -172,8 +189,11 @@ class PagedOp(Op):
         """Writes a key and a value `[kv_num_heads, head_size]` to a page.
 
         Args:
-            number: Page number.
+            slabs: All slabs of the cache.
+            number: Page number, counted through the slabs in order.
             place: Position of the token in its sequence.
+            k: Key.
+            v: Value.
 
         Raises:
             NumberError: The cache has no page of that number.
@@ -182,9 +202,14 @@ class PagedOp(Op):
         form.keep(self.page(slabs, number), place % PAGE_TOKENS, k, v)
 
     def place(self, step: Array, table: Array, token: int) -> tuple[Array, int] | None:
-        """Returns the page numbers of a token's sequence, and its position in the sequence.
+        """Returns the page numbers of a token's sequence, and the token's position in it.
 
         Returns None for a padding token, which belongs to no sequence.
+
+        Args:
+            step: Input `step`, `[T, 3]`.
+            table: Input `table`, `[sequences, pages]`.
+            token: Index of the token, in 0..T - 1.
 
         Raises:
             NumberError: The sequence or the position is outside the table.
@@ -198,13 +223,18 @@ class PagedOp(Op):
         return table[sequence], position
 
     def no_page(self, number: int, count: int) -> NumberError:
-        """Returns the error for a sequence, position or page number outside 0..`count` - 1."""
+        """Returns the error for a sequence, position or page `number` outside 0..`count` - 1."""
         what = "a sequence, a place or a page"
         return NumberError(self.name, 2, what, number, f"allowed are 0..{count - 1}")
 
 
 def is_matrix(x: TensorType, columns: Dim | None) -> bool:
-    """Returns whether `x` may be of rank 2 with `columns` columns; None allows any number."""
+    """Returns whether a tensor of type `x` may be a matrix with `columns` columns.
+
+    Args:
+        x: Type, perhaps with an unknown or symbolic shape.
+        columns: Expected number of columns; None allows any number.
+    """
     if x.shape is None:
         return True
     if len(x.shape) != 2:
@@ -213,11 +243,16 @@ def is_matrix(x: TensorType, columns: Dim | None) -> bool:
 
 
 def visible(op: PagedOp, slabs: Sequence[Array], row: Array, keys: range) -> tuple[Array, Array]:
-    """Reads the keys and values of a range of positions, each float64 `[H, n, D]`.
+    """Reads the keys and values of n positions of a sequence from a paged cache by NumPy.
 
     Args:
+        op: Op of the layer to read.
+        slabs: All slabs of the cache.
         row: Page numbers of the sequence.
-        keys: Positions in the sequence.
+        keys: Range of n positions in the sequence, at least one.
+
+    Returns:
+        Keys and values, each float64 `[kv_num_heads, n, head_size]`.
     """
     numbers = range(keys.start // PAGE_TOKENS, (keys.stop + PAGE_TOKENS - 1) // PAGE_TOKENS)
     form = op.form(DType.of(slabs[0].dtype))

@@ -29,7 +29,10 @@ _ITEMS = 32
 
 
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits copies of the slabs, the last inputs, to the last outputs; in place they are no-ops."""
+    """Emits copies of the slabs of a KV cache from the last inputs to the last outputs of a node.
+
+    A copy is no command if the output is in place.
+    """
     launches: list[Launch] = []
     for slab, output in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):
         assert slab is not None
@@ -68,7 +71,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def launch_heads(
     ctx: Lowering, macros: Mapping[str, Define], heads: int, tokens: int, /, **args: Any
 ) -> Launch:
-    """Returns the launch of rotate_and_cache for `heads` heads of each token."""
+    """Returns the launch of the kernel rotate_and_cache.
+
+    Args:
+        macros: Macros of the kernel besides T_ITEMS.
+        heads: Number of heads of a token in the input.
+        tokens: Number of tokens.
+        args: Kernel arguments.
+    """
     items, groups = (1, 1) if ctx.caps.is_cpu else (_ITEMS, heads)
     source = "attention/rotate_and_cache.cl"
     kernel = KernelSpec.of(source, "rotate_and_cache", **macros, T_ITEMS=items)
@@ -76,7 +86,7 @@ def launch_heads(
 
 
 def by_heads(emit: Emit) -> tuple[Variant, ...]:
-    """Returns the CPU and the GPU variant of an op whose `emit` uses `launch_heads`."""
+    """Returns the CPU and the GPU variant of an op whose `emit` calls `launch_heads`."""
     shared = replace(requires.GPU, work_group_size=_ITEMS)
     return Variant("cpu", emit, requires=requires.CPU), Variant("group", emit, requires=shared)
 

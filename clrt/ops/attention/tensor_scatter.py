@@ -84,7 +84,7 @@ class TensorScatter(Op):
     variants = (Variant("rows", _emit),)
 
     def place(self, rank: int) -> int:
-        """Returns `axis` counted from the front.
+        """Returns `axis` counted from the front, for a cache of rank `rank`.
 
         Raises:
             ShapeError: The axis is outside the rank, or is axis 0, the batch.

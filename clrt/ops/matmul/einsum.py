@@ -27,7 +27,9 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Subscripts:
-    """An einsum equation with expanded ellipses: axis k of an ellipsis, from the right, is "...k".
+    """An einsum equation whose ellipses are expanded to labels.
+
+    Axis k of an ellipsis, counted from its right end, has the label "...k".
 
     Attributes:
         terms: Labels of each operand's axes.
@@ -43,7 +45,7 @@ class Subscripts:
         return len(self.terms) == 1 and set(self.terms[0]) == set(self.output)
 
     def equation(self) -> str:
-        """Returns the explicit equation with a letter for each label."""
+        """Returns the equation "terms->output" with a letter for each label, for NumPy."""
         labels = dict.fromkeys(label for term in self.terms for label in term)
         letters = dict(zip(labels, ascii_letters, strict=False))
         left, right = (
@@ -60,7 +62,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the strided copy of a transposition or diagonal."""
+    """Emits a strided copy that permutes axes or takes diagonals; [] if the output is empty."""
     x, y, op = node.arg(0), node.output, node.op
     assert isinstance(op, Einsum)
     if not num_elements(y.dims):
@@ -92,7 +94,10 @@ class Einsum(Op):
     variants = (Variant("view", _emit, _reject),)
 
     def subscripts(self, ranks: Sequence[int]) -> Subscripts:
-        """Parses the equation for operands of the given ranks.
+        """Parses the equation and expands its ellipses.
+
+        Args:
+            ranks: Rank of each operand.
 
         Raises:
             ShapeError: The equation is malformed or does not fit the operands' ranks.
@@ -128,10 +133,14 @@ class Einsum(Op):
         return ShapeError(f"Einsum: the equation '{self.equation}' {what}.")
 
     def sizes(self, subscripts: Subscripts, shapes: Sequence[Shape]) -> dict[str, Dim]:
-        """Returns the dim of each label; axes of size 1 broadcast.
+        """Returns the dim of each label.
+
+        Args:
+            subscripts: Parsed equation.
+            shapes: Shape of each operand.
 
         Raises:
-            ShapeError: Two axes of one label differ.
+            ShapeError: Two axes of one label differ, and neither has size 1 (which broadcasts).
         """
         sizes: dict[str, Dim] = {}
         for term, shape in zip(subscripts.terms, shapes, strict=True):

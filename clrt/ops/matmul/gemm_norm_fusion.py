@@ -23,13 +23,16 @@ from clrt.ops.norm.layer_normalization import Normalization, row_norm
 
 
 def product_making(value: Value, makers: ProducerMap) -> Node | None:
-    """Returns the matrix product that produces a value; None if another node does."""
+    """Returns the matrix product node that produces `value`; None if no such node does."""
     node = makers.get(value)
     return node if node is not None and isinstance(node.op, MatrixProduct) else None
 
 
 def takes_norm(node: Node | None) -> bool:
-    """Returns whether a product can normalize the rows of A itself (`norm_gemm_fusion`)."""
+    """Returns whether a node is a product whose kernel can normalize the rows of A itself.
+
+    Those products are FusedMatMul nodes of matrices with a constant B (`norm_gemm_fusion`).
+    """
     if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
         return False
     a, b = node.arg(0), node.arg(1)
@@ -37,10 +40,11 @@ def takes_norm(node: Node | None) -> bool:
 
 
 def normalised_product(norm: Node, makers: ProducerMap) -> Node | None:
-    """Returns the product whose rows the node `norm` normalizes.
+    """Returns the matrix product node whose rows the node `norm` normalizes; None to not fuse them.
 
-    Returns None if there is none, or if all readers can normalize the rows themselves
-    (`takes_norm`): for few rows that saves the launch.
+    Returns None if `norm` is no Normalization, if no matrix product computes its input, or if all
+    readers of an RMS normalization can normalize the rows themselves (`takes_norm`), which saves
+    its launch if there are few rows.
     """
     if not isinstance(norm.op, Normalization):
         return None
@@ -53,7 +57,7 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
     """Lowers a matrix product node to a GEMM of the kernel gemm_cpu.
 
     Raises:
-        UnsupportedError: The node runs by another kernel.
+        UnsupportedError: The node runs by another kernel, or no kernel supports its epilogue.
     """
     assert isinstance(node.op, MatrixProduct)
     runs_as("gemm_cpu", node.op.variants, node, caps)
@@ -61,10 +65,18 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
 
 
 def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
-    """Returns a product and its normalization as a GEMM fused into the launch that computes A.
+    """Returns a product and the normalization of its rows as a GEMM split along K.
+
+    The work-groups of the launch that computes the product's A (attention or another product)
+    each multiply the columns of A that they have computed.
+
+    Args:
+        node: Matrix product node.
+        norm: Node that normalizes the rows of the product.
 
     Raises:
-        UnsupportedError: The product cannot be split over the work-groups of that launch.
+        UnsupportedError: The product cannot be split, because A is transposed, the product has no
+            rows, or one of the nodes does not run by the CPU kernel that is needed.
     """
     assert isinstance(node.op, MatrixProduct)
     if node.op.transposed()[0]:

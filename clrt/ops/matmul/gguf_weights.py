@@ -23,7 +23,11 @@ from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, st
 
 
 def quantised_type(name: str, op: IrOp) -> BlockType:
-    """Returns the block type of a name such as "Q4_K".
+    """Returns the quantized GGUF block type named `name`, such as "Q4_K".
+
+    Args:
+        name: Name of the block type.
+        op: Op, named in the message.
 
     Raises:
         ShapeError: GGUF has no quantized type of that name.
@@ -35,16 +39,23 @@ def quantised_type(name: str, op: IrOp) -> BlockType:
 
 
 def coding_of(block_type: BlockType) -> BlockEncoding:
-    """Returns the element encoding of a quantized block type."""
+    """Returns how a quantized block type encodes its elements; `block_type` must be quantized."""
     assert block_type.coding is not None
     return block_type.coding
 
 
 def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int) -> None:
-    """Checks that `raw` is a constant uint8 `[n, bytes of k elements]`.
+    """Checks that quantized weights are a constant uint8 `[n, bytes of k elements]`.
+
+    Args:
+        op: Op, named in the message.
+        block_type: Block type of the weights.
+        raw: Type of the weights.
+        n: Number of rows, at least 1.
+        k: Elements per row, at least 1.
 
     Raises:
-        ShapeError: It has another dtype or shape, or `k` is not a multiple of the block size.
+        ShapeError: `raw` has another dtype or shape, or `k` is not a multiple of the block size.
     """
     if min(k, n) < 1 or k % block_type.elements:
         raise ShapeError(
@@ -62,7 +73,7 @@ def dot_weights(type_: str, n: int, k: int, raw: Value) -> QuantizedPanels:
         type_: Name of the block type.
         n: Number of rows.
         k: Elements per row.
-        raw: Constant uint8 `[n, bytes of a row]`.
+        raw: Constant uint8 `[n, bytes of a row]` of GGUF blocks.
     """
     block_type = BLOCK_TYPES_BY_NAME[type_]
     coding = coding_of(block_type)
@@ -76,7 +87,14 @@ def dot_weights(type_: str, n: int, k: int, raw: Value) -> QuantizedPanels:
 
 
 def level_rows(type_: str, n: int, k: int, raw: Value) -> PackedQuantizedRows:
-    """Packs quantized rows for GPU kernels without rounding; arguments as `dot_weights`."""
+    """Packs the codes, scales and minima of quantized rows for GPU kernels, without rounding them.
+
+    Args:
+        type_: Name of the block type.
+        n: Number of rows.
+        k: Elements per row.
+        raw: Constant uint8 `[n, bytes of a row]` of GGUF blocks.
+    """
     block_type = BLOCK_TYPES_BY_NAME[type_]
     coding, minima = coding_of(block_type), block_type.has_minima
     (bits, high), whole = stored_bits(coding.bits), type_ in SCALE_OFFSETS

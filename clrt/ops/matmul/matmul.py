@@ -41,19 +41,26 @@ class MatrixProduct(Op):
     variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
-        """Returns for A and for B whether the last two axes are swapped."""
+        """Returns whether the last two axes of A are swapped, and whether those of B are."""
         return False, False
 
     def rounds_a(self) -> DType | None:
-        """Returns the dtype to which kernels may round A; None if they must not."""
+        """Returns the 16-bit dtype to which kernels may round A; None if they must not round it."""
         return None
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
-        """Returns the epilogue: steps over the product (operand 0) and the `extras` (1, 2, …)."""
+        """Returns the epilogue: steps over the product (operand 0) and the `extras` (1, 2, …).
+
+        Args:
+            inputs: Types of the node's inputs.
+
+        Returns:
+            The steps; () if the product is the output.
+        """
         return ()
 
     def extras(self, node: Node) -> list[Value]:
-        """Returns the inputs that the epilogue reads."""
+        """Returns the inputs of a node that the epilogue reads besides A and B; [] if none."""
         return []
 
     def product_type(self, inputs: Types) -> TensorType:
@@ -81,10 +88,17 @@ class MatrixProduct(Op):
 def product_shape(
     a: TensorType, b: TensorType, op: Op, trans_a: bool = False, trans_b: bool = False
 ) -> Shape | None:
-    """Returns the shape of a product by the rules of NumPy's matmul; None if a rank is unknown.
+    """Returns the shape of A B by the rules of NumPy's matmul; None if a rank is unknown.
+
+    Args:
+        a: Type of A.
+        b: Type of B.
+        op: Op, named in the message.
+        trans_a: Whether the last two axes of A are swapped first.
+        trans_b: Whether the last two axes of B are swapped first.
 
     Raises:
-        ShapeError: A rank is 0, the inner dims differ, or the others do not broadcast.
+        ShapeError: A rank is 0, the inner dims differ, or the batch dims do not broadcast.
     """
     if a.shape is None or b.shape is None:
         return None
@@ -106,7 +120,14 @@ def _swap(shape: Shape, swap: bool) -> Shape:
 
 
 def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -> Array:
-    """Multiplies by NumPy, in float64 for floats; the result has the dtype of A."""
+    """Multiplies A and B by NumPy's matmul, floats in float64; the result has the dtype of A.
+
+    Args:
+        a: A.
+        b: B.
+        trans_a: Whether the last two axes of A are swapped first.
+        trans_b: Whether the last two axes of B are swapped first.
+    """
     left = a.swapaxes(-1, -2) if trans_a and a.ndim > 1 else a
     right = b.swapaxes(-1, -2) if trans_b and b.ndim > 1 else b
     if a.dtype.kind == "f":
@@ -120,11 +141,12 @@ def make_epilogue(
     product: DType,
     operands: Sequence[EpilogueOperand],
 ) -> Epilogue:
-    """Renders `steps` as kernel code.
+    """Renders an elementwise program as the epilogue of a GEMM in OpenCL C.
 
     Args:
-        product: Dtype of the product, operand 0.
-        operands: Further operands of the steps.
+        steps: Program over the product (operand 0) and `operands` (1, 2, …).
+        product: Dtype of the product.
+        operands: Tensors that the steps read besides the product.
 
     Raises:
         UnsupportedError: Kernels do not support a step.
@@ -144,7 +166,8 @@ def lower_product(node: Node) -> GemmProblem:
     """Lowers a matrix product node of static shapes to a GEMM.
 
     Raises:
-        UnsupportedError: Kernels support neither the epilogue nor its operands.
+        UnsupportedError: Kernels do not support a step of the epilogue, or one of its operands
+            does not broadcast to the product.
     """
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, MatrixProduct)
@@ -186,7 +209,15 @@ def _swapped(dims: tuple[int, ...], swap: bool) -> tuple[int, int]:
 
 
 def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) -> tuple[int, ...]:
-    """Returns strides over the batch axes and the matrix; 0 for axes of size 1 that repeat."""
+    """Returns the strides of A or B over the GEMM's batch axes, rows and columns, in elements.
+
+    Strides are 0 for axes of size 1 that broadcast.
+
+    Args:
+        dims: Shape of the operand, rank 2 or more.
+        batch: Batch axes of the product, to which those of the operand broadcast.
+        swap: Whether the last two axes are swapped.
+    """
     strides = broadcast_strides(dims, (*batch, *dims[-2:]))
     rows, columns = strides[-2:]
     return (*strides[:-2], columns, rows) if swap else strides
@@ -195,15 +226,17 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 def epilogue_operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
 ) -> EpilogueOperand:
-    """Broadcasts an operand of the epilogue to the product.
+    """Returns a tensor that the epilogue reads, with its strides over the product.
 
     Args:
-        y: Output of the node.
-        full: Batch axes, rows and columns of the product.
-        missing: Whether `y` lacks the axis of rows, and that of columns (a vector as A or B).
+        value: Tensor that broadcasts to `y`.
+        y: Output of the product node.
+        full: Sizes of the batch axes, rows and columns of the product.
+        missing: Whether `y` lacks the axis of rows (A is a vector), and the axis of columns (B is
+            a vector).
 
     Raises:
-        UnsupportedError: The operand does not broadcast to `full`.
+        UnsupportedError: The tensor does not broadcast to the product.
     """
     dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
     target = _pad(symbolic_shape(y), y, missing)
@@ -227,7 +260,13 @@ def epilogue_operand(
 
 
 def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
-    """Pads a shape to the rank of `y` and inserts size 1 for the axes that `y` lacks."""
+    """Pads a shape with leading 1s to the rank of `y`, and inserts 1 for missing matrix axes.
+
+    Args:
+        shape: Shape that broadcasts to `y`.
+        y: Output of the product node.
+        missing: Whether `y` lacks the axis of rows, and the axis of columns.
+    """
     padded: list[Dim] = [*(1,) * (len(y.dims) - len(shape)), *shape]
     no_rows, no_columns = missing
     if no_columns:

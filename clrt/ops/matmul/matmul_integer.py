@@ -29,7 +29,15 @@ BYTES = (DType.INT8, DType.UINT8)
 
 
 def _zero_indexing(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
-    """Returns how zero points index a stack of matrices: one in all, one per row or per column.
+    """Returns which zero point applies to each element of a stack of matrices.
+
+    There is one for all elements, or one per row or column of each matrix, or one per row or
+    column shared by all matrices.
+
+    Args:
+        value: Stack of matrices, A or B.
+        zero: Zero points; None if omitted.
+        per_row: Whether zero points are per row (A), else per column (B).
 
     Raises:
         UnsupportedError: The zero points have another shape.
@@ -51,7 +59,11 @@ def _zero_indexing(value: Value, zero: Value | None, *, per_row: bool) -> ScaleI
 
 
 def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
-    """Emits A - zero points in dtype `to`, and returns the GEMM that reads it; B is unchanged."""
+    """Emits the launches that compute A - zero points in dtype `to`.
+
+    Returns:
+        The launches, and the GEMM of the difference and the unchanged B.
+    """
     zero = node.input(2)
     product = replace(lower_product(node), dtype=to)
     indexing = _zero_indexing(node.arg(0), zero, per_row=True)
@@ -60,7 +72,11 @@ def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProb
 
 
 def _with_b(node: Node, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Emits B - zero points in the GEMM's dtype, and returns the GEMM that reads it."""
+    """Emits the launches that compute B - zero points in the dtype of `product`.
+
+    Returns:
+        The launches, and `product` with the difference as B.
+    """
     zero = node.input(3)
     indexing = _zero_indexing(node.arg(1), zero, per_row=False)
     launches, b = gemm_integer.difference(node.arg(1), zero, indexing, product.dtype, ctx)

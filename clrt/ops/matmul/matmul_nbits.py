@@ -67,7 +67,7 @@ def _exact(reject: RejectReason) -> RejectReason:
 
 
 def levels_product(node: Node) -> GemmProblem:
-    """Lowers a MatMulNBits node to a GEMM whose B is packed for the 8-bit dot product kernel."""
+    """Lowers a MatMulNBits node to a GEMM with B packed for the 8-bit dot product kernel."""
     op, scales, zero = node.op, node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits) and scales.numbers is not None
     numbers = None if zero is None else zero.numbers
@@ -223,7 +223,7 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
 
     @property
     def middle(self) -> int:
-        """Default zero point."""
+        """Zero point of all blocks if the node has no zero points: 2^(bits - 1)."""
         return 1 << (self.bits - 1)
 
     @property
@@ -284,11 +284,16 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return 2 * prod(int(d) for d in a) * self.N
 
     def levels(self, packed: Array, count: int) -> Array:
-        """Unpacks `N` rows of bytes to codes uint8 `[N, count]`."""
+        """Unpacks bytes to codes, uint8 `[N, count]`.
+
+        Args:
+            packed: uint8 with N rows of packed codes, such as input B.
+            count: Codes to return per row; the padding behind them is dropped.
+        """
         return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
 
     def packed(self, levels: Array) -> Array:
-        """Packs codes uint8 `[N, K]` as input B; the padding behind K is 0."""
+        """Packs codes uint8 `[N, K]` to the bytes of input B, zero-padded behind K."""
         padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
         padded[:, : self.K] = levels
         parts = padded.reshape(self.N, -1, 8 // self.bits)
@@ -297,7 +302,7 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return np.asarray(lines.reshape(self.N, self.blocks, -1))
 
     def packed_zeros(self, zeros: Array) -> Array:
-        """Packs zero points uint8 `[N, blocks]` as the input, 8 / bits to a byte."""
+        """Packs zero points uint8 `[N, blocks]` to input 3, with 8 / bits zero points per byte."""
         per_byte = 8 // self.bits
         padded = np.zeros((self.N, round_up(self.blocks, per_byte)), np.uint8)
         padded[:, : self.blocks] = zeros
@@ -306,16 +311,26 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
 
     def by_dots(self, numbers: Array) -> Array:
-        """Repeats per-block values `[N, blocks]` to one per `DOT_BLOCK` elements of K."""
+        """Repeats per-block values `[N, blocks]` to one for every DOT_BLOCK elements of K."""
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
 
     def scales(self, scales: Array, rows: slice = slice(None)) -> Array:
-        """Returns the scales of the selected rows as float32 `[rows, blocks]`."""
+        """Returns scales as float32 `[rows, blocks]`.
+
+        Args:
+            scales: Input 2, with N * blocks elements.
+            rows: Rows of B to return.
+        """
         return scales.reshape(self.N, self.blocks)[rows].astype(np.float32)
 
     def zero_points(self, zero: Array, rows: slice = slice(None)) -> Array:
-        """Returns the zero points of the selected rows as float32 `[rows, blocks]`."""
+        """Returns zero points as float32 `[rows, blocks]`.
+
+        Args:
+            zero: Input 3: packed uint8, or numbers in the shape of the scales.
+            rows: Rows of B to return.
+        """
         if zero.dtype != np.uint8:
             return self.scales(zero, rows)
         packed = zero.reshape(self.N, -1)[rows]

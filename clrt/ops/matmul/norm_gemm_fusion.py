@@ -44,13 +44,13 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 
 @dataclass(frozen=True)
 class _SharedLaunch:
-    """The operations of one launch.
+    """Products and a row normalization that share one launch.
 
     Attributes:
-        product: GEMM of the normalized rows.
-        norm: Node that normalizes the rows; None if it is not part of the launch.
-        second: Node and GEMM of the same rows whose result the epilogue of `product` reads; None
-            if there is none in the launch.
+        product: GEMM whose A is the (normalized) rows.
+        norm: RMSNormalization node that produces A; None if it is not part of the launch.
+        second: Node and GEMM of another product of the same A, which the epilogue of `product`
+            reads; None if there is none in the launch.
     """
 
     product: GemmProblem
@@ -59,10 +59,12 @@ class _SharedLaunch:
 
 
 def _product(node: Node, ctx: Lowering) -> GemmProblem | None:
-    """Returns the GEMM of a node, by gemm_levels_cpu or gemm_cpu; None if it cannot be fused.
+    """Returns the GEMM of a node for the kernel gemm_levels_cpu or gemm_cpu, memoized in `ctx`.
+
+    Returns None if the node is no matrix product of a kind that these fusions support.
 
     Raises:
-        UnsupportedError: The node runs by another kernel.
+        UnsupportedError: The matrix product runs by another kernel.
     """
     if not isinstance(node.op, MatrixProduct):
         return None
@@ -94,7 +96,7 @@ def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
 
 
 def _second(node: Node, makers: ProducerMap) -> Node | None:
-    """Returns the product of the same A that the epilogue of a node reads; None if none."""
+    """Returns the product node with the same A that the epilogue of `node` reads; None if none."""
     if not isinstance(node.op, MatrixProduct):
         return None
     for extra in node.op.extras(node):
@@ -105,10 +107,16 @@ def _second(node: Node, makers: ProducerMap) -> Node | None:
 
 
 def norm_of(nodes: tuple[Node, ...], makers: ProducerMap, ctx: Lowering) -> Node | None:
-    """Returns the RMSNormalization that produces A of the products `nodes`; None if there is none.
+    """Returns the RMSNormalization node that produces A of all product nodes `nodes`.
+
+    Returns None if no RMSNormalization produces A.
+
+    Args:
+        nodes: Matrix product nodes that share one A.
 
     Raises:
-        UnsupportedError: Other nodes read its output, too, or it does not normalize matrix rows.
+        UnsupportedError: Other nodes read the normalized rows, too, or the normalization cannot be
+            fused (`row_norm`).
     """
     rows = nodes[0].arg(0)
     norm = makers.get(rows)
@@ -133,9 +141,10 @@ def _match_normed(
 def _match_narrow(
     node: Node, makers: ProducerMap, ctx: Lowering
 ) -> FusionMatch | FusionMiss | None:
-    """Matches a product with 16-bit weights, for the kernel of few rows.
+    """Matches a product with large 16-bit weights, which the kernel for few rows computes.
 
-    With half the bytes of float32 to read, the tile for many rows would be the bottleneck.
+    16-bit weights are half the bytes of float32, so that with few rows the computation by the tile
+    for many rows would be the bottleneck.
     """
     product = _product(node, ctx)
     if product is None or product.levels is not None or product.right is product.dtype:
@@ -167,10 +176,13 @@ def _match_both(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch |
 
 
 def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | None:
-    """Returns a product with the second one that its epilogue reads; None if there is none.
+    """Returns a product node and the second product of the same A that its epilogue reads.
+
+    Returns None if there is no second product, or if the kernels of the two cannot be fused.
 
     Raises:
-        UnsupportedError: Their weights differ in layout, or other nodes read the second product.
+        UnsupportedError: The weights differ in layout, the second product has an epilogue or other
+            readers, or a product runs by another kernel.
     """
     product = _product(node, ctx)
     second = None if product is None else _second(node, makers)
@@ -187,12 +199,15 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
 
 
 def _form(product: GemmProblem) -> object:
-    """Returns a comparable key of the layout of B."""
+    """Returns a key of the layout of B, equal for two GEMMs whose B have one layout."""
     return product.b_defines if product.levels is None else product.levels.defines
 
 
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
-    """Returns the GEMM that reads the second product from its tile, and A before the norm."""
+    """Returns the GEMM of a shared launch: it reads inputs that the launch does not store.
+
+    It reads the second product from its tile in registers, and A before the normalization.
+    """
     product = shared.product
     if shared.second is not None:
         value = shared.second[0].output
@@ -220,7 +235,10 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 
 
 def _separate(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
-    """Emits separate launches for the nodes, the faster path for many rows."""
+    """Emits the norm, the second product and the product as separate launches.
+
+    That is faster than one shared launch if there are many rows.
+    """
     launches: list[Launch] = []
     if shared.norm is not None:
         assert isinstance(shared.norm.op, Op)

@@ -49,7 +49,11 @@ def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _rounds(wanted: bool) -> RejectReason:
-    """Returns the reject function of a variant that rounds scales (`wanted`) or does not."""
+    """Returns the reject function of a QuantizedGather variant.
+
+    Args:
+        wanted: Whether the variant rounds scales and minima to float16 (`exact` is 0).
+    """
 
     def reject(node: Node, caps: DeviceCaps) -> str | None:
         op = node.op

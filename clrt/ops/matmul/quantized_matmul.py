@@ -44,7 +44,7 @@ ROUNDED_BITS = 8
 
 
 def _product(node: Node, b: MatrixOperand) -> GemmProblem:
-    """Lowers a QuantizedMatMul node to a GEMM with the operand `b` for B."""
+    """Lowers a QuantizedMatMul node to a GEMM that reads `b` as B."""
     op, a, y = node.op, node.arg(0), node.output
     assert isinstance(op, QuantizedMatMul)
     rows = a.dims[:-1] or (1,)
@@ -58,14 +58,17 @@ def _product(node: Node, b: MatrixOperand) -> GemmProblem:
 
 
 def _unread(node: Node) -> MatrixOperand:
-    """Returns a placeholder operand B for kernels that read a packed form instead."""
+    """Returns a placeholder for B, for kernels that read the GEMM's packed weights instead."""
     op = node.op
     assert isinstance(op, QuantizedMatMul)
     return MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
 
 
 def levels_product(node: Node) -> GemmProblem:
-    """Lowers a node to a GEMM whose B is packed for the 8-bit dot product kernel."""
+    """Lowers a QuantizedMatMul node to a GEMM of the 8-bit dot product kernel of CPUs.
+
+    The quantized weights are packed for it (`GemmProblem.levels`).
+    """
     op, raw = node.op, node.arg(1)
     assert isinstance(op, QuantizedMatMul)
     levels = dot_weights(op.type, op.N, op.K, raw)
@@ -84,10 +87,13 @@ def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
-    """Returns an emit function for a float GEMM kernel whose B is dequantized at load.
+    """Returns the emit function of QuantizedMatMul for a float GEMM kernel.
+
+    B is dequantized to float32 at load.
 
     Args:
-        in_panels: B is packed in panels of columns.
+        emit: Emits the launches of a GEMM.
+        in_panels: Whether the kernel reads B packed in panels of columns.
     """
 
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
@@ -199,9 +205,10 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
         return 2 * prod(int(d) for d in a) * self.N
 
     def dequantised(self, raw: Value, width: int | None) -> PackedWeight:
-        """Returns B dequantized to float32.
+        """Returns B dequantized to float32 at load.
 
         Args:
+            raw: B, a constant of GGUF blocks.
             width: Columns of a panel; None for the plain layout `[N, K]`.
         """
         block_type, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"

@@ -98,7 +98,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         return [v for v in node.inputs[4:] if v is not None]
 
     def matrix(self, inputs: Types) -> tuple[int, int]:
-        """Returns K and N.
+        """Returns K and N of the constant B.
 
         Raises:
             ShapeError: B, its scales or zero points do not fit, or the range of A exceeds 8 bits.

@@ -41,7 +41,10 @@ def _slots(node: Node) -> int:
 
 
 def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why slots are not computed one by one: experts have several that share weights."""
+    """Returns why the variant that computes slots one by one does not apply; None if it does.
+
+    It does not if there are more slots than experts: slots of an expert could share weights.
+    """
     experts = node.arg(1).dims[0]
     return None if _slots(node) <= experts else f"for up to {experts} slots"
 

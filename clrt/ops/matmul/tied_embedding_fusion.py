@@ -31,7 +31,7 @@ _ELEMS = 256  # elements per work-item
 
 
 def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    """Matches a Gather of rows of a constant that is the transposed B of a product."""
+    """Matches a Gather of rows of a constant that is also the transposed B of a FusedMatMul."""
     if not isinstance(node.op, Gather) or not node.arg(0).is_constant:
         return None
     table = node.arg(0)

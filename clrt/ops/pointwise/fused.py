@@ -74,15 +74,15 @@ class Literal(Op):
         return (np.asarray(self.value, self.dtype.numpy),)
 
     def cl(self) -> Code:
-        """Returns the literal in OpenCL C."""
+        """Returns the constant as an OpenCL C literal."""
         return literal(self.value, self.dtype)
 
     @property
     def is_argument(self) -> bool:
-        """Whether the number is a kernel argument instead of a literal in the source.
+        """Whether the constant is a kernel argument instead of a literal in the kernel's source.
 
-        Arguments let layers with different constants share a kernel. Multiples of 1/8 up to 64 stay
-        literals, since the compiler optimizes them.
+        Arguments let layers with different constants share a kernel. Literals are: integers,
+        float64, infinity, NaN, and multiples of 1/8 up to 64, which the compiler optimizes.
         """
         if not self.dtype.is_float or self.dtype is DType.FLOAT64:
             return False
@@ -94,10 +94,10 @@ class Program:
     """An elementwise program as OpenCL C.
 
     Attributes:
-        body: Declarations of the steps' variables, over the operands v0, v1, …
-        result: Variable of the last step.
-        dtype: Dtype of the result.
-        numbers: Values of the arguments c0, c1, …
+        body: Declarations of a variable per step, over the operands v0, v1, …
+        result: Name of the last step's variable.
+        dtype: Dtype of the last step.
+        numbers: Values of the kernel arguments c0, c1, …
     """
 
     body: Code
@@ -114,7 +114,11 @@ def compute_type(dtype: DType) -> Code:
 
 
 def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -> list[TensorType]:
-    """Returns the types of the operands, followed by those of the steps.
+    """Returns the types of an elementwise program's operands, followed by those of its steps.
+
+    Args:
+        steps: Program; step k reads operands and earlier steps.
+        inputs: Types of the operands.
 
     Raises:
         ModelError: A step is not an elementwise op, or reads a later step.
@@ -131,21 +135,32 @@ def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -
 
 @lru_cache(maxsize=1024)
 def step_dtypes(steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
-    """Returns the dtypes of the operands and the steps; cached, since layers repeat programs."""
+    """Returns the dtypes of an elementwise program's operands, followed by those of its steps.
+
+    Results are cached, since the layers of a model repeat programs.
+
+    Args:
+        steps: Program; step k reads operands and earlier steps.
+        inputs: Dtypes of the operands.
+
+    Raises:
+        ModelError: A step is not an elementwise op, or reads a later step.
+    """
     return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
 
 
 def render(
     steps: tuple[ElementwiseStep, ...], inputs: Sequence[DType], takes_numbers: bool = True
 ) -> Program | str:
-    """Renders a program over operands v0, v1, … as OpenCL C.
+    """Renders an elementwise program as OpenCL C over the operands v0, v1, …
 
     Args:
+        steps: Program.
         inputs: Dtypes of the operands.
-        takes_numbers: Whether the kernel has arguments c0, c1, … for constants.
+        takes_numbers: Whether constants may become kernel arguments c0, c1, … instead of literals.
 
     Returns:
-        The program, or the reason why it has no kernel.
+        The rendered program; or, as a string, the reason why kernels do not support a step.
     """
     return _rendered(steps, tuple(inputs), takes_numbers)
 
@@ -180,11 +195,13 @@ def can_vectorise(
     inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
-    """Returns whether a program can be computed on float vectors.
+    """Returns whether kernels can compute an elementwise program on float vectors.
 
-    Operands and result must be of a dtype in `memory`, intermediate steps may also be bool.
+    They can if operands and result are of a dtype in `memory`, and all steps of one or bool.
 
     Args:
+        steps: Program.
+        inputs: Dtypes of the operands.
         memory: Dtypes of which the kernel loads and stores vectors.
     """
     dtypes = step_dtypes(steps, tuple(inputs))
@@ -224,7 +241,7 @@ class Fused(Op):
 
 
 def steps_of(op: Op, arity: int) -> tuple[ElementwiseStep, ...]:
-    """Returns the program of an elementwise op: the steps of a Fused, else one step of `op`.
+    """Returns an elementwise op as a program: the steps of a Fused, else one step with `op`.
 
     Args:
         arity: Number of operands.
@@ -254,7 +271,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def symbolic_shape(value: Value) -> Shape:
-    """Returns the shape before dims were bound to numbers.
+    """Returns the shape of a value before its symbols were bound to the sizes of a call.
 
     Kernels must be chosen by it, so that a call with other sizes does not compile another kernel.
     """
@@ -266,8 +283,14 @@ def _is_one(value: Value) -> bool:
 
 
 def _inner(value: Value, y: Value) -> Code:
-    """Returns the stride of an operand along the last axis: 0 or 1 if the symbolic shapes tell it,
-    else the macro ARG, which reads it from an argument.
+    """Returns the OpenCL C code of an operand's stride along the last axis of the output.
+
+    It is 0 or 1 if the symbolic shapes decide that; else the macro ARG, which reads a kernel
+    argument.
+
+    Args:
+        value: Operand, which broadcasts to `y`.
+        y: Output of the node.
     """
     shape, target = symbolic_shape(value), symbolic_shape(y)
     if _is_one(value):
@@ -278,7 +301,10 @@ def _inner(value: Value, y: Value) -> Code:
 
 
 def _takes_vectors(node: Node) -> bool:
-    """Returns whether the CPU kernel can use float vectors for all sizes of the symbolic shapes."""
+    """Returns whether the CPU kernel can compute an elementwise node on float vectors.
+
+    Only symbolic shapes count, so that the answer is the same for all sizes of a call.
+    """
     values, y = _inputs(node), node.output
     assert isinstance(node.op, Op)
     row = symbolic_shape(y)[-1:]
@@ -291,13 +317,13 @@ def _takes_vectors(node: Node) -> bool:
 
 
 def _is_flat(node: Node) -> bool:
-    """Returns whether each operand has the shape of the result or one element."""
+    """Returns whether each operand of a node has the shape of its output, or one element."""
     target = symbolic_shape(node.output)
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
 def _match_norm(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
-    """Matches an elementwise node followed by the normalization of its rows."""
+    """Matches a Normalization `node` whose input an elementwise node computes; fuses the two."""
     producer = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
     if producer is None or not isinstance(producer.op, (Pointwise, Fused)):
         return None
@@ -342,7 +368,17 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
 
 
 def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]) -> BufferArg:
-    """Returns the argument of operand `k`; its rows may have a pitch if it is read by rows."""
+    """Returns the kernel argument of an operand of an elementwise node.
+
+    If its stride along the last axis is 1, the argument supports a row pitch.
+
+    Args:
+        value: Operand, which broadcasts to `y`.
+        k: Index of the operand.
+        y: Output of the node.
+        width: Elements per row: size of the last merged axis.
+        args: Kernel arguments, with the strides s`k`_0, s`k`_1, …
+    """
     if _inner(value, y) != "1":
         return BufferArg(value)
     steps = [f"s{k}_{axis}" for axis in range(MAX_RANK - 1) if args[f"s{k}_{axis}"]]
@@ -350,7 +386,7 @@ def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]
 
 
 def _is_subview(value: Value, width: int) -> bool:
-    """Returns whether a value is a strided subview of another value, with rows of `width`."""
+    """Returns whether a value, or what it is a view of, is a strided subview of rows of `width`."""
     producer = value.producer
     while (
         producer is not None
@@ -400,16 +436,16 @@ def _program(node: Node) -> Program:
 
 
 def _operands(node: Node) -> dict[str, Any]:
-    """Returns the kernel arguments of the result, and those that the macro INPUTS declares."""
+    """Returns the kernel arguments of an elementwise node: output, inputs and constants."""
     numbers = indexed_args("c", _program(node).numbers)
     return {"y": node.output, **indexed_args("x", _inputs(node)), **numbers}
 
 
 def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
-    """Returns the macros of a node's program.
+    """Returns the kernel macros of an elementwise node's program.
 
     Args:
-        reads: Expressions that load the operands.
+        reads: OpenCL C expressions that load the operands, in order.
     """
     values, program = _inputs(node), _program(node)
     declarations = (
@@ -433,14 +469,20 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
 def _walk(
     values: Sequence[Value], y: Value, keeps_rows: bool = False
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Merges axes; returns the dims of the result, padded to MAX_RANK, and the arguments STRIDES.
+    """Merges axes of an elementwise node that all operands traverse with one stride.
 
-    The last axis may be merged with those before it but is never dropped: the program's source has
+    The last axis may be merged with those before it but is never dropped: the kernel's source has
     its strides.
 
     Args:
-        keeps_rows: Whether the kernel reads subviews with a row pitch; then their last axis is not
-            merged.
+        values: Operands, which broadcast to `y`.
+        y: Output of the node.
+        keeps_rows: Whether the kernel reads subviews with a row pitch; then the last axis is not
+            merged if an operand is a subview.
+
+    Returns:
+        The merged dims of the output, padded to MAX_RANK; and the operands' strides over them, in
+        elements, by the names of kernel arguments.
     """
     out = y.dims or (1,)
     strides = [broadcast_strides(v.dims or (1,), out) for v in values]
