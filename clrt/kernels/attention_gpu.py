@@ -49,8 +49,8 @@ class Attended:
     """Sizes, arguments and macros of one attention: softmax(scale Q K^T + mask) V.
 
     Attributes:
-        y: The result.
-        v_size: Columns of a head of V.
+        y: Output tensor.
+        v_size: Elements per head of V.
         batch: Batch size.
         queries: Number of query tokens.
         keys: Number of key tokens.
@@ -74,13 +74,14 @@ class Attended:
 
 
 def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
-    """Returns launches for large tiles, small tiles, and small tiles with the keys split.
+    """Returns the launches of fused attention: large tiles, small tiles, split keys.
 
-    All kernels are launched at every shape, the ones not chosen without work-groups: sizes vary
+    Every kernel is launched at every shape, but only the fastest one has work-groups: sizes vary
     from call to call, and a new size must not compile a kernel.
 
     Raises:
-        UnsupportedError: The device has too little local memory, or too small work-groups.
+        UnsupportedError: The device has too little local memory, or does not support large enough
+            work-groups.
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
@@ -115,6 +116,8 @@ def _fitting_tiles(
     """Returns the largest tile that fits local memory and, if different, the one-row tile.
 
     Args:
+        heads: The attention.
+        tunables: Tunables of the attention kernel.
         max_rows: Maximum number of query rows per work-item.
 
     Raises:
@@ -159,7 +162,7 @@ class _AttentionTile:
 
     @property
     def requires(self) -> Requires:
-        """Work-group size and local memory that the kernel needs."""
+        """Work-group size and local memory that the attention kernel needs for this tile."""
         depth = self.tunables["T_TD"] + _PAD
         k_or_v = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
         scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
@@ -171,9 +174,9 @@ class _AttentionTile:
         """Returns the launch of the attention kernel.
 
         Args:
-            y: The result; scratch memory for the partial results of splits of the keys.
+            y: Output tensor; scratch memory for partial results if the keys are split.
             splits: Number of splits of the keys.
-            chosen: Whether the launch has work-groups.
+            chosen: Whether to compute anything: a launch that is not chosen has no work-groups.
         """
         split = isinstance(y, Scratch)
         lanes, lines = self.tunables["T_LANES"], self.tunables["T_LINES"]
@@ -190,7 +193,12 @@ class _AttentionTile:
 
 
 def _merge_launch(heads: Attended, sums: Scratch, splits: int) -> Launch:
-    """Returns the launch that merges the partial results of the splits; no work-groups if one."""
+    """Returns the launch that merges the partial results of split keys.
+
+    Args:
+        sums: Partial results of all splits.
+        splits: Number of splits of the keys; if 1, the launch has no work-groups.
+    """
     names = ("S_D", "S_DV", "NAN_TO_ZERO", "DATA_T", "STORAGE")
     defines = {name: heads.defines[name] for name in names}
     kernel = KernelSpec.of("attention/attention_joined.cl", "attention_joined", **defines)
@@ -228,7 +236,10 @@ def split_count(rows: int, pairs: int, units: int, lines: int, keys: int, tile: 
     """Returns the number of splits of the keys that gives each compute unit work.
 
     Args:
-        rows, pairs, units, lines: As for `takes_few`.
+        rows: Query rows per pair: queries times query heads per head of keys.
+        pairs: Batch size times heads of keys.
+        units: Compute units of the device.
+        lines: Work-items of a work-group along the rows (T_LINES).
         keys: Number of keys.
         tile: Keys that a work-group reads per iteration.
     """

@@ -37,7 +37,7 @@ def launch_columns(
         sizes: outer, n and step, which the kernel takes as arguments, besides `blocks`, the number
             of outer indices per work-group.
         flops: Floating-point operations per element of x.
-        defines: Further macros.
+        defines: Additional macros of the kernel.
     """
     outer, n, step = sizes
     if not outer * n * step:

@@ -19,8 +19,8 @@ class BlockQuantizedWeights:
     Attributes:
         bits: Bits per level: 2, 4 or 8.
         size: Elements of K per block; a whole number of bytes.
-        levels: uint8 `[N, bytes]`; a byte holds 8 / bits neighbours along K, the first in the low
-            bits.
+        levels: uint8 `[N, bytes]`; a byte holds 8 / bits consecutive elements of K, the first in
+            the low bits.
         scales: Constant with the scales.
         zeros: Constant with the zero points; None if the format has none.
         pair: Returns scales and zero points, float32 `[N, blocks, 2]`, from the elements of
@@ -35,7 +35,7 @@ class BlockQuantizedWeights:
     pair: Callable[[Array], Array]
 
     def packed(self, n: int, k: int, width: int) -> tuple[PackedWeight, PackedWeight]:
-        """Returns the packed levels, and the packed scales with zero points.
+        """Returns two packed weights for B: its levels, and its scales with zero points.
 
         Args:
             n, k: Size of B.

@@ -88,7 +88,7 @@ _Block: TypeAlias = "list[_Define | _Conditional]"
 
 
 class Interface:
-    """The parameter list of one kernel, with the directives that affect it.
+    """The parameter list of one kernel, with the preprocessor directives that affect it.
 
     Args:
         params: Text of the parameter list.
@@ -107,7 +107,9 @@ class Interface:
         self._directives = kept
 
     def params(self, defines: Mapping[str, str]) -> Tokens:
-        """Returns the expanded tokens of the parameter list; IN, OUT and INOUT stay unexpanded.
+        """Returns the parameter list of the kernel as tokens, with macros expanded.
+
+        The macros IN, OUT and INOUT, which declare tensors, stay unexpanded.
 
         Args:
             defines: Macro values by name, as placed in front of the source.
@@ -127,7 +129,11 @@ PRIMITIVES = ("IN", "OUT", "INOUT")
 
 
 def read_interface(source: str, entry: str) -> Interface:
-    """Reads the interface of the kernel `entry` from a source whose includes are expanded.
+    """Reads the parameter list of a kernel, and the directives before it, from OpenCL C source.
+
+    Args:
+        source: Source text with includes expanded.
+        entry: Name of the kernel function.
 
     Raises:
         ValueError: The source has no such kernel.
@@ -147,7 +153,11 @@ def tokens(text: str) -> Tokens:
 
 
 def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
-    """Parses the directives before a kernel into a tree of defines and conditionals."""
+    """Parses the directives before a kernel into a tree of defines and conditionals.
+
+    Args:
+        directives: Keyword and remaining text of each directive.
+    """
     block: _Block = []
     open_blocks, conditionals = [block], list[_Conditional]()
     for kind, rest in directives:
@@ -171,7 +181,10 @@ def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
 
 
 def _filter(block: _Block, names: set[str]) -> _Block:
-    """Returns the directives that affect `names`; adds the names that those directives use."""
+    """Returns the directives of a block that affect any of the macros `names`.
+
+    Adds to `names` the identifiers in these directives' macro bodies and conditions.
+    """
     kept: _Block = []
     for item in block:
         if isinstance(item, _Define):
@@ -187,7 +200,7 @@ def _filter(block: _Block, names: set[str]) -> _Block:
 
 
 def _run(block: _Block, macros: dict[str, Macro]) -> None:
-    """Executes directives: updates `macros`."""
+    """Executes directives: adds to and removes from `macros`, the macros by name, in place."""
     for item in block:
         if isinstance(item, _Conditional):
             true_blocks = (inside for test, inside in item.branches if _holds(tokens(test), macros))
@@ -199,7 +212,15 @@ def _run(block: _Block, macros: dict[str, Macro]) -> None:
 
 
 def _holds(test: Tokens, macros: Mapping[str, Macro]) -> bool:
-    """Returns whether an #if condition is true."""
+    """Returns whether the condition of an #if directive is true.
+
+    Args:
+        test: Tokens of the condition.
+        macros: Defined macros by name.
+
+    Raises:
+        ValueError: The condition is not an expression that this preprocessor implements.
+    """
     plain = []
     rest = iter(test)
     for token in rest:
@@ -218,9 +239,11 @@ def _holds(test: Tokens, macros: Mapping[str, Macro]) -> bool:
 
 
 def _evaluate(expr: Sequence[str], at: int, level: int) -> tuple[int, int]:
-    """Evaluates a constant expression from token `at`; returns its value and its end.
+    """Evaluates a constant expression; returns its value and the index of the token after it.
 
     Args:
+        expr: Tokens, with macros expanded.
+        at: Index of the expression's first token.
         level: Lowest precedence of operators to include, an index of `_PRECEDENCE`.
     """
     if level < len(_PRECEDENCE):
@@ -248,7 +271,10 @@ def _expand(
     """Returns tokens with macros expanded.
 
     Args:
-        hidden: Macros being expanded, which are not expanded again within their replacement.
+        text: The tokens.
+        macros: Defined macros by name.
+        hidden: Names of macros that are being expanded, which their own replacement must not expand
+            again.
     """
     out: list[str] = []
     at = 0
@@ -270,9 +296,10 @@ def _expand(
 
 
 def _arguments(text: Sequence[str], at: int) -> tuple[list[Tokens], int]:
-    """Returns the macro arguments that start at `at`, and the index after the closing parenthesis.
+    """Returns the arguments of a macro call, and the index after its closing parenthesis.
 
     Args:
+        text: Tokens that contain the call.
         at: Index of the token after the opening parenthesis.
     """
     args: list[list[str]] = [[]]
@@ -295,10 +322,15 @@ def _substitute(
     macros: Mapping[str, Macro],
     hidden: frozenset[str],
 ) -> list[str]:
-    """Returns a macro body with its parameters replaced: verbatim beside ##, else expanded.
+    """Returns a macro body with its parameters replaced by arguments.
+
+    Arguments beside ## are inserted verbatim, others with macros expanded.
 
     Args:
+        body: Tokens of the macro body.
         args: Argument tokens by parameter name.
+        macros: Defined macros by name.
+        hidden: Names of macros that are being expanded, which arguments must not expand again.
     """
     out: list[str] = []
     for at, token in enumerate(body):

@@ -79,14 +79,23 @@ class ImageWindows:
     geometry: Mapping[str, int]
 
     def order(self, depth: int) -> int:
-        """Returns the order of K (S_WINDOW of the kernel) for slices of `depth` elements of K."""
+        """Returns the order of K: IN_PLACE, BY_TAP or BY_CHANNEL (macro S_WINDOW of the kernel).
+
+        Args:
+            depth: Maximum number of elements of K per slice.
+        """
         if not self.geometry or not self.channels * self.taps:
             return IN_PLACE
         by_tap, by_channel = self.slices(BY_TAP, depth), self.slices(BY_CHANNEL, depth)
         return BY_TAP if 100 * by_tap <= _BY_TAP_PERCENT * by_channel else BY_CHANNEL
 
     def slices(self, order: int, depth: int) -> int:
-        """Returns the number of slices of K, each at most `depth` deep, in an order of K."""
+        """Returns the number of slices that K is divided into.
+
+        Args:
+            order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
+            depth: Maximum number of elements of K per slice.
+        """
         if order == BY_TAP:
             return self.taps * ceil_div(self.channels, depth)
         return ceil_div(self.taps * self.channels, depth)
@@ -95,12 +104,13 @@ class ImageWindows:
 def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
     """Returns the launches of a convolution as an implicit GEMM, without im2col buffers.
 
-    All kernels are launched at every shape, the ones not chosen without work-groups: sizes vary
+    Every kernel is launched at every shape, but only the fastest one has work-groups: sizes vary
     from call to call, and a new size must not compile a kernel.
 
     Args:
-        product: The GEMM, batched by images and groups: A are the weights
-            `[O, C / group, window …]`, B the images.
+        product: The GEMM, batched by images and groups: A is the weights `[O, C / group, window
+            …]`, B the images.
+        windows: Windows of the images.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or the device has too little
@@ -136,7 +146,11 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
 def _fitting_tiles(
     m: int, tunables: Mapping[str, int], ctx: Lowering
 ) -> dict[tuple[int, int], dict[str, Define]]:
-    """Returns the macros of each tile whose slices fit local memory, the largest first.
+    """Returns the macros of each tile whose slices fit local memory, the largest tile first.
+
+    Args:
+        m: Rows of the GEMM: output channels per group.
+        tunables: Tunables of the kernel.
 
     Returns:
         Macros by (rows, columns) per work-item.
@@ -155,12 +169,13 @@ def _fitting_tiles(
 
 
 def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Returns (rows, columns) per work-item of each tile for products of `m` rows, largest first.
+    """Returns (rows, columns) per work-item of each tile for GEMMs of `m` rows, the largest first.
 
-    Rows of the first tile are halved while the tile has at least twice `m` rows. Each further tile
-    halves the longer side, or both if they are equal.
+    Rows of the first tile are halved while the tile has at least twice `m` rows. Each following
+    tile halves the longer side, or both if they are equal.
 
     Args:
+        m: Rows of the GEMM.
         rows, columns: Rows and columns per work-item of the largest tile.
     """
     while rows > 1 and m <= SIDE * rows // 2:
@@ -185,7 +200,7 @@ def best_split(
     rows: int,
     columns: int,
 ) -> int:
-    """Returns the fastest tile and number of K splits, encoded as _SPLIT_RADIX * tile + splits.
+    """Returns the fastest tile and number of K splits, encoded as one integer.
 
     Large tiles read less memory; small tiles, and splits, leave no compute unit idle and read from
     more addresses at a time.
@@ -194,12 +209,12 @@ def best_split(
         m, n: Rows and columns of the GEMM, all images together.
         groups: Groups of the convolution.
         slices: Number of slices of K, each `depth` deep.
-        moved: Elements of memory that are read or written.
+        moved: Elements that are read or written in memory.
         units: Compute units of the device.
         rows, columns: Rows and columns per work-item of the largest tile.
 
     Returns:
-        The tile is an index of `conv_tiles`.
+        _SPLIT_RADIX * tile + splits, with `tile` an index into `conv_tiles`.
     """
     tiles = list(enumerate(conv_tiles(m, rows, columns)))
     split_choices = _SPLITS if slices >= _MIN_SPLIT_SLICES else _SPLITS[:1]
@@ -225,11 +240,11 @@ class _Sliced:
     """K of a convolution's GEMM, divided into slices that fit local memory.
 
     Attributes:
-        windows: The windows.
+        windows: Windows of the images, the B of the GEMM.
         order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
-        depth: Maximum number of rows of weights per slice.
+        depth: Maximum number of elements of K per slice.
         count: Number of slices.
-        k: Rows of weights.
+        k: Rows of weights: size of K.
         side: Work-items along each side of a work-group.
     """
 
@@ -241,9 +256,9 @@ class _Sliced:
     side: int
 
     def weights(self, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
-        """Returns launches that lay out the weights as `[groups, K, M]`, and their buffer.
+        """Returns launches that copy the weights to `[groups, K, M]`, and the buffer of the copy.
 
-        Constant weights are packed once, without launches; others at each run.
+        Constant weights are packed once per model, without launches; computed ones at each run.
         """
         source, m = product.a.buffer.buffer, product.m
         if not self.k:
@@ -265,12 +280,12 @@ class _Sliced:
         splits: int,
         chosen: int | None,
     ) -> Iterator[Launch]:
-        """Yields the launch of each tile; only the chosen one has work-groups.
+        """Yields the convolution's launch for each tile; only the chosen one has work-groups.
 
         Args:
-            tiles: Macros of each tile.
+            tiles: Macros by (rows, columns) per work-item of each tile.
             splits: Number of splits of K.
-            chosen: Index of the tile to compute with; None for none.
+            chosen: Index in `tiles` of the tile to compute with; None to compute nothing.
         """
         windows, (images, groups) = self.windows, product.batch
         row = windows.channels if self.order == BY_TAP else self.k

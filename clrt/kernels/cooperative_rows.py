@@ -19,18 +19,25 @@ _MIN_ELEMENTS = 4
 
 
 def of_groups(entry: str, **others: int) -> TunedKernel:
-    """Declares a kernel that uses `GROUP_ROW`, with the tunable T_ITEMS.
+    """Declares a kernel whose work-items cooperate on rows (macro GROUP_ROW, common/group.clh).
+
+    Returns the kernel with the tunable T_ITEMS, the work-items per work-group, and `others`.
 
     Args:
         entry: Entry point of the kernel.
-        others: Further tunables and their defaults.
+        others: Names and default values of other tunables.
     """
     return tuned(entry, {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, **others)
 
 
 @pure
 def lanes_of(n: int, items: int) -> int:
-    """Returns the number of work-items per row of `n` elements: a power of two, at most `items`."""
+    """Returns the number of work-items that share a row, a power of two.
+
+    Args:
+        n: Elements per row.
+        items: Maximum number of work-items per row.
+    """
     lanes = 1
     while lanes < items and lanes * _MIN_ELEMENTS < n:
         lanes *= 2
@@ -49,7 +56,7 @@ def launch_rows(
     /,
     **defines: Define,
 ) -> list[Launch]:
-    """Returns the launch of a kernel that uses `GROUP_ROW`.
+    """Returns the launch of a kernel whose work-items cooperate on rows (macro GROUP_ROW).
 
     Args:
         kernel: The kernel, with the tunable T_ITEMS.
@@ -59,7 +66,7 @@ def launch_rows(
         flops: Floating-point operations of the launch.
         args: Kernel arguments except `rows`, `n` and `lanes`.
         times: Factor on T_ITEMS, applied if the device allows work-groups of that size.
-        defines: Further macros.
+        defines: Additional macros of the kernel.
 
     Raises:
         UnsupportedError: The device does not support work-groups of T_ITEMS, or is a CPU.

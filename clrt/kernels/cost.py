@@ -43,14 +43,21 @@ PLAIN = Efficiency(0.1, 0.1)  # kernels with one work-item per element and no re
 
 
 def work_of(node: Node) -> WorkEstimate:
-    """Returns the minimum work of any variant: the op's FLOPs, each operand moved once."""
+    """Returns the minimum work of a node: its op's FLOPs, and each operand read or written once."""
     values = {v: None for v in (*node.inputs, *node.outputs) if v is not None}
     flops = node.op.flops(node.input_types, [v.type for v in node.outputs])
     return WorkEstimate(flops, sum(v.nbytes for v in values))
 
 
 def seconds(work: WorkEstimate, speed: Efficiency, caps: DeviceCaps) -> float:
-    """Returns the predicted seconds: compute and memory time overlap, launch overhead is added."""
+    """Returns the predicted time of a kernel variant in seconds.
+
+    Compute and memory time overlap; launch overhead is added.
+
+    Args:
+        work: Work of the variant on a node.
+        speed: Fractions of the device's peak rates that the variant reaches.
+    """
     rates = rates_of(caps)
     computing = untraced(work.flops) / (rates.flops * speed.compute)
     moving = untraced(work.nbytes) / (rates.nbytes * speed.memory)

@@ -35,7 +35,7 @@ class ProducerMap(dict[Value, Node]):
             self.readers[value].append(None)
 
     def is_only_read_by(self, nodes: Collection[Node], value: Value) -> bool:
-        """Returns whether only `nodes` read `value`, and it is no graph output."""
+        """Returns whether `value` is read by `nodes` alone and is not a graph output."""
         return all(reader in nodes for reader in self.readers[value])
 
 
@@ -101,12 +101,12 @@ _RULES: dict[str, LaunchFusionRule] = {}
 
 
 def register_fusion(rule: LaunchFusionRule) -> LaunchFusionRule:
-    """Registers a rule for planning; returns it."""
+    """Registers a launch fusion rule for planning; returns the rule."""
     assert rule.name not in _RULES
     _RULES[rule.name] = rule
     return rule
 
 
 def launch_fusions() -> list[LaunchFusionRule]:
-    """Returns all registered rules, those with the most nodes first."""
+    """Returns all registered launch fusion rules, those with the most nodes first."""
     return sorted(_RULES.values(), key=lambda r: (-r.size, r.name))

@@ -39,12 +39,12 @@ class SplitK:
 class ChainedGemm:
     """A GEMM whose A another kernel computes, and the normalization of the GEMM's rows.
 
-    If A has few rows, each work-group of the other kernel multiplies the columns of A that it has
-    computed by their rows of B (common/next_product.clh): split-K. A second launch sums the partial
-    products. So two launches do the work of three, and A stays in a core's cache.
+    If A has few rows, each work-group of that other kernel multiplies the columns of A that it has
+    computed by the corresponding rows of B (common/next_product.clh): split-K. A second launch sums
+    the partial products. So two launches do the work of three, and A stays in a core's cache.
 
     Attributes:
-        kernel: The GEMM by launches of its own.
+        kernel: The kernel that computes the GEMM in separate launches.
         norm: Normalization of the GEMM's rows.
     """
 
@@ -53,7 +53,13 @@ class ChainedGemm:
 
     @classmethod
     def of(cls, product: GemmProblem, norm: RowNorm, ctx: Lowering) -> ChainedGemm:
-        """Returns the chained GEMM; whether that succeeds is the same at all shapes of a model.
+        """Returns a GEMM to chain to the kernel that computes its A.
+
+        Success does not depend on the input shapes of a call.
+
+        Args:
+            product: The GEMM.
+            norm: Normalization of the GEMM's rows.
 
         Raises:
             UnsupportedError: The GEMM needs more than one launch, such as a copy of A.
@@ -61,7 +67,7 @@ class ChainedGemm:
         return cls(GemmKernel.alone(product, ctx, norm.defines), norm)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Returns the launches of the GEMM and the normalization without split-K."""
+        """Returns separate launches of the GEMM and its normalization, without split-K."""
         return [] if self.kernel.product.is_empty else self.kernel.with_norm(ctx, self.norm)
 
     @property
@@ -72,7 +78,7 @@ class ChainedGemm:
 
     @property
     def lanes(self) -> int:
-        """Elements per vector (T_VW)."""
+        """Elements per vector in the GEMM kernel (tunable T_VW)."""
         return self.kernel.tunables["T_VW"]
 
     @property
@@ -93,16 +99,20 @@ class ChainedGemm:
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """Arguments of NEXT_INPUTS that disable the chained GEMM, which has its own launches."""
+        """Arguments of macro NEXT_INPUTS if the chained GEMM runs in separate launches instead."""
         unread = unread_arg(self.kernel.product.a.buffer.buffer)
         return {"parts": unread, "next_b": unread, "next_n": 0, "span": 1}
 
     def span(self, pieces: int, ctx: Lowering) -> int:
-        """Returns the number of chunks of A's columns that each work-group computes."""
+        """Returns the number of chunks of A's columns that each work-group computes.
+
+        Args:
+            pieces: Number of chunks (panels, heads) that A's columns are divided into.
+        """
         return ceil_div(pieces, ctx.caps.compute_units)
 
     def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
-        """Returns a split-K with at most one split per core; None if it does not pay.
+        """Returns a split-K of the GEMM with at most one split per core; None if it does not pay.
 
         More splits would write and read more partial products.
 
@@ -127,19 +137,21 @@ class ChainedGemm:
 
 @dataclass(frozen=True)
 class InlineProjection:
-    """A GEMM of which each work-group of the consuming kernel computes the columns it reads.
+    """A GEMM computed inside its consumer: each work-group computes the columns that it reads.
 
     The consumer continues with a chained GEMM, so one launch computes three nodes.
 
     Attributes:
-        kernel: The GEMM by a launch of its own.
+        kernel: The kernel that computes the GEMM in a separate launch.
     """
 
     kernel: GemmKernel
 
     @classmethod
     def of(cls, product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> InlineProjection:
-        """Returns the projection; whether that succeeds is the same at all shapes of a model.
+        """Returns a GEMM to compute inline in the kernel that reads its result.
+
+        Success does not depend on the input shapes of a call.
 
         Args:
             product: The GEMM.
@@ -153,17 +165,17 @@ class InlineProjection:
         return cls(kernel)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Returns the launches of the GEMM when it is not computed inline."""
+        """Returns the launches of the GEMM if it is not computed inline."""
         return [] if self.kernel.product.is_empty else [self.kernel.by_tiles(ctx)]
 
     @property
     def spec(self) -> KernelSpec:
-        """Kernel of the GEMM's own launch."""
+        """Kernel of the GEMM's separate launch."""
         return self.kernel.spec
 
     @property
     def panel(self) -> int:
-        """Columns per panel: the unit of inline computation."""
+        """Columns per panel of B: the GEMM is computed inline by whole panels."""
         return panel_width(self.kernel.tunables)
 
     @property
@@ -178,28 +190,29 @@ class InlineProjection:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the macro PROJECT_INPUTS."""
+        """Arguments of the macro PROJECT_INPUTS of the consuming kernel."""
         product = self.kernel.product
         tensors = {"projected": product.result, "x": product.a.buffer, "project_b": self.kernel.b}
         return {**tensors, "depth": product.k, **product.epilogue.args}
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """Arguments of PROJECT_INPUTS that disable the inline GEMM."""
+        """Arguments of the macro PROJECT_INPUTS if the GEMM is not computed inline."""
         return {**placeholder_args(self.args, self.kernel.product.y), "depth": 0}
 
 
 def emit_before(product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> list[Launch]:
-    """Returns launches of a GEMM and of the GEMM that reads it.
+    """Returns launches of two GEMMs, of which the second reads the result of the first.
 
-    The second one uses split-K if that pays, else launches of its own.
+    The second GEMM uses split-K if that pays, else separate launches.
 
     Args:
         product: The first GEMM; its result is A of `after`.
         after: The second GEMM.
 
     Raises:
-        UnsupportedError: As `emit_cpu`.
+        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
+            axes.
     """
     if product.is_empty:
         return after.launches(ctx)

@@ -58,10 +58,10 @@ class GemmPartitionThresholds(Thresholds):
 
     Attributes:
         stripe: Maximum number of row blocks per work-group.
-        start_percent: Time to start a work-group, as a percentage of the time of one tile with
-            K = 384.
-        spared_percent: Percentage of the time saved by a shorter last stripe that counts, since
-            its core then waits for the others.
+        start_percent: Time to start a work-group, as a percentage of the time of one tile with K =
+            384.
+        spared_percent: How much of the time saved by a shorter last stripe is credited, in percent:
+            the core of that stripe then waits for the others.
         split: Maximum number of row blocks per core of a GEMM that is split over K.
     """
 
@@ -73,7 +73,7 @@ class GemmPartitionThresholds(Thresholds):
     group: ClassVar = "gemm_shares"
 
     def height(self, blocks: int, panels: int, most: int, caps: DeviceCaps) -> int:
-        """Returns the number of row blocks per work-group for which all cores end together.
+        """Returns the number of row blocks per work-group, so that all cores finish together.
 
         Args:
             blocks: Row blocks of the result.
@@ -104,7 +104,7 @@ def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -
 
 
 def placeholder_args(args: Mapping[str, Any], accessed: Buffer) -> dict[str, Any]:
-    """Returns arguments that a launch never reads: tensors are replaced by a placeholder.
+    """Replaces the tensors among arguments that a launch never reads by a placeholder buffer.
 
     Args:
         args: The arguments by name; numbers are kept.
@@ -141,10 +141,15 @@ class GemmKernel:
 
     @classmethod
     def of(cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
-        """Returns the kernel, with `defines` as further macros.
+        """Returns the kernel gemm_cpu for a GEMM, with the launches that copy or pack its operands.
+
+        Args:
+            product: The GEMM.
+            defines: Additional macros of the kernel.
 
         Raises:
-            UnsupportedError: As `emit_cpu`.
+            UnsupportedError: The epilogue needs other types than float32, or has more than two
+                batch axes.
         """
         product.epilogue.check_vectors()
         tunables = select_tile(CPU, product, ctx)
@@ -172,10 +177,17 @@ class GemmKernel:
     def alone(
         cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]
     ) -> GemmKernel:
-        """Returns the kernel if the GEMM needs only one launch, at all shapes of a model.
+        """Returns the kernel gemm_cpu for a GEMM that needs no launch before it.
+
+        Success does not depend on the input shapes of a call.
+
+        Args:
+            product: The GEMM.
+            defines: Additional macros of the kernel.
 
         Raises:
-            UnsupportedError: B is computed, A or B must be copied first, or as `emit_cpu`.
+            UnsupportedError: B is computed; A or B must be copied first; there are more than two
+                batch axes; or the epilogue needs other types than float32.
         """
         b = product.b.buffer.buffer
         if not (isinstance(b, Value) and b.is_constant):
@@ -198,11 +210,16 @@ class GemmKernel:
         return ceil_div(self.product.n, panel_width(self.tunables))
 
     def has_few_rows(self, caps: DeviceCaps) -> bool:
-        """Returns whether there are fewer than two row blocks per core, or several matrices."""
+        """Returns whether there are fewer than two row blocks per core, or a batch of matrices."""
         return self.product.batches > 1 or self.blocks < 2 * caps.compute_units
 
     def with_a(self, a: MatrixOperand, k: int) -> GemmKernel:
-        """Returns the kernel with another A, of `k` columns."""
+        """Returns this kernel with another A.
+
+        Args:
+            a: The new A.
+            k: Columns of the new A.
+        """
         return replace(self, product=replace(self.product, a=a, k=k))
 
     def goes_by_unit(self, caps: DeviceCaps) -> bool:
@@ -210,12 +227,12 @@ class GemmKernel:
         return self.unit is not None and self.unit.pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
-        """Returns the launch of the GEMM: a stripe of rows and a panel of B per work-group.
+        """Returns the launch of the GEMM, with a stripe of rows and a panel of B per work-group.
 
-        If the split-float path pays, the launch uses that.
+        If a split-float path (AMX, int16 dots) exists and pays, the launch uses that instead.
 
         Args:
-            more: Arguments of ROW_INPUTS and NEXT_INPUTS.
+            more: Arguments of the kernel's macros ROW_INPUTS and NEXT_INPUTS.
         """
         caps = ctx.caps
         if self.unit is not None and self.goes_by_unit(caps):
@@ -229,9 +246,10 @@ class GemmKernel:
         return self.launch(height, groups, self.product.flops, **more)
 
     def with_norm(self, ctx: Lowering, norm: RowNorm) -> list[Launch]:
-        """Returns launches of the GEMM, a single matrix, and the normalization of its rows.
+        """Returns launches of the GEMM, a single matrix, and of the normalization of its rows.
 
-        One launch with whole rows per work-group if there are enough rows, else two.
+        If there are enough rows, it is one launch with whole rows per work-group, else two
+        launches.
         """
         # Each stripe of whole rows reads all of B: with few rows, tiles divide the reads better.
         # The split-float path would split all of B for each stripe.
@@ -242,7 +260,7 @@ class GemmKernel:
         return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
 
     def _without_inputs(self) -> GemmKernel:
-        """Returns the kernel for a launch that only normalizes y and binds no input of the GEMM."""
+        """Returns this kernel for a launch that only normalizes y and reads no GEMM operand."""
         product, y = self.product, self.product.y
         assert isinstance(y, Value)
         operands = tuple(replace(o, value=y) for o in product.epilogue.operands)
@@ -253,8 +271,10 @@ class GemmKernel:
     def by_rows(self, caps: DeviceCaps, norm: RowNorm, multiplies: bool = False) -> Launch:
         """Returns a launch that normalizes rows, with whole rows per work-group.
 
-        It normalizes the GEMM's result if `multiplies`; else the sum of K partial products, which A
-        holds; else, if K is 0, the contents of y.
+        Args:
+            norm: The normalization.
+            multiplies: Whether to normalize the result of the GEMM. If False, the launch normalizes
+                the sum of the K partial products that A holds or, if K is 0, the contents of y.
         """
         rows, flops = self.product.batches * self.product.m, self.product.flops * multiplies
         blocks = ceil_div(rows, self.tunables["T_MR"])
@@ -265,13 +285,14 @@ class GemmKernel:
         return single_matrix.launch(height, ceil_div(blocks, height), flops, **more)
 
     def launch(self, height: int, groups: int, flops: int, **more: Any) -> Launch:
-        """Returns a launch of the kernel.
+        """Returns a launch of the kernel gemm_cpu.
 
         Args:
-            height: Row blocks per work-group; rows for the split-float path.
+            height: Row blocks per work-group; rows, if the split-float path is used.
             groups: Number of work-groups.
             flops: Floating-point operations, for the profile.
-            more: Arguments of ROW_INPUTS, NEXT_INPUTS and, for the split-float path, UNIT_INPUTS.
+            more: Arguments of the kernel's macros ROW_INPUTS, NEXT_INPUTS and, if the split-float
+                path is used, UNIT_INPUTS.
         """
         product = self.product
         if self.unit is not None and "words" not in more:
@@ -300,18 +321,22 @@ def _height(blocks: int, panels: int, most: int, units: int, start: int, spared:
 
 
 def packed_width(product: GemmProblem, ctx: Lowering) -> int:
-    """Returns the number of columns per panel of B, as `emit_cpu` reads it."""
+    """Returns the number of columns per panel in which `emit_cpu` reads B."""
     return panel_width(select_tile(CPU, product, ctx))
 
 
 def pack_b(
     product: GemmProblem, panel: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
-    """Packs B in panels of `panel` columns.
+    """Packs B of a CPU GEMM in panels.
+
+    Args:
+        product: The GEMM.
+        panel: Columns per panel.
 
     Returns:
         Launches that pack B, empty if it is packed at load; the packed buffer; and its strides
-        along the two batch axes, in elements.
+            along the two batch axes, in elements.
 
     Raises:
         UnsupportedError: B is computed, or a strided view of a constant, in another dtype than A.

@@ -85,22 +85,30 @@ class SmallMConfig:
 
     @classmethod
     def of(cls, ctx: Lowering, a_wide: bool, b_wide: bool) -> SmallMConfig:
-        """Returns the configuration for the device of `ctx`."""
+        """Returns the configuration of the small-M kernel for the device of `ctx`.
+
+        Args:
+            a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
+        """
         return cls(ctx.tunables(FEW), sub_group_of(ctx.caps), a_wide, b_wide)
 
     def arguments(self, product: GemmProblem) -> dict[str, Any]:
-        """Returns the kernel arguments that differ from `GemmProblem.strided_args`."""
+        """Returns A as an argument in vectors of 8, if it can be so read; else {}.
+
+        The result replaces arguments of `GemmProblem.strided_args`.
+        """
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 
 def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns launches of a GEMM by tiles in local memory, or by the small-M kernel.
 
-    A and B are read in place. All kernels are launched at every shape, the ones not chosen without
+    A and B are read in place. Every kernel is launched at every shape, but only the fastest one has
     work-groups: sizes vary from call to call, and a new size must not compile a kernel.
 
     Raises:
-        UnsupportedError: As `emit_cpu`, or the device has too little local memory.
+        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
+            axes; or the device has too little local memory.
     """
     product.epilogue.check_vectors()
     if product.is_empty:
@@ -133,7 +141,10 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 
 
 def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
-    """Returns the tiles whose slices fit local memory, the largest first.
+    """Returns the GEMM tiles whose slices fit local memory, the largest first.
+
+    Returns:
+        (rows, columns) per work-item of each tile.
 
     Raises:
         UnsupportedError: The smallest tile does not fit.
@@ -146,7 +157,7 @@ def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Returns (rows, columns) per work-item of each tile: the largest one, then its halves."""
+    """Returns (rows, columns) per work-item of each GEMM tile: the largest one, then its halves."""
     tiles = [(rows, columns)]
     while min(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
         tiles.append((tiles[-1][0] // 2, tiles[-1][1] // 2))
@@ -160,7 +171,7 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
     Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        m, n, batches: Size of the result.
+        m, n, batches: Rows and columns of the result, and number of matrices.
         units: Compute units of the device.
         rows, columns: Rows and columns per work-item of the largest tile.
     """
@@ -206,7 +217,15 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
 
 
 def _splits(product: GemmProblem, kernel: TileKernel, target_groups: int, min_k: int) -> int:
-    """Returns the number of splits of K that gives about `target_groups` work-groups."""
+    """Returns the number of splits of K that gives about `target_groups` work-groups.
+
+    Returns 1 for batches of matrices and for low-bit weights.
+
+    Args:
+        kernel: The kernel for the size of each split.
+        target_groups: Number of work-groups to aim for.
+        min_k: Minimum elements of K per split.
+    """
     if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
@@ -216,20 +235,25 @@ def _splits(product: GemmProblem, kernel: TileKernel, target_groups: int, min_k:
 
 @pure
 def split_count(k: int, max_splits: int, step: int, min_k: int) -> int:
-    """Returns the largest number of equal splits of K that is possible; 1 if none.
+    """Returns the largest possible number of equal splits of K; 1 if K cannot be split.
 
     Args:
-        k: Size of K.
+        k: Number of elements along K.
         max_splits: Maximum number of splits.
-        step: The size of a split must be a multiple of this.
-        min_k: Minimum size of a split.
+        step: Elements of K per split must be a multiple of this.
+        min_k: Minimum elements of K per split.
     """
     possible = (s for s in _SPLITS if s <= max_splits and k % (s * step) == 0 and k // s >= min_k)
     return next(possible, 1)
 
 
 def share_of_k(product: GemmProblem, parts: int) -> GemmProblem:
-    """Returns the GEMM with `parts` splits of K as its batch."""
+    """Returns a GEMM whose batch consists of the splits of K of `product`.
+
+    Args:
+        product: A GEMM of single matrices.
+        parts: Number of splits; a divisor of K.
+    """
     k = product.k // parts
     a = replace(
         product.a, strides=(k * product.a.strides[-1], *product.a.strides[1:]), by_rows=False
@@ -244,10 +268,11 @@ def _kernels(
     tile_macros: Sequence[Mapping[str, Define]],
     config: SmallMConfig,
 ) -> list[TileKernel]:
-    """Returns the kernel of each tile, and last the small-M kernel.
+    """Returns the GEMM kernels: one per tile, then the small-M kernel.
 
     Args:
-        tile_macros: Macros of each tile.
+        tiles: (rows, columns) per work-item of each tile.
+        tile_macros: Macros of each tile, in the same order.
         config: Configuration of the small-M kernel.
     """
     quantized_b = product.level_rows
@@ -280,7 +305,7 @@ def few_rows_kernel(product: GemmProblem, ctx: Lowering, a_wide: bool, b_wide: b
 
     Args:
         product: The GEMM, or its splits of K as a batch.
-        a_wide, b_wide: `MatrixOperand.is_wide` of A and B of the GEMM before a split.
+        a_wide, b_wide: `MatrixOperand.is_wide` of A and B of the whole GEMM, before K is split.
     """
     return _kernels(product, (), (), SmallMConfig.of(ctx, a_wide, b_wide))[-1]
 
@@ -288,10 +313,11 @@ def few_rows_kernel(product: GemmProblem, ctx: Lowering, a_wide: bool, b_wide: b
 def tile_launches(
     product: GemmProblem, kernels: Sequence[TileKernel], chosen: int | None, **overrides: Any
 ) -> Iterator[Launch]:
-    """Yields the launch of each kernel; only the chosen one has work-groups.
+    """Yields a launch of each GEMM kernel; only the chosen kernel's launch has work-groups.
 
     Args:
-        chosen: Index of the kernel to compute with; None for none.
+        kernels: The kernels.
+        chosen: Index of the kernel to compute with; None to compute nothing.
         overrides: Arguments that replace those of `GemmProblem.strided_args`.
     """
     args = {**product.strided_args, **overrides}
@@ -307,7 +333,7 @@ def join_launch(product: GemmProblem, sums: Scratch, parts: int) -> Launch:
 
     Args:
         sums: Partial products, float32 [parts, batch, M, N].
-        parts: Number of splits; with 1 the launch has no work-groups.
+        parts: Number of splits; if 1, the launch has no work-groups.
     """
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}

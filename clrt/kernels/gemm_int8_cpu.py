@@ -61,34 +61,52 @@ class Int8Weights:
 
     @property
     def record(self) -> int:
-        """Bytes per panel."""
+        """Bytes per packed panel of B."""
         return WIDTH * (self.depth + 3 * 4)
 
     @property
     def packed(self) -> PackedWeight:
-        """The packed panels: levels, then per column a start value, a zero point and a scale."""
+        """B packed in panels: levels, then per column a start value, a zero point and a scale."""
         order = ":transposed" if self.transposed else ""
         name = f"bytes:{self.k}x{self.n}{order}:{self.about}"
         return PackedWeight(self.value, name, self._pack, ceil_div(self.n, WIDTH) * self.record)
 
     @property
     def about(self) -> str:
-        """Part of the layout name that distinguishes panels of the same levels; "" if no zeros."""
+        """Layout name suffix: the other constants packed with B's levels; "" if none.
+
+        Weights with equal levels but different zero points or scales thereby have different
+        layouts.
+        """
         return "" if self.zeros is None else self.zeros.name
 
     def scale_columns(self, columns: Array) -> None:
-        """Updates the int32 `[3, N]` start values, zero points and scales in place; no-op here."""
+        """Applies the scales of A and B to the column data of packed B, in place.
+
+        Does nothing for weights without scales.
+
+        Args:
+            columns: int32 `[3, N]`: start values, zero points, and bits of the float32 scales.
+        """
 
     def columns(self, array: Array) -> Array:
-        """Returns the levels as uint8 `[N, K]`."""
+        """Returns B's levels as uint8 `[N, K]`.
+
+        Args:
+            array: Elements of `value`, int8 or uint8.
+        """
         return unsigned(array if self.transposed else array.T)
 
     def by_column(self, numbers: Array) -> Array:
-        """Returns zero points or scales as a vector: one per column, or a single element."""
+        """Returns zero points as a vector: one number per column of B, or a single one."""
         return numbers.reshape(-1)
 
     def _pack(self, array: Array) -> Array:
-        """Packs levels into panels, uint8 [panel, `record`]."""
+        """Packs B's levels on the host; returns uint8 `[panels, record]`.
+
+        Args:
+            array: Elements of `value`, int8 or uint8.
+        """
         panels, groups = ceil_div(self.n, WIDTH), self.depth // _DOT_DEPTH
         levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
         levels[: self.n, : self.k] = self.columns(array)
@@ -125,7 +143,7 @@ class ScaledInt8Weights(Int8Weights):
 
     @property
     def middle(self) -> int:
-        """Offset subtracted from quantized values of A, so that they fit int8."""
+        """Number that the kernel subtracts from quantized elements of A, so that they fit int8."""
         return self.low + 128
 
     @property
@@ -141,12 +159,12 @@ class ScaledInt8Weights(Int8Weights):
 
 
 def unsigned(levels: Array) -> Array:
-    """Returns 8-bit levels as uint8; int8 levels are shifted by 128."""
+    """Returns 8-bit integers as uint8; int8 ones are shifted by 128."""
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 
 def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) -> list[Launch]:
-    """Returns the launches of a GEMM that quantizes a float32 A with contiguous rows.
+    """Returns the launches of an int8 GEMM that quantizes A, float32 with contiguous rows, itself.
 
     Raises:
         UnsupportedError: An operand of the epilogue is not float32, or has more than two batch
@@ -181,7 +199,14 @@ def _emit(
     defines: Mapping[str, Define],
     levels: Mapping[str, Any],
 ) -> list[Launch]:
-    """Returns the launches, with macros `defines` and the arguments `levels` for A's values."""
+    """Returns the launches of an int8 GEMM.
+
+    Args:
+        product: The GEMM.
+        weights: B.
+        defines: Macros that depend on the dtype of A.
+        levels: Kernel arguments with which A is quantized, or its zero point.
+    """
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
@@ -206,7 +231,7 @@ def _emit(
 
 
 def _shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
-    """Returns the rows and columns per work-group for which all cores end together."""
+    """Returns rows and columns of the result per work-group, so that all cores finish together."""
     panels = ceil_div(product.n, WIDTH)
 
     def shares() -> Iterator[tuple[int, int, int]]:

@@ -33,14 +33,14 @@ CPU = tuned(
 
 
 def packed_width(product: GemmProblem, ctx: Lowering) -> int:
-    """Returns the number of columns per panel of B, as `emit_cpu` reads it."""
+    """Returns the number of columns per panel in which `emit_cpu` reads B."""
     return panel_width(select_tile(CPU, product, ctx))
 
 
 def difference(
     value: Value, zero: Value | None, walk: ScaleIndexing, to: DType, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg]:
-    """Computes value - zero point in a wider dtype; at load if both are constants.
+    """Subtracts zero points from a tensor of 8-bit integers, at load if both are constants.
 
     Args:
         value: Tensor of 8-bit integers.
@@ -65,7 +65,13 @@ def difference(
 
 
 def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
-    """Returns array - zero points on the host, as int16 in the array's shape."""
+    """Subtracts zero points from 8-bit integers on the host; returns int16 of the array's shape.
+
+    Args:
+        array: The integers.
+        zeros: Zero points; None for 0.
+        walk: Mapping of the elements of `array` to their zero points.
+    """
     shorts = array.astype(np.int16)
     if zeros is None:
         return shorts
@@ -83,7 +89,7 @@ def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
 def constant_panels(
     value: Value, zero: Value | None, walk: ScaleIndexing, product: GemmProblem, ctx: Lowering
 ) -> tuple[MatrixOperand, Code] | None:
-    """Packs a constant B minus its zero point in panels of int8, or of int16 if int8 overflows.
+    """Packs a constant B, less its zero points, in panels of int8, or of int16 if int8 overflows.
 
     Args:
         value: B, int8 or uint8.
@@ -93,7 +99,7 @@ def constant_panels(
 
     Returns:
         The panels and their C type; None if B or its zero point is not a constant, or if B varies
-        along batch axes of which there are more than two.
+            along batch axes of which there are more than two.
     """
     zeros = None if zero is None else zero.numbers
     if not value.has_numbers or not value.is_constant or (zero is not None and zeros is None):
@@ -152,7 +158,11 @@ def emit_cpu(
 
 
 def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches with one work-item per element of y; A and B are int16."""
+    """Returns launches of an integer GEMM with one work-item per element of y.
+
+    Args:
+        product: The GEMM; A and B are int16.
+    """
     return gemm_variants.emit_any(
         replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx
     )

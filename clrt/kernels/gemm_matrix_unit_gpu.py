@@ -106,7 +106,7 @@ class MatrixUnitConfig:
 
     @property
     def products(self) -> int:
-        """Multiply-adds of the unit per multiply-add of the GEMM."""
+        """Multiply-adds of the matrix unit per multiply-add of the GEMM."""
         return _products(self.parts)
 
     @property
@@ -116,7 +116,7 @@ class MatrixUnitConfig:
 
     @property
     def options(self) -> tuple[Code, ...]:
-        """Compiler options: Intel's compiler would else spill the sums of larger tiles."""
+        """Extra compiler options: more registers on Intel GPUs, to avoid spills; else ()."""
         return (
             (_MORE_REGISTERS,)
             if self.unit in (*gpu_matrix_shapes.DPAS_8, *gpu_matrix_shapes.DPAS_16)
@@ -125,7 +125,7 @@ class MatrixUnitConfig:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of common/gpu_unit.clh, and the numbers of terms."""
+        """Macros of common/gpu_unit.clh: the matrix unit, and the terms per element of A and B."""
         macros: dict[str, Define] = {
             "UNIT": _UNIT_CODES[gpu_matrix_shapes.instructions_of(self.unit)],
             "OPERAND": gpu_matrix_shapes.OPERANDS.index(self.unit.operands) + 1,
@@ -136,7 +136,7 @@ class MatrixUnitConfig:
 
 
 def products_of(kernel: KernelSpec) -> int:
-    """Returns the matrix-unit products per product of the GEMM; 0 if the kernel uses no unit."""
+    """Returns the matrix-unit products per product of the GEMM; 0 if a kernel uses none."""
     if kernel.entry != UNIT.entry:
         return 0
     defines = dict(kernel.defines)
@@ -144,7 +144,7 @@ def products_of(kernel: KernelSpec) -> int:
 
 
 def bytes_in_flight(kernel: KernelSpec) -> float:
-    """Returns the bytes that a work-item of a matrix-unit kernel loads at a time."""
+    """Returns the bytes of A and B that a matrix-unit kernel's work-item loads per slice of K."""
     defines = dict(kernel.defines)
     lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
     nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)
@@ -156,7 +156,10 @@ def _products(parts: tuple[int, int]) -> int:
 
 
 def reject_unit(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `emit_unit` cannot compute a product of input 0; None if it may."""
+    """Returns why `emit_unit` cannot run a node on a device; None if it may.
+
+    None does not promise that it can: `emit_unit` itself also rejects nodes.
+    """
     if node.arg(0).dtype not in FLOAT_STORAGES:
         return "for floats of at most 32 bits"
     has_one = any(map(_is_known, caps.matrix_shapes))
@@ -168,7 +171,10 @@ def _is_known(unit: MatrixShape) -> bool:
 
 
 def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns the launches of a GEMM on the device's matrix unit; else as `emit_gpu`.
+    """Returns the launches of a GEMM on a GPU's matrix unit.
+
+    A and B are read in place. Every kernel is launched at every shape, but only the fastest one has
+    work-groups: sizes vary from call to call, and a new size must not compile a kernel.
 
     Raises:
         UnsupportedError: The device has no matrix unit for the operands, or none that is faster; it
@@ -213,7 +219,13 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 
 
 def _splits(product: GemmProblem, cores: int, size: tuple[int, int], min_k: int) -> int:
-    """Returns the number of splits of K for a kernel with `size` rows and columns per group."""
+    """Returns the number of splits of K that gives each core work.
+
+    Args:
+        cores: Cores of the device.
+        size: Rows and columns of the result per work-group.
+        min_k: Minimum elements of K per split.
+    """
     return _num_splits(product.m, product.n, product.k, product.batches, cores, *size, min_k)
 
 
@@ -222,7 +234,11 @@ def _num_splits(
 ) -> int:
     """Returns the number of splits of K, in whole slices, that gives each core work.
 
+    Returns 1 for batches of matrices.
+
     Args:
+        m, n, k, batches: Size of the GEMM.
+        cores: Cores of the device.
         rows, columns: Size of the result per work-group.
         min_k: Minimum elements of K per split.
     """
@@ -235,10 +251,11 @@ def _num_splits(
 def _uses_small_m(
     product: GemmProblem, kernels: Sequence[TileKernel], config: MatrixUnitConfig, ctx: Lowering
 ) -> int:
-    """Returns 1 if the small-M kernel is faster than the smallest tile, else 0.
+    """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
 
     Args:
-        kernels: The last two are those of the smallest tile and the small-M kernel.
+        kernels: Kernels of the GEMM; the last two are that of the smallest tile and the small-M
+            kernel.
     """
     tile, small_m = kernels[-2:]
     sums = prod(tile.size) + _LINE_COST * sum(tile.size)
@@ -269,8 +286,8 @@ def few_is_best(
     Args:
         m, n, k, batches: Size of the GEMM.
         cores: Cores of the device.
-        below, beside: Rows and columns of the tile.
-        cycles: Cycles in which a core computes a slice of the tile.
+        below, beside: Rows and columns of the smallest tile.
+        cycles: Clock cycles in which a core computes a slice of the tile.
         columns, items: Columns of the result and work-items per work-group of the small-M kernel.
     """
     if not FEW_ROWS < m <= _MAX_SMALL_M:
@@ -295,10 +312,11 @@ def few_is_best(
 
 
 def _unit_config(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
-    """Returns the device's matrix unit for the operands, and their numbers of terms.
+    """Returns the matrix unit to use for a GEMM, and into how many terms operands are split.
 
     Raises:
-        UnsupportedError: The device has no unit for them, or float32 multiply-adds are as fast.
+        UnsupportedError: The device has no matrix unit for the operands' dtypes, or multiplies
+            float32 as fast without it.
     """
     b = product.right
     a = b if product.a_dtype is b else product.dtype
@@ -319,7 +337,7 @@ def _unit_config(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
 
 
 def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Returns (rows, columns) per work-group of each tile, the largest first.
+    """Returns (rows, columns) per work-group of each matrix-unit tile, the largest first.
 
     Operands split into terms need more local memory, so their largest tile has half the columns.
 
@@ -336,14 +354,15 @@ def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], .
 def best_of(
     m: int, n: int, batches: int, device_units: int, products: int, rows: int, columns: int
 ) -> int:
-    """Returns the index in `tiles_of` of the fastest tile.
+    """Returns the index in `tiles_of` of the fastest matrix-unit tile.
 
     Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        m, n, batches: Size of the result.
+        m, n, batches: Rows and columns of the result, and number of matrices.
         device_units: Compute units of the device.
-        products, rows, columns: Arguments of `tiles_of`.
+        products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
+        rows, columns: Size of the largest tile.
     """
     tiles = tiles_of(products, rows, columns)
 
@@ -371,7 +390,11 @@ class _KernelBuilder:
     b_wide: bool = False
 
     def kernel(self, product: GemmProblem, tile: tuple[int, int]) -> TileKernel:
-        """Returns the kernel for a tile of (rows, columns) per work-group."""
+        """Returns the matrix-unit kernel of a GEMM for one tile.
+
+        Args:
+            tile: Rows and columns of the result per work-group.
+        """
         defines = {
             **product.epilogue.defines,
             **product.b_defines,
@@ -401,7 +424,7 @@ class _KernelBuilder:
 
 
 def plain_kernel(product: GemmProblem, config: MatrixUnitConfig) -> TileKernel:
-    """Returns the kernel of the smallest tile, for operands of any alignment."""
+    """Returns the matrix-unit kernel of the smallest tile, for operands of any alignment."""
     tunables = UNIT.defaults
     tile = tiles_of(config.products, tunables["T_M"], tunables["T_N"])[-1]
     return _KernelBuilder(config, {name: tunables[name] for name in _ITEMS}).kernel(product, tile)

@@ -155,7 +155,7 @@ class Epilogue:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the macro INPUTS."""
+        """Kernel arguments of the macro INPUTS: operands, their strides, and numbers."""
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
             if operand.in_tile:
@@ -167,7 +167,11 @@ class Epilogue:
         return args | indexed_args("c", self.numbers)
 
     def from_batch(self, first: int) -> Epilogue:
-        """Returns the epilogue of the product from index `first` of batch axis 0 on."""
+        """Returns the epilogue of the part of a batch that starts at an index of batch axis 0.
+
+        Args:
+            first: The index.
+        """
         moved = (replace(o, offset=o.offset + first * o.strides[0]) for o in self.operands)
         return replace(self, operands=tuple(moved))
 
@@ -228,7 +232,7 @@ class GemmProblem:
 
     @property
     def result(self) -> BufferArg:
-        """Buffer argument of the result."""
+        """Kernel argument for the result: y from `y_offset` on."""
         return BufferArg(self.y, self.y_offset)
 
     @property
@@ -245,13 +249,13 @@ class GemmProblem:
 
     @property
     def a_in_octets(self) -> BufferArg:
-        """Argument for A of kernels that read it in vectors of 8."""
+        """Kernel argument for A if the kernel reads it in vectors of 8 elements."""
         a: BufferArg = self.args["a"]
         return a if a.rows is None else replace(a, rows=replace(a.rows, requires_vec8=True))
 
     @property
     def b_defines(self) -> dict[str, Define]:
-        """Macros of the element type and layout of B."""
+        """Macros for the element type and layout of B."""
         if self.level_rows is not None:
             return {"B_T": DType.UINT8.cl, **self.level_rows.defines}
         if self.blocks is not None:
@@ -260,7 +264,7 @@ class GemmProblem:
 
     @property
     def strided_args(self) -> dict[str, Any]:
-        """Arguments of kernels that read A and B in place, by strides."""
+        """All arguments of kernels that read A and B in place, by strides, with the epilogue's."""
         b_s0, b_s1, b_k, b_n = self.b.strides
         strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
         return {**self.args, **self._b_args, **strides, **self.epilogue.args}
@@ -272,7 +276,11 @@ class GemmProblem:
         return {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
 
     def block_args(self, columns: int) -> dict[str, Any]:
-        """Returns arguments for `blocks` in panels of `columns` columns: b and BLOCK_INPUTS."""
+        """Returns the kernel arguments for `blocks`, which must not be None: b and BLOCK_INPUTS.
+
+        Args:
+            columns: Columns per panel.
+        """
         assert self.blocks is not None
         levels, pairs = self.blocks.packed(self.n, self.k, columns)
         return {"b": levels, "blocks": pairs, "block_size": self.blocks.size}
@@ -283,16 +291,24 @@ class GemmProblem:
 
 
 def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
-    """Declares a row pitch for rows of `width` elements, in the strides that step by whole rows."""
+    """Returns the support for a row pitch in a tensor with rows of `width` elements.
+
+    Args:
+        strides: Stride arguments by name; those that are multiples of `width` step by whole rows.
+    """
     return RowPitchSupport(width, tuple(n for n, s in strides.items() if s and not s % width))
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Returns whether an epilogue can read an operand of shape `extra` for a product `out`.
+    """Returns whether the epilogue of a GEMM can read an operand.
 
-    Both shapes may be symbolic. The operand must broadcast to the product's shape. If the product
-    has more than four axes, all axes of the operand but the last must be 1, or all equal to the
-    product's.
+    The operand must broadcast to the product's shape. If the product has more than four axes, all
+    axes of the operand but the last must be 1, or all equal to the product's. Unknown shapes do not
+    fit.
+
+    Args:
+        extra: Shape of the operand, which may be symbolic; None if unknown.
+        out: Shape of the product, which may be symbolic; None if unknown.
     """
     if extra is None or out is None or len(extra) > len(out):
         return False
@@ -307,10 +323,10 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
 
 
 def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Rewrites a product to exactly two batch axes; batch axes merge into the rows if possible.
+    """Rewrites a GEMM to exactly two batch axes; batch axes merge into the rows if possible.
 
     Returns:
-        Launches that copy operands, if axes do not merge otherwise, and the product.
+        Launches that copy operands, empty if axes merge without copies; and the rewritten GEMM.
 
     Raises:
         UnsupportedError: Operands of the epilogue, or a B that cannot be copied, need more than two
@@ -341,7 +357,7 @@ def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProble
 
 
 def _collapse(product: GemmProblem) -> GemmProblem:
-    """Merges batch axes with each other, and with the rows if B is the same for all of them."""
+    """Merges batch axes of a GEMM with each other, and with the rows if all of them share B."""
     a, b, operands = product.a.strides, product.b.strides, product.epilogue.operands
     dims, strides = collapse(
         (*product.batch, product.m),
@@ -369,7 +385,11 @@ def _collapse(product: GemmProblem) -> GemmProblem:
 
 
 def _copy_batches(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Copies A and B to contiguous buffers of all batch axes, materializing broadcasts."""
+    """Copies A and B to contiguous buffers of all batch axes, materializing broadcasts.
+
+    Returns:
+        The copying launches, and the GEMM of the copies.
+    """
     launches: list[Launch] = []
     views: list[MatrixOperand] = []
     for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
@@ -380,7 +400,11 @@ def _copy_batches(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], Ge
 
 
 def copy_a(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Copies A to contiguous rows; batch axes along which A is broadcast stay broadcast."""
+    """Copies A to contiguous rows; batch axes along which A is broadcast stay broadcast.
+
+    Returns:
+        The copying launches, and the GEMM of the copy.
+    """
     strides = product.a.strides
     batch = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
     launches, copy = _copy(product.a, (*batch, product.m, product.k), product.dtype, ctx)

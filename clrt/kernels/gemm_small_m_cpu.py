@@ -52,14 +52,14 @@ class RmsNormPrologue:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the macro NORM_ROWS."""
+        """Kernel arguments of the macro NORM_ROWS."""
         return {"a_scale": self.scale, "epsilon": self.epsilon}
 
 
 def emit_few_rows(
     product: GemmProblem, ctx: Lowering, norm: RmsNormPrologue | None, second: GemmProblem | None
 ) -> list[Launch]:
-    """Returns the launch of a small-M GEMM.
+    """Returns the launches of a CPU GEMM for at most 8 rows of A.
 
     Args:
         product: The GEMM; A is a single matrix with contiguous rows, B a constant.
@@ -101,5 +101,10 @@ def emit_few_rows(
 
 
 def of_rows(product: GemmProblem, rows: Value) -> GemmProblem:
-    """Returns the product with another A of the same shape."""
+    """Returns a GEMM with the rows of another tensor as A, which has the same shape as before.
+
+    Args:
+        product: The GEMM.
+        rows: The tensor.
+    """
     return replace(product, a=replace(product.a, buffer=BufferArg(rows)))

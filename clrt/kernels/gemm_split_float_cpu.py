@@ -61,25 +61,33 @@ class SplitFloatThresholds(Thresholds):
     macro: ClassVar[str] = "MATRIX_UNIT"
 
     def pays(self, product: GemmProblem, caps: DeviceCaps) -> bool:
-        """Returns whether the product is large enough for the path to pay."""
+        """Returns whether a GEMM is large enough for the split-float path to be faster."""
         m, n, k = product.m, product.n, product.k
         enough = product.batches * m * n * k >= self.least_millions * 1_000_000 * caps.compute_units
         return enough and m >= self.least_rows and k >= self.least_k and n >= self.least_n
 
     @classmethod
     def words(cls, rows: int, depth: int) -> int:
-        """Returns the size of the terms of `rows` rows of A, or columns of B, in 4-byte words."""
+        """Returns the memory that the terms of `rows` rows of A, or columns of B, need.
+
+        Args:
+            rows: Number of rows or columns.
+            depth: Elements of each row, along K.
+
+        Returns:
+            The size in 4-byte words.
+        """
         return _TERMS * rows * depth // 2
 
     @classmethod
     def defines(cls, _caps: DeviceCaps) -> dict[str, Define]:
-        """Returns the macros that enable the path in a kernel."""
+        """Returns the macros that enable the split-float path in a kernel."""
         return {cls.macro: 1}
 
 
 @dataclass(frozen=True)
 class Int16DotThresholds(SplitFloatThresholds):
-    """`SplitFloatThresholds` of the int16 path: terms, two per 4-byte word, a scale per `depth`."""
+    """`SplitFloatThresholds` of int16 terms: two per word, with a scale per `depth` elements."""
 
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8
@@ -98,9 +106,16 @@ class Int16DotThresholds(SplitFloatThresholds):
 def unit_of(
     product: GemmProblem, tunables: Mapping[str, int], caps: DeviceCaps
 ) -> type[SplitFloatThresholds] | None:
-    """Returns the thresholds class of the split-float path that kernels of this product include.
+    """Returns the split-float path that kernels of a GEMM include, as its thresholds class.
 
-    The result does not depend on M. None if the device has no such path for the operands.
+    The result does not depend on M.
+
+    Args:
+        product: The GEMM.
+        tunables: Tunables of gemm_cpu.
+
+    Returns:
+        The class; None if the device has no such path for the operands.
     """
     if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
         return None
@@ -140,7 +155,7 @@ class SplitFloatWork:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Values of NUMBERS by name."""
+        """Kernel arguments by name: the attributes in NUMBERS."""
         return {name: getattr(self, name) for name in self.NUMBERS}
 
     @classmethod
@@ -151,7 +166,13 @@ class SplitFloatWork:
         shares: SplitFloatThresholds,
         caps: DeviceCaps,
     ) -> SplitFloatWork:
-        """Returns the partition with the shortest estimated time over all cores."""
+        """Returns the partition of a split-float GEMM that is estimated to be the fastest.
+
+        Args:
+            product: The GEMM.
+            tunables: Tunables of gemm_cpu.
+            shares: Thresholds of the split-float path.
+        """
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
         panel, at_once, chunk = panel_width(tunables), tunables["T_UP"], tunables["T_KC"]
         panels = ceil_div(n, panel)

@@ -33,7 +33,13 @@ class GemmTiles(Thresholds):
     group: ClassVar = "gemm_tiles"
 
     def others(self, rows: int, vectors: int, lanes: int) -> list[tuple[int, int, float]]:
-        """Returns the alternatives to a tile: rows, vectors, and speed relative to the tile's."""
+        """Returns the alternatives to a tile: (rows, vectors, speed relative to the tile's).
+
+        Args:
+            rows: Rows of the tile (T_MR).
+            vectors: Vectors per row of the tile (T_NV).
+            lanes: Elements per vector (T_VW).
+        """
         speeds = self.speeds.get(f"{rows}x{vectors}x{lanes}", {})
         pairs = ((name.split("x"), percent / 100) for name, percent in speeds.items())
         return [(int(r), int(v), speed) for (r, v), speed in pairs]
@@ -60,17 +66,25 @@ def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dic
 
 
 def panel_width(tunables: Mapping[str, int]) -> int:
-    """Returns the number of columns per panel of B."""
+    """Returns the number of columns per panel of B.
+
+    Args:
+        tunables: Tunables of the kernel, with T_NV and T_VW.
+    """
     return tunables["T_NV"] * tunables["T_VW"]
 
 
 def has_fixed_width(product: GemmProblem) -> bool:
-    """Returns whether N is the same at all input shapes, so that a program may depend on it."""
+    """Returns whether N is the same at all input shapes, so that kernels may depend on it."""
     known = product.y.symbolic_shape if isinstance(product.y, Value) else None
     last = known[-1] if known else product.n
     return not product.n_varies and isinstance(last, int) and last == product.n
 
 
 def is_whole(product: GemmProblem, lanes: int) -> bool:
-    """Returns whether rows of y consist of whole aligned vectors, at every shape."""
+    """Returns whether the rows of y consist of whole aligned vectors, at all input shapes.
+
+    Args:
+        lanes: Elements per vector.
+    """
     return has_fixed_width(product) and not product.n % lanes and not product.y_offset % lanes

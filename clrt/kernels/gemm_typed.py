@@ -26,17 +26,22 @@ _TYPES = frozenset({DType.FLOAT64, DType.INT32, DType.UINT32, DType.INT64, DType
 
 
 def reject_typed(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `emit_typed_cpu` cannot compute a product of input 0; None if it can."""
+    """Returns why `emit_typed_cpu` cannot run a node on a device; None if it can.
+
+    It computes products of float64 and of 32- and 64-bit integers.
+    """
     if node.arg(0).dtype not in _TYPES:
         return "for float64 and integers of 32 and 64 bits"
     return reject_float64(node, caps)
 
 
 def emit_typed_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches of a register-blocked GEMM; B is packed in panels, at load if constant.
+    """Returns launches of a CPU GEMM of float64 or of 32- or 64-bit integers.
+
+    B is packed in panels: at load if it is constant, else by a launch.
 
     Raises:
-        UnsupportedError: The epilogue walks more than two batch axes.
+        UnsupportedError: The epilogue has more than two batch axes.
     """
     if product.is_empty:
         return []

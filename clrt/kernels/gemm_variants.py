@@ -52,17 +52,23 @@ _LEVELS_GROUPS = 2
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `emit_any` cannot compute a product of input 0; None if it can."""
+    """Returns why the kernel gemm_any cannot run a node; None if it can.
+
+    It rejects bool, and float64 on devices without it.
+    """
     if node.arg(0).dtype is DType.BOOL:
         return "no product of bool"
     return reject_float64(node, caps)
 
 
 def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches as `emit_cpu`, for the low-bit B of `product.blocks`; A has contiguous rows.
+    """Returns launches of a register-blocked CPU GEMM with the low-bit B of `product.blocks`.
+
+    A must have contiguous rows.
 
     Raises:
-        UnsupportedError: As `emit_cpu`.
+        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
+            axes.
     """
     product.epilogue.check_vectors()
     if product.is_empty:
@@ -84,9 +90,10 @@ def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 
 
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `emit_levels_cpu` cannot run; None if it can.
+    """Returns why `emit_levels_cpu` cannot run a node on a device; None if it can.
 
-    Without int8 dot instructions the kernel's C code is only used on simulators.
+    The kernel needs int8 dot-product instructions; without them, its C code is only used on
+    simulators.
     """
     if not caps.int8_dot_isa and not caps.simulator:
         return "needs instructions that multiply bytes"
@@ -99,7 +106,7 @@ def emit_levels_cpu(
     norm: RmsNormPrologue | None = None,
     second: QuantizedPanels | None = None,
 ) -> list[Launch]:
-    """Returns launches for the low-bit B of `product.levels`, with A quantized to int8 on the fly.
+    """Returns launches of a CPU GEMM with low-bit B (`product.levels`) and A quantized to int8.
 
     Args:
         product: The GEMM; A has contiguous float32 rows.
@@ -107,7 +114,8 @@ def emit_levels_cpu(
         second: B of a second GEMM of the same A, whose result the epilogue reads; None for none.
 
     Raises:
-        UnsupportedError: As `emit_cpu`.
+        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
+            axes.
     """
     product.epilogue.check_vectors()
     if product.is_empty:
@@ -137,9 +145,10 @@ def emit_levels_cpu(
 
 
 def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
-    """Returns the rows and columns per work-group.
+    """Returns the rows and columns of the result per work-group of `emit_levels_cpu`.
 
-    Each work-group quantizes its rows, so it gets all columns if there are rows for all cores.
+    Each work-group quantizes its rows of A, so it computes all columns if there are rows for all
+    cores.
     """
     target_groups = _LEVELS_GROUPS * caps.compute_units
     height = min(product.m, _MAX_LEVELS_ROWS)
@@ -149,7 +158,7 @@ def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
 
 
 def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches with one work-item per element of y, for any dtype."""
+    """Returns launches of a GEMM with one work-item per element of y, for any dtype."""
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
@@ -179,12 +188,14 @@ def variants(
     """Returns the variants of an op that is computed by a GEMM, one per GEMM kernel.
 
     Args:
-        lowered: Turns an `emit_…` of GEMMs into the `emit` of the op's node.
+        lowered: Converts a function that emits a GEMM, such as `emit_cpu`, to the `emit` function
+            of the op's nodes.
         reject_reason: Returns why none of the variants can run a node; None if one may.
         prefix: Prefix of the variants' names.
-        work: Returns the work of each variant on a node.
-        gpu: Variant that replaces the one for GPUs.
-        typed: Whether `reject_reason` accepts other dtypes than floats computed in float32.
+        work: Returns the work of a node; the same for all variants.
+        gpu: Variant that replaces gemm_gpu; None to keep it.
+        typed: Whether to include gemm_typed_cpu, for float64 and 32- and 64-bit integers;
+            `reject_reason` must accept these dtypes.
     """
 
     def both(kernel: RejectReason) -> RejectReason:
@@ -214,9 +225,10 @@ def variants(
 
 
 def unit_variant(lowered: Callable[[EmitProduct], Emit]) -> Variant:
-    """Returns the variant for matrix units of GPUs, to be listed before the others.
+    """Returns the GEMM variant for matrix units of GPUs; ops list it before their other variants.
 
     Args:
-        lowered: As for `variants`.
+        lowered: Converts a function that emits a GEMM, such as `emit_cpu`, to the `emit` function
+            of the op's nodes.
     """
     return Variant("gemm_unit", lowered(emit_unit), reject_unit, GPU_UNIT)

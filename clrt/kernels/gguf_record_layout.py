@@ -46,11 +46,15 @@ class GgufRecordLayout:
 
     @property
     def layout(self) -> str:
-        """Name of the layout, parsed by `named_records`."""
+        """Name of this record layout, which `named_records` parses."""
         return records_layout(self.bits, self.type.elements, self.n, self.k, self.type.name)
 
     def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Returns the shape of the records; None if `shape` is not that of the GGUF rows."""
+        """Returns the shape of the records; None if `shape` is not the shape of the GGUF rows.
+
+        Args:
+            shape: Shape of the unpacked array, uint8 `[N, bytes per row]`.
+        """
         if shape != (self.n, self.type.row_bytes(self.k)):
             return None
         return (ceil_div(self.n, WIDTH), self.k // self.type.elements, WIDTH * self.type.nbytes)
@@ -75,7 +79,7 @@ class GgufRecordLayout:
 
 
 def named_records(layout: str) -> GgufRecordLayout | None:
-    """Parses the name of a record layout; returns None if it is another name."""
+    """Parses the name of a record layout of GGUF weights; returns None for other layouts."""
     match = _NAME.fullmatch(layout)
     if match is None:
         return None

@@ -49,7 +49,11 @@ def check_index_range(launches: Iterable[Launch]) -> None:
 
 
 def _elems(buffer: Buffer, itemsize: int) -> int:
-    """Returns the number of elements that a kernel indexes with 32 bits; 0 if with 64 bits."""
+    """Returns the number of elements of a buffer; 0 if kernels index it with 64 bits.
+
+    Args:
+        itemsize: Bytes per element of the kernel's parameter.
+    """
     if isinstance(buffer, Value):
         return prod(buffer.dims)
     if isinstance(buffer, Scratch):

@@ -44,7 +44,7 @@ class Param:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """The parameters of a kernel, in order."""
+    """The parameters of a kernel, in the order of its source."""
 
     params: tuple[Param, ...]
 

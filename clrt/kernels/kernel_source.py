@@ -14,13 +14,17 @@ _GRID_QUERY = re.compile(r"get_(?:group_id|num_groups|global_size|\w*linear_id)\
 
 @cache
 def read_source(name: str) -> str:
-    """Reads a file under kernels_cl and expands includes: headers once, templates (.inc) always."""
+    """Reads a kernel source and expands its includes: headers once, templates (.inc) each time.
+
+    Args:
+        name: File under kernels_cl.
+    """
     return _expand(name, set())
 
 
 @cache
 def splittable_axes(name: str) -> tuple[int, ...]:
-    """Returns the axes along which a launch may be split into several with global offsets.
+    """Returns the axes along which a launch may be split into launches with global offsets.
 
     `get_global_id` includes the offset. A kernel that queries its group id, the number of groups or
     the global size along an axis would compute other elements.

@@ -10,7 +10,7 @@ from clrt.kernels.panel_layout import Panels, named_panels
 
 
 def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-    """Returns a function that unpacks a layout; None if the layout is not reversible.
+    """Returns a function that unpacks an array; None if its packed layout is not reversible.
 
     Args:
         layout: Name of the layout (`clrt.kernels.spec.PackedWeight.layout`).

@@ -53,25 +53,29 @@ class Panels:
 
     @property
     def layout(self) -> str:
-        """Name of the layout, parsed by `named_panels`."""
+        """Name of this panel layout, which `named_panels` parses."""
         order = f":transposed{self.taps if self.taps > 1 else ''}" if self.transposed else ""
         return f"panels{self.width}:{self.k}x{self.n}{order}"
 
     def stack(self, shape: tuple[int, ...]) -> int:
-        """Returns the number of matrices in an array of a shape."""
+        """Returns the number of matrices in an unpacked array of shape `shape`."""
         # For K = 0 the sizes do not determine it: the leading axes do.
         matrix = self.k * self.n
         return prod(shape) // matrix if matrix else prod(shape[:-2])
 
     def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Returns the shape of the panels; None if `shape` is not a stack of such matrices."""
+        """Returns the shape of the panels; None if `shape` is not a stack of matrices of this size.
+
+        Args:
+            shape: Shape of the unpacked array.
+        """
         stack = self.stack(shape)
         if stack * self.k * self.n != prod(shape):
             return None
         return (stack, ceil_div(self.n, self.width), self.k, self.width)
 
     def pack(self, array: Array) -> Array:
-        """Packs an array on the host."""
+        """Packs an array into panels on the host."""
         stack = self.stack(array.shape)
         if self.transposed:
             by_channel = array.reshape(stack, self.n, self.k // self.taps, self.taps)
@@ -85,7 +89,7 @@ class Panels:
         return np.ascontiguousarray(panels.swapaxes(1, 2))
 
     def restore(self, panels: Array, shape: tuple[int, ...]) -> Array:
-        """Unpacks panels to an array of shape `shape`."""
+        """Unpacks panels; returns an array of shape `shape`."""
         stack, count = panels.shape[:2]
         padded = panels.swapaxes(1, 2).reshape(stack, self.k, count * self.width)
         matrices = padded[:, :, : self.n]
@@ -95,7 +99,7 @@ class Panels:
         return np.ascontiguousarray(matrices).reshape(shape)
 
     def of(self, value: Value) -> PackedWeight:
-        """Returns a constant as a weight packed in this layout."""
+        """Returns the packed weight of a constant in this panel layout."""
         columns = round_up(self.n, self.width)
         size, stack = value.dtype.itemsize, self.stack(value.dims)
         nbytes = stack * self.k * columns * size
@@ -106,7 +110,12 @@ class Panels:
         return PackedWeight(value, self.layout, self.pack, nbytes, rows)
 
     def _emit(self, rows: Scratch, panels: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs rows `first` to `end` of the N x K matrix."""
+        """Returns the launch that packs rows `first` to `end` (exclusive) of an N x K matrix.
+
+        Args:
+            rows: These rows.
+            panels: The whole packed weight, of which the launch writes these rows.
+        """
         source, data_t = "matmul/pack_panels.cl", rows.dtype.cl
         kernel = KernelSpec.of(source, "pack_panels", ROWS=PACKED_ROWS, DATA_T=data_t)
         count = ceil_div(end - first, self.width)
@@ -118,7 +127,7 @@ class Panels:
 
 
 def named_panels(layout: str) -> Panels | None:
-    """Parses the name of a panel layout; returns None if it is another name."""
+    """Parses the name of a panel layout; returns None for other layouts."""
     match = _NAME.fullmatch(layout)
     if match is None:
         return None

@@ -29,7 +29,7 @@ class ScaleIndexing:
 
     Attributes:
         outer, n, inner: Shape of the tensor, with n the quantized axis.
-        block: Neighbours along n that share a scale.
+        block: Consecutive elements along n that share a scale.
         strides: Strides of the scales, in elements, along outer, the blocks of n, and inner.
     """
 
@@ -58,14 +58,14 @@ class ScaleIndexing:
 
     @property
     def args(self) -> dict[str, int]:
-        """Arguments of the macro WALK."""
+        """Kernel arguments of the macro WALK: sizes, block size and strides."""
         s_outer, s_n, s_inner = self.strides
         sizes = {"inner": self.inner, "n": self.n, "outer": self.outer, "block": max(self.block, 1)}
         return {**sizes, "s_outer": s_outer, "s_n": s_n, "s_inner": s_inner}
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros that select the kernel's grid: UNIFORM, LAST, BLOCKED."""
+        """Macros by which kernels choose their index arithmetic: UNIFORM, LAST, BLOCKED."""
         uniform = not any(self.strides)
         last = not uniform and self.inner == 1
         return {"UNIFORM": int(uniform), "LAST": int(last), "BLOCKED": int(self.block > 1)}
@@ -81,12 +81,14 @@ class ScaleIndexing:
     def launch(
         self, entry: str, defines: dict[str, Define], ctx: Lowering, **tensors: Buffer | None
     ) -> Launch:
-        """Returns the launch of a kernel of quantize_linear.cl; CPU work-items have many elements.
+        """Returns the launch of a kernel of quantize_linear.cl over all elements.
+
+        A work-item computes several elements on CPUs, one on GPUs.
 
         Args:
             entry: Name of the kernel.
             defines: Macros besides those of the indexing.
-            tensors: Tensor arguments; None for absent ones.
+            tensors: Tensor arguments by name; None for absent ones.
         """
         elems = _ELEMS if ctx.caps.is_cpu else 1
         kernel = KernelSpec.of(
@@ -191,7 +193,7 @@ def pack_pairs(array: Array) -> Array:
 
 
 def bounds(dtype: DType) -> tuple[float, float]:
-    """Returns the smallest and the largest finite number of a dtype."""
+    """Returns the smallest and the largest finite value of a dtype."""
     if dtype.is_float:
         float_limits = ml_dtypes.finfo(dtype.numpy)
         return float(float_limits.min), float(float_limits.max)

@@ -37,7 +37,14 @@ PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", 
 
 
 def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
-    """Returns the layout name of packed records; arguments as in `QuantizedPanels`."""
+    """Returns the name of the packed layout of a low-bit B `[N, K]` in records.
+
+    Args:
+        bits: Bits per level.
+        block: Elements of K per scale.
+        n, k: Size of B.
+        name: Distinguishes records of the same levels, such as by other constants packed with them.
+    """
     return f"records{bits}x{block}:{n}x{k}:{name}"
 
 
@@ -97,7 +104,7 @@ class QuantizedPanels:
 
     @property
     def packed(self) -> PackedWeight:
-        """The packed weight: records [panel, block]."""
+        """B as a packed weight: records `[panel, block]`."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
         type_ = self.type
@@ -108,7 +115,12 @@ class QuantizedPanels:
         return PackedWeight(self.value, name, self._pack, count * self.record, on_device)
 
     def _emit(self, rows: Scratch, records: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs GGUF rows `first` to `end`."""
+        """Returns the launch that packs rows `first` to `end` (exclusive) of a GGUF tensor.
+
+        Args:
+            rows: These rows, in GGUF's layout.
+            records: The whole packed weight, of which the launch writes these rows.
+        """
         type_ = self.type
         assert type_ is not None
         defines = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
@@ -166,7 +178,12 @@ class QuantizedPanels:
 
 
 def rounded_rows(a: Array, block: int) -> Array:
-    """Rounds rows to int8 per block of K, as the kernels do; returns float32 of the same shape."""
+    """Rounds rows of A to int8 levels per block of K, as the kernels do; returns them as float32.
+
+    Args:
+        a: Rows of A.
+        block: Elements of K per block.
+    """
     *rows, k = a.shape
     count = ceil_div(k, block)
     padded = np.zeros((*rows, count * block), np.float32)

@@ -35,7 +35,10 @@ _ITEMS = 64
 
 
 def stored_bits(bits: int) -> tuple[int, int]:
-    """Returns how levels of `bits` bits are stored: low bits, and high bits in a separate field."""
+    """Returns how many low bits, and how many high bits, a level of `bits` bits is stored as.
+
+    Kernels read the high bits from a separate field of the row; 0 if there is none.
+    """
     if bits in (5, 6):
         return 4, bits - 4
     return 2 if bits <= 2 else 4 if bits <= 4 else 8, 0
@@ -87,7 +90,7 @@ class PackedQuantizedRows:
 
     @property
     def word(self) -> int:
-        """Elements of K per 32-bit word of levels."""
+        """Elements of K whose low bits share a 32-bit word."""
         return _WORD_BITS // self.bits
 
     @property
@@ -119,12 +122,12 @@ class PackedQuantizedRows:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments for B: `b` and those of the macro LEVEL_INPUTS."""
+        """Kernel arguments for B: `b`, and those of the macro LEVEL_INPUTS."""
         return {"b": self.packed, "blocks": self.blocks, "pitch": self.pitch}
 
     @property
     def packed(self) -> PackedWeight:
-        """The packed weight: N rows of `pitch` bytes."""
+        """B as a packed weight: N rows of `pitch` bytes."""
         form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
         type_, on_device = self.type, None
@@ -134,7 +137,12 @@ class PackedQuantizedRows:
         return PackedWeight(self.value, name, self._pack, self.n * self.pitch, on_device)
 
     def _emit(self, rows: Scratch, packed: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs GGUF rows `first` to `end`."""
+        """Returns the launch that packs rows `first` to `end` (exclusive) of a GGUF tensor.
+
+        Args:
+            rows: These rows, in GGUF's layout.
+            packed: The whole packed weight, of which the launch writes these rows.
+        """
         type_ = self.type
         assert type_ is not None
         file = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}

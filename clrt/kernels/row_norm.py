@@ -35,11 +35,11 @@ class RowNorm:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the macro NORM_INPUTS."""
+        """Kernel arguments of the macro NORM_INPUTS."""
         values = dict(z=self.z, scale=self.scale, **optional(bias=self.bias))
         return {**values, "epsilon": self.epsilon}
 
 
 def norm_flops(rows: int, n: int) -> int:
-    """Returns the floating-point operations of a normalization of `rows` rows of `n` elements."""
+    """Returns the floating-point operations of normalizing `rows` rows of `n` elements."""
     return 8 * rows * n

@@ -57,7 +57,7 @@ class KernelSpec:
         return cls(source, entry, tuple(sorted((k, render_define(v)) for k, v in defines.items())))
 
     def compiled(self, opencl_c: tuple[int, int], *options: Code) -> KernelSpec:
-        """Returns the spec with another OpenCL C version and other extra compiler options."""
+        """Returns this spec with another OpenCL C version and other extra compiler options."""
         return replace(self, opencl_c=opencl_c, options=options)
 
     @property
@@ -76,7 +76,7 @@ class KernelSpec:
 
     @property
     def signature(self) -> KernelSignature:
-        """Parameters that the source declares under the macros."""
+        """Signature of the kernel: the parameters that its source declares under these macros."""
         return _signature(self)
 
     @property
@@ -160,16 +160,16 @@ class PackedWeight:
 class StatusWord:
     """An int64 in which a kernel reports an out-of-range number; 0 if there is none.
 
-    Out-of-range numbers are never 0. Of several, any one is kept: each is one aligned 64-bit write,
-    which no device known to clrt tears.
+    Out-of-range numbers are never 0. If kernels report several, any one is kept: each is one
+    aligned 64-bit write, which no device known to clrt tears.
 
     Attributes:
         node: The node that reads the number.
-        operand: Index of the node's input that contains the number.
+        operand: Index of the node's input that contains the out-of-range number.
         what: Meaning of the number, for the message: "an index".
         allowed: Smallest and largest allowed number, per axis that it may index.
         of: Names of these axes, for the message; "" for none.
-        real: Whether the word holds the bits of a float32.
+        real: Whether the number is a float32, stored as its bits.
         rule: Allowed values as a clause, if ranges cannot express them; else "".
     """
 
@@ -182,7 +182,11 @@ class StatusWord:
     rule: str = ""
 
     def error(self, word: np.int64) -> NumberError:
-        """Returns the error for a word that is not 0."""
+        """Returns the error for the out-of-range number in a status word.
+
+        Args:
+            word: The word as a kernel wrote it, not 0.
+        """
         number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
         ranges = " and ".join(f"{low}..{high}" for low, high in self.allowed)
         allowed = self.rule or f"allowed are {ranges}{f' ({self.of})' if self.of else ''}"
@@ -273,7 +277,7 @@ class Launch:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The buffers among the arguments, each once."""
+        """The buffers among the launch's arguments, each once."""
         return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
     def accesses(self) -> list[tuple[BufferArg, Access]]:
@@ -295,7 +299,9 @@ def launch(
 
     Args:
         kernel: The kernel.
-        global_size, local_size, flops: As the attributes of `Launch`.
+        global_size: Number of work-items per dimension.
+        local_size: Work-group size; None lets the runtime choose.
+        flops: Floating-point operations, for the profile.
         args: A Buffer or BufferArg for each tensor parameter, a number for each other parameter.
 
     Raises:
@@ -372,31 +378,49 @@ def unread_arg(buffer: Buffer) -> BufferArg:
 
 
 def pitched_args(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
-    """Returns the arguments `name` and `name`_pitch of a tensor with rows of `width` elements."""
+    """Returns two kernel arguments for a tensor that may have a row pitch: `name` and `name`_pitch.
+
+    Args:
+        name: Name of the tensor parameter.
+        buffer: The tensor.
+        width: Elements per row.
+    """
     pitch = f"{name}_pitch"
     return {name: BufferArg(buffer, rows=RowPitchSupport(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:
-    """Returns the arguments that are not None; macros declare only those parameters."""
+    """Returns the tensor arguments that are not None, by name.
+
+    The kernel's macros declare no parameters for the others.
+    """
     return {name: value for name, value in args.items() if value is not None}
 
 
 def indexed_args(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, Any]:
-    """Returns arguments named `prefix` plus index, from `start` on: s0, s1, …"""
+    """Returns kernel arguments named `prefix` plus index: s0, s1, …
+
+    Args:
+        values: The arguments in order.
+        start: Index of the first argument.
+    """
     return {f"{prefix}{i}": v for i, v in enumerate(values, start)}
 
 
 def number_inputs(count: int) -> Code:
-    """Returns the declarations of float parameters c0, c1, …, each after a comma."""
+    """Returns OpenCL C declarations of float parameters c0, c1, …, each preceded by a comma.
+
+    Args:
+        count: Number of parameters.
+    """
     return Code("").join(map(Code(", const float c{}").substitute, range(count)))
 
 
 def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
-    """Returns the number of chunks of work per CPU work-group, which amortizes its start of 0.1 us.
+    """Returns the number of chunks of work per CPU work-group.
 
-    Fewer than `most` if a core would otherwise get less than eight work-groups, since some cores
-    would then finish long before others.
+    More chunks amortize the work-group's start, which takes 0.1 us. Each core gets at least eight
+    work-groups if possible, since some cores would else finish long before others.
 
     Args:
         pieces: Number of chunks in total.
@@ -406,7 +430,10 @@ def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
 
 
 def numbered_arguments(launch: Launch) -> Iterator[tuple[int, Arg]]:
-    """Yields each argument with its OpenCL argument index; a buffer occupies two indices."""
+    """Yields each argument of a launch with its OpenCL argument index.
+
+    A buffer occupies two indices: pointer and offset.
+    """
     index = 0
     for arg in launch.args:
         yield index, arg

@@ -67,11 +67,11 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int,
 def collapse(
     shape: Sequence[int], *strides: Sequence[int]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Merges neighbouring axes that are contiguous in every view, and drops axes of size 1.
+    """Merges neighbouring axes of strided views if all views allow it; drops axes of size 1.
 
     Args:
-        shape: Shape of the views.
-        strides: Strides of each view.
+        shape: Shape that the views have in common.
+        strides: Strides of each view, in elements.
 
     Returns:
         The merged shape, and the strides of each view.
@@ -96,6 +96,11 @@ def collapse(
 def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[int, ...]:
     """Pads sizes or strides on the left with `fill` to `places` axes.
 
+    Args:
+        values: Sizes or strides, one per axis.
+        fill: Value of the added axes: 1 for sizes, 0 for strides.
+        places: Number of axes of the result.
+
     Raises:
         UnsupportedError: There are more than `places` values.
     """
@@ -105,11 +110,15 @@ def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[
 
 
 def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) -> dict[str, int]:
-    """Returns the arguments of the macro AXES, or THREE with `places` 3, of common/axes.clh.
+    """Returns the kernel arguments of macro AXES of common/axes.clh: `prefix`0, `prefix`1, …
+
+    With `places` 3 they are those of macro THREE.
 
     Args:
         prefix: Prefix of the argument names.
-        values: Sizes or strides, padded on the left with `fill`.
+        values: Sizes or strides, one per axis; padded on the left with `fill`.
+        fill: Value of the added axes: 1 for sizes, 0 for strides.
+        places: Number of axes of the macro.
 
     Raises:
         UnsupportedError: There are more than `places` values.
@@ -126,9 +135,10 @@ def copy_launches(
     src_strides: Sequence[int],
     dst_strides: Sequence[int],
 ) -> list[Launch]:
-    """Returns launches that copy a strided view to another.
+    """Returns launches that copy one strided view to another.
 
-    There are several if more than MAX_RANK axes remain after merging.
+    If more than MAX_RANK axes remain after merging, there is one launch (on GPUs, up to two) per
+    index of the smallest axis.
 
     Args:
         src, dst: Source and destination.
@@ -162,12 +172,14 @@ def copy_launches(
 def launch_places(
     kernel: KernelSpec, dims: Sequence[int], caps: DeviceCaps, work: int = 1, /, **args: Any
 ) -> Launch:
-    """Returns a launch of a kernel over all indices of a shape: EACH_PLACE of common/axes.clh.
+    """Returns the launch of a kernel over all indices of a shape (macro EACH_PLACE).
 
-    A GPU work-item has one index; a CPU work-item (macro CPU) has several, row by row. Work-items
-    are one-dimensional, so that short rows leave none idle.
+    A GPU work-item computes one index; a CPU work-item (macro CPU) computes several, row by row.
+    The global size is one-dimensional, so that short rows leave no work-item idle. The macros are
+    those of common/axes.clh.
 
     Args:
+        kernel: The kernel; macro CPU is added on CPUs.
         dims: The shape, of at most MAX_RANK axes.
         work: Elements that the kernel accesses per index.
         args: Kernel arguments besides those of the macro PLACES.
@@ -189,11 +201,13 @@ def launch_grid(
     /,
     **args: Any,
 ) -> Launch:
-    """Returns a launch of a kernel over a 2-D or 3-D grid: PLACE_2 or PLACE_3 of common/axes.clh.
+    """Returns the launch of a kernel over a 2-D or 3-D grid (macros PLACE_2 and PLACE_3).
 
-    On GPUs the grid is flattened to one dimension (macro FLAT), as in `launch_places`.
+    On GPUs the grid is flattened to one dimension (macro FLAT), so that short rows leave no
+    work-item idle. The macros are those of common/axes.clh.
 
     Args:
+        kernel: The kernel; macro FLAT is added on GPUs.
         size: Sizes of the grid, the fastest axis first.
         flops: Floating-point operations of the launch.
         args: Kernel arguments.
@@ -207,10 +221,16 @@ def launch_grid(
 def _walk(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int], least: int
 ) -> tuple[list[int], bool]:
-    """Returns an axis order for a copy, and whether it should be tiled.
+    """Returns an axis order for a strided copy, and whether the copy should be tiled.
 
-    The last axis of the order is contiguous in the result. A tiled copy has the source's contiguous
-    axis, of at least `least` elements, before it.
+    The last axis of the order is contiguous in the destination. For a tiled copy, the axis before
+    it is contiguous in the source.
+
+    Args:
+        dims: Sizes of the axes.
+        source: Strides of the source, in elements.
+        target: Strides of the destination, in elements.
+        least: Minimum size of the source's contiguous axis for a tiled copy.
     """
     order = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
     across = [axis for axis in order[:-1] if source[axis] == 1 and dims[axis] >= least]
@@ -231,11 +251,17 @@ def _in_tiles(
     source: Sequence[int],
     target: Sequence[int],
 ) -> list[Launch]:
-    """Returns a GPU copy by tiles in local memory, if source and result have different fast axes.
+    """Returns the launches of a GPU copy through tiles in local memory, or `untiled` alone.
+
+    Tiles are used if source and destination have different contiguous axes. With tiles, both
+    kernels are returned, and the one not used has no work-groups.
 
     Args:
-        untiled: The copy without tiles, used for other views, for sizes that fill less than half a
-            tile, and on devices with too little local memory.
+        untiled: The copy without tiles. It is used for views with the same contiguous axis, for
+            sizes that fill less than half a tile, and on devices with too little local memory.
+        dims: Sizes of the axes.
+        source: Strides of `src`, in elements.
+        target: Strides of `dst`, in elements.
     """
     order, tiled = _walk(dims, source, target, 2)
     items = ctx.tunables(TILED)["T_ITEMS"]
@@ -262,10 +288,11 @@ def _in_tiles(
 
 @pure
 def _tile_width(rows: int, columns: int, tile: int) -> int:
-    """Returns the rows per tile of `tile` elements, a power of two; tile / result are its columns.
+    """Returns the number of rows of a tile, a power of two; the tile has `tile` / result columns.
 
     Args:
-        rows, columns: Size of the plane to cover.
+        rows, columns: Size of the matrix that tiles cover.
+        tile: Elements per tile.
     """
     width = _MIN_SIDE
     while width * width < tile:
@@ -285,7 +312,13 @@ def _log2(power: int) -> int:
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int], dict[str, int]]:
-    """Returns size and number arguments of a CPU copy, by rows of the result or by tiles."""
+    """Returns the global size and the number arguments of a CPU copy, by rows or by tiles.
+
+    Args:
+        dims: Sizes of the axes.
+        source: Strides of the source, in elements.
+        target: Strides of the destination, in elements.
+    """
     order, tiled = _walk(dims, source, target, _MIN_SIDE)
     d = pad_rank([dims[axis] for axis in order], 1)
     s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
@@ -300,7 +333,7 @@ def _by_rows(
 
 @dataclass(frozen=True)
 class StridedCopy:
-    """A copy of rows of `width` contiguous elements between two pitches.
+    """A copy of rows between two tensors, each with its own row pitch.
 
     Attributes:
         src, dst: Source and destination.
@@ -317,13 +350,13 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a contiguous value into its rows of the parent."""
+        """Returns the copy of a contiguous subview into the rows of its parent."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), parent, width, width, part.pitch)
 
     @classmethod
     def out_of(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a value's rows in the parent to a contiguous value."""
+        """Returns the copy of a subview's rows in its parent to a contiguous tensor."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(parent, BufferArg(part.value), width, part.pitch, width)
 
@@ -335,7 +368,7 @@ def copy_parts(
     rows: int,
     placed: Collection[int] = (),
 ) -> list[Launch]:
-    """Returns launches for several copies of the same number of rows, on CPUs four per launch.
+    """Returns launches of several row copies with equal numbers of rows; on CPUs four per launch.
 
     Args:
         parts: The copies.

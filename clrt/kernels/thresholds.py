@@ -35,7 +35,11 @@ class Thresholds:
 
     @classmethod
     def of(cls: type[T], record: Mapping[str, int]) -> T:
-        """Returns the thresholds with the default values, overridden by a tuning record."""
+        """Returns the thresholds of this class: default values, overridden by a tuning record.
+
+        Args:
+            record: Values by field name; other names are ignored.
+        """
         overrides = {name: record[name] for name in _names(cls.group) & record.keys()}
         if not overrides:
             return cast(T, _default(cls.group))
@@ -43,7 +47,7 @@ class Thresholds:
 
     @classmethod
     def check(cls, record: Mapping[str, int]) -> None:
-        """Checks the names and values of a tuning record.
+        """Checks the names and values of a tuning record for this group of thresholds.
 
         Raises:
             ValueError: The record sets an unknown name, or a number that is not positive or exceeds

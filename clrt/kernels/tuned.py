@@ -26,7 +26,7 @@ class TunedKernel:
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def with_record(self, record: Mapping[str, int]) -> dict[str, int]:
-        """Returns the defaults, overridden by a tuning record.
+        """Returns the values of all tunables: defaults, overridden by a tuning record.
 
         Raises:
             ValueError: The record names a macro that the kernel does not have.
@@ -40,7 +40,7 @@ class TunedKernel:
         return {**self.defaults, **record}
 
     def check(self, record: Mapping[str, int]) -> None:
-        """Checks the names and values of a record from a file.
+        """Checks the names and values of a tuning record that was read from a file.
 
         Raises:
             ValueError: The record names an unknown macro, or its value is outside the plausible
@@ -52,10 +52,10 @@ class TunedKernel:
                 raise ValueError(f"a tuning record of {self.entry} sets {macro} to {value}")
 
     def _fits(self, macro: str, value: int) -> bool:
-        """Returns whether a value is plausible for a macro: in range, and a power of two if needed.
+        """Returns whether a value is plausible for a tunable: in range, and a power of two if due.
 
-        If the default and all choices are powers of two, such as lanes and work-items, the value
-        must be one, too: the kernel would otherwise compute wrong sums.
+        If the default and all candidates are powers of two, as for lanes and work-items, the value
+        must be a power of two: the kernel would otherwise compute wrong sums.
         """
         default, choices = self.defaults[macro], self.choices.get(macro, ())
         highest = max(choices) if choices else _MAX_TIMES_DEFAULT * default
@@ -67,11 +67,11 @@ class TunedKernel:
 def tuned(
     entry: str, choices: Mapping[str, tuple[int, ...]] | None = None, **defaults: int
 ) -> TunedKernel:
-    """Registers the tunables of a kernel, once, in the module that launches it.
+    """Registers the tunables of a kernel; called once, in the module that launches the kernel.
 
     Args:
         entry: Entry point of the kernel.
-        choices: Candidate values for `clrt tune`, by macro; None for none.
+        choices: Candidate values that `clrt tune` measures, by macro; None for none.
         defaults: Default value of each macro.
     """
     kernel = TUNED[entry] = TunedKernel(entry, defaults, choices or {})

@@ -54,7 +54,7 @@ class TuningRecord:
 
 
 def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
-    """Returns the tunables of the best matching record; empty if none matches.
+    """Returns the tunables of the best matching tuning record; empty if none matches.
 
     Args:
         kernel: Entry point of the kernel, or name of a group of thresholds.
@@ -63,7 +63,7 @@ def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
 
 
 def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
-    """Returns the best matching record for a kernel; an empty one if none matches.
+    """Returns the tuning record that best matches a device; an empty one if none matches.
 
     Args:
         kernel: Entry point of the kernel, or name of a group of thresholds.
@@ -80,12 +80,17 @@ def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
-    """Returns a record with all facts of this device and driver."""
+    """Returns a tuning record with all facts of a device and its driver.
+
+    Args:
+        kernel: Entry point of the kernel, or name of a group of thresholds.
+        tunables: Values by macro, or by threshold.
+    """
     return {"kernel": kernel, **{f: getattr(caps, f) for f in FACTS}, "tunables": dict(tunables)}
 
 
 def user_file() -> Path:
-    """Returns the path of the file in which `clrt tune` stores records."""
+    """Returns the path of the file in which `clrt tune` stores tuning records."""
     return cache_dir() / "tuning.json"
 
 
@@ -102,7 +107,7 @@ def writable_file() -> Path:
 
 
 def save(records: Sequence[Record]) -> Path:
-    """Adds records to the user's file, replacing those with the same kernel and facts.
+    """Adds tuning records to the user's file, replacing those with the same kernel and facts.
 
     Returns:
         Path of the file.
@@ -149,7 +154,7 @@ def _load(path: Path) -> list[Record]:
 
 
 def check(records: object) -> list[Record]:
-    """Checks that each record has a kernel, known facts, and plausible tunables; returns them.
+    """Checks that tuning records have a kernel, known facts and plausible tunables; returns them.
 
     Raises:
         ValueError: A record is invalid.

@@ -36,9 +36,9 @@ class Lowering:
     aliased_subviews: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
     def aliased_subviews_of(self, node: Node) -> Collection[int]:
-        """Returns the indices into `op.subviews(node)` of those that alias their parent.
+        """Returns the indices in `op.subviews(node)` of the subviews that alias their parent.
 
-        Launches must not copy these.
+        The node's launches must not copy these subviews.
         """
         return self.aliased_subviews.get(node, ())
 
@@ -47,21 +47,30 @@ class Lowering:
         return kernel.with_record(self.record(kernel.entry))
 
     def require(self, requires: Requires) -> None:
-        """Checks requirements that depend on tunables or sizes; others are `Variant.requires`.
+        """Checks that the device meets requirements which depend on tunables or sizes.
+
+        Constant requirements are in `Variant.requires`.
 
         Raises:
-            UnsupportedError: The device does not meet them.
+            UnsupportedError: The device does not meet the requirements.
         """
         missing = requires.missing(self.caps)
         if missing is not None:
             raise UnsupportedError(missing)
 
     def thresholds(self, group: type[T]) -> T:
-        """Returns the thresholds of a group on this device."""
+        """Returns the thresholds of a group on this device.
+
+        Args:
+            group: Class of the group.
+        """
         return group.of(self.record(group.group))
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
-        """Allocates scratch memory that lives during this node's launches.
+        """Allocates scratch memory that lives during the launches of the lowered node.
+
+        Args:
+            elems: Number of elements.
 
         Raises:
             ShapeError: The number of elements exceeds 32 bits.
@@ -75,7 +84,7 @@ class ChunkLowering(Lowering):
     """Lowering of one chunk of a node; chunks run one after the other and share scratch memory.
 
     Attributes:
-        scratches: Scratch memory of the chunks so far, which this chunk reuses; the largest chunk
+        scratches: Scratch buffers of earlier chunks, which this chunk reuses; the largest chunk
             must come first.
     """
 
@@ -102,7 +111,7 @@ RejectReason: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
 def always(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns None: the reject reason of a variant that can run every node."""
+    """Returns None: the `reject_reason` of a variant that can run every node."""
     return None
 
 
@@ -142,10 +151,13 @@ class Variant:
 def by_cost(
     variants: Sequence[Variant], node: Node, caps: DeviceCaps
 ) -> Iterator[tuple[Variant, str | None]]:
-    """Yields variants in the order in which they are tried, each with its reject reason or None.
+    """Yields variants in the order in which they are tried, each with its reject reason.
 
     If all variants do the same work, the order is that of `variants`; else rejected variants come
     first, then the others by cost. Equal costs keep the order of `variants`.
+
+    Yields:
+        The variant, and why it cannot run the node on the device; None if it can.
     """
     judged = ((v, v.rejected(node, caps)) for v in variants)
     if all(v.work is work_of for v in variants):
@@ -160,7 +172,7 @@ def by_cost(
 
 
 def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
-    """Checks that the variant named `name` is the one that runs a node.
+    """Checks that a node runs with the variant named `name` on a device.
 
     Raises:
         UnsupportedError: The variant is rejected or missing, or another one comes first.
@@ -174,7 +186,7 @@ def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps
 
 
 def reject_but_float32(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why a kernel for float32 cannot read input 0; None if it can."""
+    """Returns why a kernel for float32 only cannot run a node; None if input 0 is float32."""
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
@@ -182,18 +194,24 @@ def reject_in_float32(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why a kernel that computes in float32 cannot run a node; None if it can.
 
     Input 0 may have any dtype that is computed in float32, such as float16; `Op.supported_storages`
-    says which of them the op's kernels can load.
+    says which of these dtypes the op's kernels can load.
     """
     dtype = node.arg(0).dtype
     return None if dtype.compute == "float" else f"no kernel for {dtype}"
 
 
 def reject_float64(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why a kernel for all floats cannot run: float64 on a device without it; else None."""
+    """Returns why a device cannot run a node with float64 values; None if it can.
+
+    The result is None, too, if no input or output is float64.
+    """
     dtypes = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
     return lacks_float64(dtypes, caps)
 
 
 def lacks_float64(dtypes: Iterable[DType], caps: DeviceCaps) -> str | None:
-    """Returns why a device cannot compute in `dtypes`, if float64 is among them; None if it can."""
+    """Returns why a device cannot compute in `dtypes`; None if it can.
+
+    Only float64 is checked.
+    """
     return FLOAT64.missing(caps) if DType.FLOAT64 in dtypes else None
