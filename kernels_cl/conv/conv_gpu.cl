@@ -1,13 +1,19 @@
-// y = epilogue(weights x windows) for GPUs, one tile per work-group (common/group_tile.clh). Rows are
-// the M maps of a group, columns the P positions of all images; windows are read from the images in
-// place. Weights are [groups, K, M].
-// Work-group (x, y, z): tile of columns, tile of rows, group * split of K of `slices` slices. Partial
-// results of the splits are stored one after the other.
-//   S_WINDOW  0: a window is the one element at its position
-//             1: K is [tap][channel], and a slice has channels of one tap
-//             2: K is [channel][tap], for few channels
-//   S_WHOLE   no slice has rows of weights past the last one or of the next tap
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
+// y = epilogue(convolution of x by w), float32, for GPUs: a matrix product w^T x windows in tiles
+// (common/group_tile.clh); windows are read from x in place. Operands:
+//   w  weights [groups, K, M];  x  [images, groups, C, plane];  y  [split, images, groups, M, P]
+// M maps and C channels per group, `plane` elements per channel, P output positions per image; K is
+// C times the window's taps. Rows of the product are maps, columns are the positions of all images.
+// Work-group (x, y, z), T_SIDE x T_SIDE work-items: tile of TILE_N columns, tile of TILE_M rows,
+// split * groups + group. A split sums `slices` of the `all` slices of K, T_TK deep each.
+//   S_WINDOW  0: 1 x 1 window, stride 1, no padding: the window is the element at its position
+//             1: K is ordered [tap][channel]; a slice has channels of one tap only
+//             2: K is ordered [channel][tap], for few channels
+//   S_WHOLE   slices need no bounds check: none has rows of w past the last one or of the next tap
+//   T_RM, T_RN  rows and columns per work-item
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl; i0 is the
+//               image, i1 the group, m the map of the group, n the position in the image
+// in0.., out0.., kernel0.., stride0.., dilation0.., pad0..: sizes of input, output and window,
+// stride, dilation and padding before, along three spatial axes.
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 8
@@ -42,15 +48,16 @@
 #define WITHIN(at, size) ((uint)(at) < (uint)(size))
 #define IMAGE_OF(at) (images > 1 ? (at) / P : 0)
 
-// A work-item loads elements of one row or column; a tile has ITEMS or fewer of them: index in the slice
-// of the u-th element.
+// Index in the slice (k) of the u-th element that a work-item loads. All its elements are of one
+// row or column, since a tile has at most ITEMS rows or columns (`side`).
 #define K_OF(u, side) (item / (side) + (u) * (ITEMS / (side)))
 // A partial slice has `left` valid k; reads past them are clamped to the last.
 #define IS_WHOLE(side) (S_WHOLE && IS_EXACT(side))
 #define REAL_K(k, side) (IS_WHOLE(side) ? (k) : i_min(k, left - 1))
 #define IS_REAL(k, side) (IS_WHOLE(side) || (k) < left)
 
-// Loads weights from row `k_row` on, of which `left` are of the slice's tap or later, and columns.
+// Loads the next slice into a_next and b_next: rows of w from `k_row` on, and the window elements.
+// `left` is the number of valid k from k_row on: of the tap (S_WINDOW 1), else of K.
 #define FETCH_SLICE(slice)                                                               \
   EACH_ELEMENT(u, SHARE(TILE_M)) {                                                       \
     const IDX_T k = K_OF(u, TILE_M);                                                     \

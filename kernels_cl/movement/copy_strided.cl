@@ -1,8 +1,13 @@
-// Copies a strided view to a strided destination: Transpose, Slice, Split, Concat, Expand, Tile, Pad.
-//   copy_strided      an element per work-item, in the order of the result
-//   copy_tiled        (T_ITEMS) through local memory, if rows of the source are along another axis
-//   copy_strided_cpu  rows or tiles
-//   copy_parts_cpu    several adjacent copies
+// Copies a strided view of src to a strided view of dst: Transpose, Slice, Split, Concat, Expand,
+// Tile and Pad. Elements are of DATA_T, an unsigned integer type of their size. Both views have
+// dims d0 to d5, and strides in elements, s0 to s5 in src (0 repeats an element) and t0 to t5 in
+// dst.
+//   copy_strided      (GPUs) work-item: one element, adjacent ones in order of d5
+//   copy_tiled        (T_ITEMS) through local memory, if src is contiguous along d4 and dst along
+//                     d5
+//   copy_strided_cpu  (CPU) work-group of one work-item: rows along d5, or square tiles of d4 and
+//                     d5
+//   copy_parts_cpu    (CPU) up to four copies of rows at once
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
@@ -13,9 +18,9 @@
 #define EACH 4
 #define TILE (EACH * T_ITEMS)
 
-// Rows of the source are along d4, rows of the result along d5. A work-group has a tile of 2^wide
-// elements along d4 and 2^high along d5, TILE in all: it reads along d4 and writes along d5. Tile rows
-// are padded by one element, against bank conflicts in both directions.
+// src is contiguous along d4 (s4 is 1), dst along d5 (t5 is 1). A work-group of T_ITEMS has a tile
+// of 2^wide elements along d4 and 2^high along d5, TILE in all: it reads along d4 and writes along
+// d5. Tile rows are padded by one element, against bank conflicts in both directions.
 __kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
 void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), const IDX_T wide,
                 const IDX_T high) {
@@ -93,8 +98,8 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
   for (; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
 }
 
-// A work-item copies `height` rows of up to `width` elements each, through d0 to d4. If `tiled`, rows
-// of the source are along d4 and rows of the result along d5, and it copies `height` of d4.
+// A work-item copies up to `width` elements along d5 of `height` rows; rows are numbered through d0
+// to d4. If `tiled`, src is contiguous along d4 and dst along d5, and the rows differ in d4 only.
 __kernel SINGLE_ITEM
 void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t),
                       const IDX_T height, const IDX_T width, const IDX_T tiled) {
@@ -142,9 +147,9 @@ void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(
   }
 }
 
-// Up to four adjacent row copies, for Concat and Split: part i has `width<i>` elements in each of
-// `rows` rows, strides s<i> in x<i> and t<i> in y<i>. A work-item has `height` rows and one of the
-// `pieces` chunks of `width` elements of each row.
+// Up to four copies of rows, for Concat and Split: copy i has `rows` rows of `width<i>` elements,
+// which are s<i> elements apart in x<i> and t<i> in y<i>; width<i> is 0 for an unused copy. A
+// work-item has `height` rows, and of each one of `pieces` chunks of `width` elements.
 #define PART(i) \
   IN(DATA_T, x##i), OUT(DATA_T, y##i), const IDX_T width##i, const IDX_T s##i, const IDX_T t##i
 #define COPY_PART(i)                                                                     \

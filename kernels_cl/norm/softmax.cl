@@ -1,9 +1,18 @@
-// exp(x - max) / sum along one axis, or its logarithm (LOG).
-//   softmax_cpu      contiguous rows of n float32 elements
-//   softmax_columns  float32 elements `step` apart: [outer, n, step], vectors of columns
-//   softmax_group    contiguous rows, each shared by work-items (T_ITEMS)
-//   softmax_any      as softmax_columns, a line per work-item
-// An element is read before it is written, so y may alias x.
+// y = exp(x - max) / sum(exp(x - max)) along one axis; with LOG its natural logarithm. y may alias
+// x: every element is read before it is written. Four kernels:
+//   softmax_cpu      x and y float32 [rows, n]; a work-group of one work-item has T_ROWS rows
+//   softmax_columns  x and y float32 [outer, n, step], along n, in vectors of VW columns;
+//                    work-group (x, y) of one work-item: T_NV * VW of the `step` columns, `blocks`
+//                    outer indices
+//   softmax_group    x and y DATA_T [rows, n]; `lanes` work-items of a work-group share a row
+//                    (common/group.clh)
+//   softmax_any      x and y DATA_T [outer, n, step], along n; work-item: one line of n elements
+// Compiled for the first two (VW > 1), softmax_group (VW 1, T_ITEMS) or softmax_any (VW 1):
+//   DATA_T   storage type of x and y; ACC_T: type that is computed in; MATH(name): its function
+//            `name`
+//   LOG      1: LogSoftmax;  T_VW  lanes of a vector, VW unless that is defined
+//   T_ROWS   rows per work-group;  T_NV  vectors of columns per work-group
+//   T_ITEMS  work-items of a work-group, of which `lanes` (a power of two) share a row
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -122,7 +131,9 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
 
 #include "common/columns.clh"
 
-// Softmax of `vectors` of the `left` columns of n rows.
+// Softmax along n of `vectors` vectors of adjacent columns: element (i, c) is at i * step + c.
+// `left` is the number of columns before the end of a row; the last vector may have fewer than VW
+// of them.
 static inline void softmax_block(__global float *to, __global const float *from, const IDX_T n,
                                  const IDX_T step, const IDX_T left, const IDX_T vectors) {
   F top[T_NV], sum[T_NV];

@@ -1,6 +1,12 @@
-// GRU: gates z r h.
-//   gru_reset   r * H, if the candidate's product needs it: gh has the gates z and r only
-//   gru         the candidate's product is in gn, or (F_LINEAR) the third gate of gh
+// Elementwise part of one GRU step (common/recurrent.clh has the operands' layouts). Gates are
+// ordered z r h (update, reset, candidate); a launch is:
+//   gru        h' = (1 - z) * candidate + z * h, into hidden and y
+//   gru_reset  (F_LINEAR 0) kept = r * h, before gru. The caller multiplies `kept` by the
+//              candidate's recurrence weights, into gn [D, B, H]
+// Work-item (h, b, d): state, sequence, direction.
+//   F_LINEAR   linear_before_reset. 1: gh has three gates, the candidate's is multiplied by r, and
+//              gn is not read; 0: gh has the gates z and r only
+//   FUNCTIONS  defines act_0 (gates z and r) and act_1 (candidate) of (direction, x)
 #include "common/base.clh"
 #ifndef FUNCTIONS
 #define FUNCTIONS                                                      \

@@ -1,23 +1,35 @@
-// Many steps of LSTM, GRU (with linear_before_reset) or RNN on CPU devices in one launch. A work-item has
-// a direction, a stripe of `height` sequences and a part of the states, `span` blocks of T_VW; it computes
-// steps `step` to `end`; the previous states are read from y. For several steps it has all blocks, so
-// that no work-item waits for others, or S_TEAM is 1.
-//   S_TEAM    the parts of a stripe are a team, whose work-items claim unclaimed parts of a step: their
-//             own first, so that its weights stay in the core's cache, or that of a late one. They wait
-//             only for claimed parts, thus for running work-items, so that a single one finishes, too.
-//             The team's board, zero at first, counts the parts done and the claims of each part
-// Weights are packed as [direction][block][k][gate][T_VW], zero past state H (pack_gates): a tile has all
-// gates of T_MR sequences and T_VW states.
-//   GATES     of the op: LSTM 4 (i o f c), GRU 3 (z r h), RNN 1
-//   gx        products of the inputs, [D, T * B, GATES * H]; or, if depth is not 0, x of `depth` columns
-//             is multiplied by w here
-//   T_KS      k at once for a single sequence: independent sums
-//   BYTES     weights are 8-bit integers, and rows of x and of states are quantized to 8 bits, each by
-//             its range, or by that of all sequences `together` (common/recurrent_bytes.clh). A work-item
-//             quantizes its operands into its part of `records`. gx then has integer sums, by row and in
-//             panel order, for an x of scale x_scale
-//   FUNCTIONS, F_COUPLED  as in lstm.cl
-//   S_WHOLE   H is a multiple of T_VW
+// recurrent_steps: time steps `step` to `end` of LSTM, GRU (linear_before_reset 1) or RNN on CPU
+// devices in one launch, float32. pack_gates: packs weights [D, GATES, H, K] for it.
+// D directions, T steps, B sequences, H states; all strides in elements, of step _t, direction _d,
+// sequence _b. Operands:
+//   y         states of all steps, at y_t, y_d, y_b; also read as the previous step's states
+//   hidden    out: state after each sequence's last step, at state_d, state_b; cell: same layout
+//             (LSTM)
+//   gx        depth 0: x W^T [D, row, GATES * H], row = t * x_t + b * x_b. With BYTES: int32 sums
+//             [row][direction][block][gate][T_VW] of 8-bit levels, for an x of scale x_scale
+//   x         depth > 0: inputs [row, depth], multiplied by w here
+//   w, r      input and recurrence weights [D][block][k][gate][T_VW], zero past state H; k is an
+//             input or a state, a block is T_VW states. With BYTES: panels of recurrent_bytes.clh
+//   bias [D, 2 * GATES, H] (W biases, then R biases), lens [B], peephole [D, 3, H] (i o f),
+//   first_hidden, first_cell: present if F_BIAS, F_LENS, F_PEEPHOLE, F_HIDDEN, F_CELL
+// A work-group of one work-item has a direction, a stripe of `height` sequences, and a part of the
+// states: `span` blocks. Without S_TEAM a launch of several steps has one part (all blocks), so
+// that no work-item waits for others.
+//   S_TEAM    the work-items of a stripe form a team for all steps of a launch: each claims
+//             unclaimed parts of a step, first its own (its weights are in its core's cache), later
+//             one that is late. It waits for claimed parts only, so a team finishes even if
+//             work-items run one by one. board, zero at first, has parts + 1 ints per team: number
+//             of finished parts in all steps, then per part the number of claimed steps
+//   GATES     4 LSTM (order i o f c), 3 GRU (z r h), 1 RNN
+//   T_MR      sequences per register tile, by all gates of T_VW states
+//   T_KS      independent sums over k for a tile of one sequence
+//   BYTES     weights are 8-bit integers; rows of x and of states are quantized to 8 bits here,
+//             into the work-item's part of `records`, each state row by its own range or, if
+//             `together`, by that of all sequences of the stripe; x by its range in all live steps
+//   FUNCTIONS  defines act_0 (gates), act_1 (candidate), act_2 (LSTM's cell output) of (direction,
+//              x)
+//   F_COUPLED  LSTM: the forget gate is 1 - input gate;  S_WHOLE  H is a multiple of T_VW
+//   reverse   1: all directions run backward; otherwise direction 1 does, if there is one
 #ifndef GATES
 #define GATES 4
 #define BYTES 0
@@ -85,7 +97,7 @@ FUNCTIONS
 #define ADD_ROW(i) VECTORS(ADD_TO_ROW, i)
 #define ADD_TO_ROW(i, j) tile[i * T_NV + j] += acc##i##_##j;
 
-// Adds a row of A times a panel to the tile.
+// Adds a [depth] times panel [depth][GATES * VW] to tile [GATES] vectors.
 __attribute__((always_inline))
 static inline void multiply_one(F *tile, __global const float *a, const IDX_T depth,
                                 __global const float *panel) {
@@ -99,7 +111,8 @@ static inline void multiply_one(F *tile, __global const float *a, const IDX_T de
   SETS(ADD_SET)
 }
 
-// Defines a function that adds rows of A times a panel to the tile.
+// Defines name(tile, rows, depth, panel): adds rows[i] [depth] times panel to vectors i * GATES of
+// tile.
 #define MULTIPLY_ROWS(name, EACH)                                                                   \
   __attribute__((always_inline)) static inline void name(                                           \
       F *tile, __global const float *const *rows, const IDX_T depth, __global const float *panel) { \
@@ -174,15 +187,17 @@ MULTIPLY_ROWS(multiply_many, ROWS)
 
 #if S_TEAM
 #define BOARD_PARAM , INOUT(int, board)
-#define PATIENCE 2048  // looks at the board, some tens of microseconds, until another's part is late
+#define PATIENCE 2048  // reads of the board (tens of microseconds) before a part is late
 #define FEW_LOOKS 64
 
 static inline bool takes_part(volatile __global int *board, const IDX_T s, const IDX_T part) {
   return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
 }
 
-// Claims a part of a step; returns `parts` if all are done. `late` is the last step in which it claimed
-// another's part, which may not have started; it is waited for less in the next step.
+// Claims an unclaimed part of step s and returns it; returns `parts` once all parts are finished.
+// `own` is tried first. *late: last step in which this work-item claimed another work-item's part;
+// in that step and the next one it waits for FEW_LOOKS reads of the board, not for PATIENCE, before
+// it claims one again.
 static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
                               const IDX_T parts, IDX_T *late) {
   if (takes_part(board, s, own)) return own;
@@ -210,7 +225,8 @@ static inline void finish_part(volatile __global int *board) {
 #define FOR_PARTS(s) for (IDX_T part = own; part == own; ++part)
 #endif
 
-// Sum s of products, by gate: from x and from the states.
+// Products of gate k for sequence i of the tile, with their bias: from x, from the states, and
+// both.
 #define X_SUM(k) (from_x[i * GATES + (k)] + BIAS(k))
 #define H_SUM(k) (from_h[i * GATES + (k)] + BIAS(GATES + (k)))
 #define GATE(k) (X_SUM(k) + H_SUM(k))
@@ -372,7 +388,8 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(SUM_T, g
 }
 
 #if !BYTES
-// Packs weights [D, GATES, H, K] for recurrent_steps, a block per work-item.
+// Packs weights x [D, GATES, H, K] as y [D][block][k][gate][T_VW], zero past state H. A work-item
+// has one block of one direction.
 __kernel SINGLE_ITEM
 void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
   const IDX_T blocks = (H + VW - 1) / VW;
