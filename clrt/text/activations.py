@@ -16,7 +16,7 @@ Activation = Callable[[FloatArray], FloatArray]
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """Computes the softmax along the last axis."""
+    """Returns the softmax of scores along the last axis."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -35,10 +35,10 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def find_activation(named: str, origin: str) -> Activation:
-    """Returns the activation called "sigmoid" or "torch.nn.modules.activation.Sigmoid".
+    """Returns the activation function with a name such as "sigmoid" or "torch.nn.Sigmoid".
 
     Args:
-        named: Its name; all but the last dotted component is ignored, and so is case.
+        named: Name; only its last dotted component counts, and case does not.
         origin: Source of the name, for messages.
 
     Raises:
@@ -54,11 +54,15 @@ def find_activation(named: str, origin: str) -> Activation:
 
 
 def as_activation(given: Any) -> Activation:
-    """Returns an activation given by name, as a function of an array, or as a torch module.
+    """Converts an activation to a function of float32 arrays.
+
+    Args:
+        given: Name, as in `find_activation`; function of an array, returned unchanged; or torch
+            module.
 
     Raises:
-        InputError: `given` is none of these.
-        UnsupportedError: As `find_activation`.
+        InputError: `given` is neither a name nor callable.
+        UnsupportedError: clrt has no activation of that name.
     """
     if isinstance(given, str):
         return find_activation(given, "activation_fn")

@@ -88,7 +88,7 @@ class TextConfig:
 
     @property
     def prompt(self) -> str:
-        """The default prompt; "" if there is none."""
+        """Text of the default prompt; "" if there is none."""
         name = self.default_prompt_name
         return "" if name is None else self.prompts[name]
 
@@ -101,7 +101,11 @@ class TextConfig:
         return self.stored(tokenizer)
 
     def stored(self, tokenizer: str) -> dict[str, Any]:
-        """Returns all fields but the paths as JSON values, with the class name as "class"."""
+        """Returns all fields but the paths as JSON values, with the class name as "class".
+
+        Args:
+            tokenizer: Text of tokenizer.json, stored as the field `tokenizer`.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         del values["folder"], values["source"]
         # Turns tuples into lists, as they read back.
@@ -135,7 +139,11 @@ class EncoderConfig(TextConfig):
     similarity: str | None = None
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
-        """Returns the settings that a compiled model stores, as JSON values."""
+        """Returns the settings that a compiled model stores, as JSON values.
+
+        Args:
+            tokenizer: Text of tokenizer.json.
+        """
         plain = replace(self, stages=()).stored(tokenizer)
         return {**plain, "stages": [s.stored() for s in self.stages]}
 
@@ -162,7 +170,7 @@ class SparseConfig(TextConfig):
         strategy: Reduction over tokens, "max" or "sum".
         activation: Activation of the logits before the logarithm, "relu" or "log1p_relu".
         max_active_dims: Default maximum of nonzero elements per vector; None for no limit.
-        similarity: As in `EncoderConfig`.
+        similarity: Name of the similarity function; None if the folder names none.
     """
 
     wanted = "SparseEncoder"
@@ -180,7 +188,7 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
     Args:
         path: Existing model folder, compiled model, or ONNX file with tokenizer.json beside it or
             one folder above.
-        pooling: Pooling mode that replaces the folder's; None keeps that.
+        pooling: Pooling mode that replaces the folder's; None keeps the folder's.
 
     Raises:
         InputError: `pooling` is not a pooling mode.
@@ -211,10 +219,11 @@ def read_pair_config(path: Path) -> PairConfig:
     """Reads the configuration of a cross-encoder.
 
     Args:
-        path: As for `read_config`.
+        path: Model folder, compiled model, or ONNX file, as for `read_config`.
 
     Raises:
-        ModelError, UnsupportedError: As `read_config`.
+        ModelError: A file is missing or damaged.
+        UnsupportedError: The folder has a module or option that clrt lacks.
     """
     if path.suffix == SUFFIX:
         return PairConfig(**_compiled(path, PairConfig))
@@ -229,13 +238,14 @@ def read_pair_config(path: Path) -> PairConfig:
 
 
 def read_sparse_config(path: Path) -> SparseConfig:
-    """Reads the configuration of a sparse encoder.
+    """Reads the configuration of a sparse (SPLADE) encoder.
 
     Args:
-        path: As for `read_config`.
+        path: Model folder, compiled model, or ONNX file, as for `read_config`.
 
     Raises:
-        ModelError, UnsupportedError: As `read_config`.
+        ModelError: A file is missing or damaged.
+        UnsupportedError: The folder has a module or option that clrt lacks.
     """
     if path.suffix == SUFFIX:
         return SparseConfig(**_compiled(path, SparseConfig))
@@ -259,10 +269,14 @@ def read_sparse_config(path: Path) -> SparseConfig:
 
 
 def read_any_config(path: Path) -> TextConfig:
-    """Reads the configuration of a text model of any class; takes paths as `read_config` does.
+    """Reads the configuration of a text model, whose files tell the class that runs it.
+
+    Args:
+        path: Model folder, compiled model, or ONNX file, as for `read_config`.
 
     Raises:
-        ModelError, UnsupportedError: As `read_config`.
+        ModelError: A file is missing or damaged.
+        UnsupportedError: The folder has a module or option that clrt lacks.
     """
     compiled = path.suffix == SUFFIX
     kind = str(read_settings(path).get("class")) if compiled else class_of(_root(path))
@@ -273,7 +287,17 @@ def read_any_config(path: Path) -> TextConfig:
 def _read_shared(
     path: Path, modules: Modules, kind: type[TextConfig]
 ) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """Returns the `TextConfig` fields, config.json and config_sentence_transformers.json."""
+    """Reads the settings that all text models share.
+
+    Args:
+        path: Model folder or ONNX file.
+        modules: Module chain of the folder.
+        kind: Configuration class, which determines the supported task.
+
+    Returns:
+        `TextConfig` fields by name, contents of config.json, and contents of
+        config_sentence_transformers.json; {} for a missing file.
+    """
     folder = modules.transformer
     tokenizer = read_optional(folder / "tokenizer_config.json")
     model = read_optional(folder / "config.json")
@@ -303,7 +327,15 @@ def _read_shared(
 
 
 def _compiled(path: Path, kind: type[TextConfig]) -> dict[str, Any]:
-    """Returns the fields of configuration class `kind`, read from a compiled model."""
+    """Returns the fields of a configuration by name, read from a compiled model.
+
+    Args:
+        path: The compiled model.
+        kind: Configuration class.
+
+    Raises:
+        ModelError: The model has no text configuration, a damaged one, or that of another class.
+    """
     values = read_settings(path, kind.wanted)
     sequences = {n: tuple(v) for n, v in values.items() if n in ("modes", "ends")}
     if "stages" in values:
@@ -343,7 +375,15 @@ def _text(value: object) -> str | None:
 
 
 def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
-    """Returns the prompts and the default prompt's name, or None."""
+    """Returns prompt name -> text, and the name of the default prompt, None if there is none.
+
+    Args:
+        file: Path of config_sentence_transformers.json, for messages.
+        values: Its contents.
+
+    Raises:
+        ModelError: The default prompt is not among the prompts.
+    """
     stored = as_object(values.get("prompts"))
     prompts = {str(name): str(text or "") for name, text in stored.items()}
     name = values.get("default_prompt_name")
@@ -357,7 +397,16 @@ def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str
 
 
 def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> None:
-    """Raises UnsupportedError if the folder overrides the transformer's configuration or task."""
+    """Checks that a module's configuration does not change the transformer or its task.
+
+    Args:
+        folder: Folder of the transformer, for messages.
+        sentence: Contents of sentence_bert_config.json or a file like it.
+        task: The supported `transformer_task`.
+
+    Raises:
+        UnsupportedError: It has `config_args`, `config_kwargs` or another task.
+    """
     changed = [k for k in ("config_args", "config_kwargs") if sentence.get(k)]
     changed += ["transformer_task"] if sentence.get("transformer_task") not in (None, task) else []
     if changed:

@@ -89,7 +89,7 @@ class CrossEncoder(TextModel):
 
     @property
     def num_labels(self) -> int:
-        """Scores per pair."""
+        """Number of scores per pair."""
         if self._labels is None:
             self._labels = self._scores([("", "")], TextRequest(1, "")).shape[1]
         return self._labels
@@ -206,7 +206,7 @@ class CrossEncoder(TextModel):
 
 
 def _is_pair(inputs: object) -> bool:
-    """Returns whether `inputs` is one pair, not an iterable of pairs."""
+    """Returns whether `inputs` is one pair of texts, not an iterable of pairs."""
     if isinstance(inputs, (list, tuple, np.ndarray)):
         return len(inputs) > 0 and isinstance(inputs[0], str)
     return isinstance(inputs, str)

@@ -13,7 +13,7 @@ from clrt.text.torch_interop import SimilarityArray
 
 
 class Embedder(TextModel):
-    """Text model that computes one vector per text."""
+    """Base class of dense and sparse text encoders, which compute one vector per text."""
 
     _prompt_names = ("query", "document")
     _settable = (*TextModel._settable, "similarity_fn_name")
@@ -28,14 +28,25 @@ class Embedder(TextModel):
         super().__init__(config, options)
 
     def encode(self, inputs: Any, *args: Any, **options: Any) -> Any:
-        """Computes the vectors of texts, one or many."""
+        """Computes the vector of one text or the vectors of several; subclasses implement it.
+
+        Args:
+            inputs: One string, or an iterable of strings.
+            args, options: Arguments of the subclass's `encode`.
+        """
         raise NotImplementedError
 
     @accepts_old_names(sentences="inputs")
     def encode_query(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
-        """Encodes with the prompt "query", unless `prompt_name` or `prompt` is given."""
+        """Computes the vectors of queries: `encode` with the prompt named "query", if there is one.
+
+        Args:
+            inputs: One string, or an iterable of strings.
+            prompt_name: Name of another prompt; so does `prompt` replace the prompt "query".
+            args, options: Further arguments of `encode`.
+        """
         name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
@@ -43,7 +54,15 @@ class Embedder(TextModel):
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
-        """Encodes with the prompt "document", else "passage" or "corpus", unless one is given."""
+        """Computes the vectors of documents: `encode` with a document prompt, if there is one.
+
+        The document prompt is the first one of those named "document", "passage" and "corpus".
+
+        Args:
+            inputs: One string, or an iterable of strings.
+            prompt_name: Name of another prompt; `prompt` replaces the document prompt too.
+            args, options: Further arguments of `encode`.
+        """
         name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
@@ -54,7 +73,19 @@ class Embedder(TextModel):
         args: Sequence[Any],
         options: Mapping[str, Any],
     ) -> str | None:
-        """Returns `asked` if it or a prompt text is given, else the first known one of `names`."""
+        """Returns the `prompt_name` for `encode_query` or `encode_document`.
+
+        Args:
+            names: Candidate prompt names, in order of preference.
+            asked: The caller's `prompt_name`.
+            args, options: The caller's further arguments; if they have a `prompt`, `asked` is
+                returned.
+
+        Returns:
+            `asked` if the caller passed it, else the first of `names` that is in `prompts`; None if
+                there
+            is none, for the default prompt.
+        """
         prompt = args[0] if args else options.get("prompt")
         if asked is not None or prompt is not None:
             return asked
@@ -62,7 +93,10 @@ class Embedder(TextModel):
 
     @property
     def similarity_fn_name(self) -> str:
-        """Function of `similarity`: "cosine", "dot", "euclidean" or "manhattan". Settable."""
+        """Name of the similarity function: "cosine", "dot", "euclidean" or "manhattan".
+
+        Settable; it selects what `similarity` and `similarity_pairwise` compute.
+        """
         return self._similarity
 
     @similarity_fn_name.setter

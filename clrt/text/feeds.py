@@ -27,7 +27,11 @@ _MAX_TOKENS = 256
 
 
 def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:
-    """Returns (batch size, sequence length) that the model fixes; None for a dynamic dim."""
+    """Returns the batch size and sequence length that a model fixes; None for each dynamic one.
+
+    Args:
+        specs: The model's inputs.
+    """
     shape = next((spec.shape for spec in specs), None)  # All inputs have the same shape.
     rows, tokens = shape if shape is not None and len(shape) == 2 else (None, None)
     return rows if isinstance(rows, int) else None, tokens if isinstance(tokens, int) else None
@@ -87,10 +91,17 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
 
 
 def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
-    """Returns one batch of medium-length texts, disjoint from those of `calibration_feeds`.
+    """Returns one batch of medium-length English texts, none of which `calibration_feeds` yields.
+
+    If the model fixes the sequence length, the texts are as long as fit instead.
+
+    Args:
+        path: Model folder, ONNX file or compiled model, with its tokenizer.
+        specs: The model's inputs.
 
     Raises:
-        ModelError, InputError: As `calibration_feeds`.
+        ModelError: The model has no tokenizer.
+        InputError: The model has inputs other than `INPUTS`, or no text is short enough for it.
     """
     paragraphs = _paragraphs()
     step = len(paragraphs) // _NUM_TEXTS
@@ -108,7 +119,17 @@ def _paragraphs() -> list[str]:
 
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
-    """Yields batches of texts of similar length, skipping texts that exceed the maximum length."""
+    """Yields the inputs of batches of texts, by increasing length; longest texts are skipped.
+
+    Args:
+        path: Model folder, ONNX file or compiled model, with its tokenizer.
+        specs: The model's inputs.
+        texts: Texts; those that exceed `_MAX_TOKENS` or the model's fixed length are skipped.
+
+    Raises:
+        ModelError: The model has no tokenizer.
+        InputError: The model has inputs other than `INPUTS`.
+    """
     odd = [s.name for s in specs if s.name not in INPUTS]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")

@@ -41,13 +41,13 @@ CLASSES = {"SentenceEncoder": DENSE, "CrossEncoder": PAIRS, "SparseEncoder": SPA
 
 @dataclass(frozen=True)
 class Modules:
-    """Module chain of a folder, as modules.json lists it.
+    """Module chain of a sentence-transformers folder, as modules.json lists it.
 
     Attributes:
         root: The model folder.
-        paths: Module class -> its folder below `root`, up to the pooling; empty without
+        paths: Module class -> folder below `root`, for modules up to the pooling; empty without
             modules.json.
-        stages: (class, folder) of each module after the pooling, in order.
+        stages: (module class, folder below `root`) for modules after the pooling, in order.
     """
 
     root: Path
@@ -56,14 +56,16 @@ class Modules:
 
     @classmethod
     def read(cls, root: Path, wanted: str) -> Modules:
-        """Reads modules.json of folder `root`.
+        """Reads modules.json of folder `root`; without that file the chain is empty.
 
         Args:
+            root: The model folder.
             wanted: Name of the class that runs the model, a key of `CLASSES`.
 
         Raises:
             ModelError: The file is damaged.
-            UnsupportedError: `wanted` does not support this chain.
+            UnsupportedError: Class `wanted` does not support the module chain, or a module is not
+                sentence-transformers' own.
         """
         file = root / "modules.json"
         if not file_exists(file):
@@ -104,18 +106,20 @@ class Modules:
         return "StaticEmbedding" in self.paths
 
     def options(self, kind: str) -> Mapping[str, Any]:
-        """Returns config.json of the module of class `kind`; empty if the chain lacks it."""
+        """Returns config.json of the module of class `kind`; {} if the chain has no such module."""
         folder = self.paths.get(kind)
         return {} if folder is None else read_optional(self.root / folder / "config.json")
 
     def pooling_modes(self, asked: str | None) -> tuple[str, ...]:
-        """Returns the pooling modes: `asked` if not None, else the folder's.
+        """Returns the pooling modes of the model; the vectors of several modes are concatenated.
 
-        The vectors of several modes are concatenated.
+        Args:
+            asked: Pooling mode that replaces the folder's; None keeps the folder's.
 
         Raises:
             InputError: `asked` is not a pooling mode.
-            ModelError, UnsupportedError: The folder names none, or one that clrt lacks.
+            ModelError: The folder names no pooling mode.
+            UnsupportedError: The folder names a pooling mode that clrt lacks.
         """
         if asked is not None:
             return (_asked_mode(asked),)
@@ -149,9 +153,9 @@ class Modules:
 
 
 def class_of(root: Path) -> str:
-    """Returns the class that runs a folder, a key of `CLASSES`.
+    """Returns the name of the class that runs a model folder, a key of `CLASSES`.
 
-    Decided by modules.json and by `architectures` of config.json.
+    modules.json and `architectures` of config.json determine it; "SentenceEncoder" without them.
     """
     file = root / "modules.json"
     entries = read_json(file) if file_exists(file) else []
@@ -168,14 +172,16 @@ def class_of(root: Path) -> str:
 
 
 def _check_chain(file: Path, kinds: Sequence[str], whole: Sequence[str], wanted: str) -> None:
-    """Checks that class `wanted` supports a module chain.
+    """Checks that a class supports a module chain.
 
     Args:
+        file: Path of modules.json, for the message.
         kinds: Module classes before the stages.
         whole: All module classes, for the message.
+        wanted: Name of the class that runs the model, a key of `CLASSES`.
 
     Raises:
-        UnsupportedError: It does not.
+        UnsupportedError: The class does not support the chain.
     """
     if tuple(kinds) in CLASSES[wanted]:
         return

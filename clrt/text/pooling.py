@@ -31,11 +31,11 @@ _MASKS = {"cls": FIRST, "lasttoken": LAST, "weightedmean": PLACES}
 
 
 class Pooling:
-    """Loaded pooling models of one encoder, one per combination of normalization and truncation.
+    """Pooling models of one encoder, one for each way to normalize and truncate vectors.
 
     Args:
         modes: Pooling modes; their results are concatenated.
-        tokens: The transformer's output to pool, [batch, sequence, hidden].
+        tokens: Type of the transformer's output to pool, [batch, sequence, hidden].
         device: Index of the transformer's device.
         strict, cache_dir: As in `clrt.load`.
         stages: Modules applied to pooled vectors before normalization and truncation.
@@ -60,7 +60,13 @@ class Pooling:
         self._lock = Lock()
 
     def model(self, unit_before: bool, truncate_dim: int | None, unit_after: bool) -> Model:
-        """Returns the pooling model, loaded on first use; arguments as in `pooling_graph`."""
+        """Returns the pooling model for one way to normalize and truncate; loads it on first use.
+
+        Args:
+            unit_before: Whether vectors are L2-normalized before truncation.
+            truncate_dim: Number of leading elements kept of each vector; None keeps all.
+            unit_after: Whether vectors are L2-normalized after truncation.
+        """
         key = (unit_before, truncate_dim, unit_after)
         with self._lock:
             if key not in self._models:
@@ -82,6 +88,7 @@ def pooling_masks(modes: Sequence[str], mask: IntArray, skipped: int) -> dict[st
     """Returns the mask inputs of `pooling_graph` by name, int64 [batch, sequence] each.
 
     Args:
+        modes: Pooling modes, which determine the inputs of the graph.
         mask: Attention mask, int64 [batch, sequence]: 1 at tokens, 0 at padding on either side.
         skipped: Number of leading tokens to leave out of pooling (the prompt).
     """
@@ -159,7 +166,16 @@ def pooling_graph(
 
 
 def _select(build: OpBuilder, x: Value, first: Value) -> Value:
-    """Returns each row's token at which `first` is 1; other tokens may be infinite or NaN."""
+    """Adds ops that select one token of each row, even if other tokens are infinite or NaN.
+
+    Args:
+        build: Builder of the graph.
+        x: Token embeddings, [batch, sequence, hidden].
+        first: int64 [batch, sequence], 1 at the token to select. A row of zeros selects zeros.
+
+    Returns:
+        The selected embeddings, [batch, hidden].
+    """
     chosen = build("Cast", build("Unsqueeze", first, ints(2)), to=DType.BOOL)
     return build("ReduceSum", build("Where", chosen, x, floats(0.0)), ints(1), keepdims=0)
 

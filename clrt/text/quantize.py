@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 def check_precision(precision: object) -> str:
-    """Returns `precision`.
+    """Returns `precision` as a string if it is one of `PRECISIONS`.
 
     Raises:
-        InputError: It is not one of `PRECISIONS`.
+        InputError: It is not.
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}.")
@@ -37,14 +37,14 @@ def quantize_embeddings(
     ranges: NDArray[Any] | None = None,
     calibration_embeddings: Any = None,
 ) -> Array:
-    """Quantizes vectors.
+    """Quantizes float vectors to int8, uint8, or one bit per element.
 
     Args:
         embeddings: Floats [n, size], or one vector [size].
         precision: "float32" converts only; "int8" and "uint8" divide the range of each element
             into 255 steps; "binary" and "ubinary" pack eight signs per byte.
         ranges: Minimum and maximum of each element, [2, size], for int8 and uint8.
-        calibration_embeddings: Vectors that give the ranges if `ranges` is None; None uses
+        calibration_embeddings: Vectors whose ranges are used if `ranges` is None; None uses
             `embeddings`, which then needs at least two vectors.
 
     Returns:

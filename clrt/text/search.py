@@ -164,7 +164,18 @@ def _rows(vectors: Vectors) -> Any:
 def _best(
     queries: Any, corpus: Any, chunk_size: int, top_k: int, score_function: Score
 ) -> tuple[Array, Array]:
-    """Returns each query's best scores, descending, and their corpus indices: [queries, top_k]."""
+    """Finds the corpus vectors with the highest score for each query.
+
+    Args:
+        queries: Vectors [queries, size].
+        corpus: Vectors [texts, size].
+        chunk_size: Number of corpus vectors scored at once.
+        top_k: Maximum number of results per query.
+        score_function: Scores two sets of vectors, [queries, texts].
+
+    Returns:
+        Scores, descending, and indices in `corpus`; both [queries, min(top_k, texts)].
+    """
     best: Array = np.zeros((len(queries), 0), np.float32)
     indices: Array = np.zeros((len(queries), 0), np.int64)
     for first in range(0, len(corpus), chunk_size):

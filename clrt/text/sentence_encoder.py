@@ -126,7 +126,7 @@ class SentenceEncoder(Embedder):
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Sets the attribute `truncate_dim` within the context."""
+        """Sets the attribute `truncate_dim` within the context, and restores it afterwards."""
         before = self.truncate_dim
         self.truncate_dim = truncate_dim
         try:
@@ -239,7 +239,7 @@ class SentenceEncoder(Embedder):
         super().close()
 
     def _kept(self, truncate_dim: int | None) -> int:
-        """Returns the vector size after truncation to `truncate_dim`; None truncates nothing."""
+        """Returns the number of elements per vector after truncation; None does not truncate."""
         if self._dimension is None:
             hidden = last_size(self._tokens) or self._config.hidden
             if hidden is None:

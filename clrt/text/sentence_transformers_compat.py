@@ -95,10 +95,11 @@ def accepts_old_names(**names: str) -> Callable[[F], F]:
 def device_name(device: Any) -> str | int | None:
     """Converts a torch device name ("cuda", "mps", "cuda:0") to the `device` of `clrt.load`.
 
-    Other values pass unchanged.
+    Other values are returned unchanged.
 
     Raises:
-        InputError: The torch device has an index above 0; torch numbers devices differently.
+        InputError: The torch device is a GPU with an index above 0; torch numbers devices
+            differently.
     """
     if device is None or isinstance(device, int):
         return device
@@ -116,6 +117,6 @@ def device_name(device: Any) -> str | int | None:
 
 
 def hub_cache(options: Mapping[str, Any]) -> Path | None:
-    """Returns the option `cache_folder`, a Hugging Face cache, as a path; None if absent."""
+    """Returns option `cache_folder`, a Hugging Face cache, as a path; None if it is not set."""
     folder = options.get("cache_folder")
     return None if folder is None else Path(folder).expanduser()

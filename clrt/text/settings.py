@@ -21,11 +21,11 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
 
     Args:
         path: The compiled model.
-        wanted: Class that must run the model; its fields are validated. None accepts any class,
-            unvalidated, and keeps the field "class".
+        wanted: Name of the class that must run the model; the fields are validated for it. None
+            accepts any class without validation, and keeps the field "class".
 
     Raises:
-        ModelError: The model has no text configuration, a damaged one, or another class.
+        ModelError: The model has no text configuration, a damaged one, or that of another class.
     """
     settings = read_extras(path).get("encoder")
     if settings is None:

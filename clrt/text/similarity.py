@@ -95,10 +95,13 @@ SIMILARITIES: Mapping[str, tuple[Similarity, Similarity]] = {
 
 
 def similarity_name(name: object) -> str:
-    """Returns the name of a similarity, given as a string or as an enum member with that value.
+    """Returns a similarity function's name, one of `SIMILARITIES`.
+
+    Args:
+        name: The name, or an enum member with that value.
 
     Raises:
-        InputError: It is not a key of `SIMILARITIES`.
+        InputError: There is no such similarity function.
     """
     text = str(getattr(name, "value", name))
     if text not in SIMILARITIES:
@@ -109,7 +112,11 @@ def similarity_name(name: object) -> str:
 
 
 def normalize_vectors(vectors: Vectors) -> Array | SparseVectors:
-    """Scales vectors to unit length, as rows [n, size]; zero vectors stay zero."""
+    """Scales vectors to unit length; zero vectors stay zero.
+
+    Returns:
+        [n, size]; one vector [size] becomes a matrix of one row.
+    """
     rows = _vectors(vectors)
     if isinstance(rows, SparseVectors):
         return rows.scaled(1 / np.maximum(np.sqrt(rows.squared_lengths()), _MIN_NORM))
@@ -162,9 +169,16 @@ def _products(left: Array | SparseVectors, right: Array | SparseVectors) -> Simi
 
 
 def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> SimilarityArray:
-    """Returns the negative `length` of the difference of each pair, [len(left), len(right)].
+    """Returns the negative distance of each vector of `left` to each of `right`.
 
-    Rows are processed in chunks, because the differences of all pairs need much memory.
+    Rows of `left` are processed in chunks, because the differences of all pairs need much memory.
+
+    Args:
+        left, right: Vectors, [n, size].
+        length: Norm of vectors along the last axis.
+
+    Returns:
+        [len(left), len(right)].
     """
     _check_widths(left, right)
     step = max(_CHUNK_ELEMS // max(right.size, 1), 1)

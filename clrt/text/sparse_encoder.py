@@ -37,8 +37,8 @@ class SparseEncoder(Embedder):
         model_name_or_path: As in `SentenceEncoder`; the model must be a masked language model
             with its head.
         similarity_fn_name: As in `SentenceEncoder`; the default is "dot".
-        max_active_dims: Maximum of nonzero elements per vector, the largest are kept; None uses
-            the folder's limit, else none.
+        max_active_dims: Maximum number of nonzero elements per vector, of which the largest are
+            kept. None uses the folder's limit; if it has none, all are kept.
         device, max_length, prompts, default_prompt_name, strict, cache_dir: As in
             `SentenceEncoder`.
 
@@ -119,7 +119,7 @@ class SparseEncoder(Embedder):
 
         Args:
             inputs: One string or an iterable of strings. `sentences=` is an alias.
-            convert_to_tensor: False returns a list of vectors.
+            convert_to_tensor: False returns a list with one result per text.
             convert_to_sparse_tensor: False returns dense arrays.
             max_active_dims: Maximum of nonzero elements per vector; None uses the attribute.
 
@@ -169,11 +169,11 @@ class SparseEncoder(Embedder):
 
     @staticmethod
     def sparsity(embeddings: SparseVectors) -> dict[str, float]:
-        """Computes how sparse vectors are.
+        """Computes the mean sparsity of vectors.
 
         Returns:
             "active_dims", the mean number of nonzero elements per vector, and "sparsity_ratio", the
-            fraction of zeros.
+            fraction of elements that are zero.
         """
         rows = embeddings.rows
         count, width = rows.shape
@@ -182,14 +182,19 @@ class SparseEncoder(Embedder):
 
     @staticmethod
     def intersection(embeddings_1: SparseVectors, embeddings_2: SparseVectors) -> SparseVectors:
-        """What two vectors share: the products of their numbers, where both are positive.
+        """Multiplies vectors element by element; negative products become 0.
+
+        Nonzero elements of the result are those that both vectors have.
 
         Args:
             embeddings_1: One vector.
-            embeddings_2: One vector, or rows.
+            embeddings_2: One vector, or a matrix of vectors.
 
         Returns:
-            The shape of `embeddings_2`.
+            The products, in the shape of `embeddings_2`.
+
+        Raises:
+            InputError: `embeddings_1` is a matrix.
         """
         if embeddings_1.ndim != 1:
             raise InputError("The first of an intersection is one vector, not rows.")
@@ -215,7 +220,12 @@ class SparseEncoder(Embedder):
 
 
 def _largest(vectors: NDArray[np.float32], kept: int | None) -> NDArray[np.float32]:
-    """Sets all but the `kept` largest elements of each vector to 0; None keeps all."""
+    """Keeps the largest elements of each vector and sets the others to 0.
+
+    Args:
+        vectors: [n, size].
+        kept: Number of elements to keep; None keeps all.
+    """
     if kept is None or kept >= vectors.shape[1]:
         return vectors
     columns = np.argpartition(-vectors, kept - 1, axis=1)[:, :kept]

@@ -47,7 +47,7 @@ class SparseVectors:
 
     @classmethod
     def stack(cls, vectors: Sequence[SparseVectors], width: int) -> SparseVectors:
-        """Concatenates rows into one matrix.
+        """Stacks vectors and matrices into one matrix.
 
         Args:
             vectors: Single vectors or matrices.
@@ -61,7 +61,7 @@ class SparseVectors:
 
     @property
     def ndim(self) -> int:
-        """1 for one vector, 2 for a matrix."""
+        """Number of axes: 1 for one vector, 2 for a matrix."""
         return len(self.shape)
 
     @property
@@ -102,7 +102,7 @@ class SparseVectors:
         return table.reshape(self.shape)
 
     def to_dict(self) -> dict[int, float]:
-        """Returns column -> value of one vector.
+        """Returns column -> value of the nonzero elements of one vector.
 
         Raises:
             InputError: This is a matrix.
@@ -138,7 +138,7 @@ class SparseVectors:
         return squares.astype(np.float32)
 
     def scaled(self, factors: NDArray[Any]) -> SparseVectors:
-        """Multiplies each row by its factor; `factors` is [rows]."""
+        """Multiplies row i by `factors[i]`."""
         values = (self.values * factors[self._row_numbers()]).astype(np.float32)
         return SparseVectors(self.offsets, self.indices, values, self.shape)
 

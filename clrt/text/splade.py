@@ -48,7 +48,7 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
 
 
 def _log1p(build: OpBuilder, x: Value) -> Value:
-    """Adds log(1 + x) for x >= 0 to a graph, corrected for the rounding of 1 + x.
+    """Adds ops for log(1 + x) of x >= 0 to a graph, exact also for small x.
 
     Source: W. Kahan; Higham, Accuracy and Stability of Numerical Algorithms, problem 1.5.
     """

@@ -46,7 +46,7 @@ _TENSORS = {"Dense": ("linear.weight", "linear.bias", "residual.weight"),
 
 @dataclass(frozen=True, eq=False)
 class VectorStage:
-    """Module applied to sentence vectors after pooling.
+    """Module of sentence-transformers that transforms sentence vectors after pooling.
 
     Attributes:
         kind: "Dense", "LayerNorm" or "Normalize".
@@ -67,7 +67,15 @@ class VectorStage:
         return None if weight is None else weight.shape[0]
 
     def apply(self, build: OpBuilder, x: Value) -> Value:
-        """Adds the module to a graph: vectors `x` [batch, size] -> [batch, width]."""
+        """Adds the module to a graph.
+
+        Args:
+            build: Builder of the graph.
+            x: Vectors, [batch, size].
+
+        Returns:
+            Vectors, [batch, width], or [batch, size] if `width` is None.
+        """
         if self.kind == "Normalize":
             return unit(build, x)
         if self.kind == "LayerNorm":
@@ -84,7 +92,7 @@ class VectorStage:
         return build("Add", y, x if more is None else build("MatMul", x, more.T.copy()))
 
     def stored(self) -> dict[str, Any]:
-        """Returns the stage as JSON values, for a compiled model."""
+        """Returns all fields as JSON values, for a compiled model; weights are in base64."""
         tensors = {
             name: [list(array.shape), base64.b64encode(array.astype("<f4").tobytes()).decode()]
             for name, array in self.tensors.items()
@@ -94,16 +102,17 @@ class VectorStage:
 
 
 def unit(build: OpBuilder, vectors: Value) -> Value:
-    """Adds L2 normalization along the last axis to a graph."""
+    """Adds ops that L2-normalize `vectors` along the last axis to a graph; zeros stay zero."""
     length = build("ReduceL2", vectors, ints(-1), keepdims=1)
     return build("Div", vectors, build("Max", length, floats(_MIN_NORM)))
 
 
 def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[VectorStage, ...]:
-    """Reads the stages of a model folder.
+    """Reads the modules of a model folder that follow the pooling.
 
     Args:
-        listed: (kind, folder below `root`) of each module; Dropout is left out.
+        root: The model folder.
+        listed: (module class, folder below `root`) of each module; Dropout is skipped.
 
     Raises:
         ModelError: A file or tensor is missing or damaged.
@@ -117,7 +126,11 @@ def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[VectorSt
 
 
 def stages_of(stored: object) -> tuple[VectorStage, ...] | None:
-    """Returns the stages stored in a compiled model; None if they are damaged."""
+    """Converts `VectorStage.stored` values, read from a compiled model, back to stages.
+
+    Returns:
+        The stages; None if the values are damaged.
+    """
     if not isinstance(stored, list):
         return None
     stages = [_stage_of(each) for each in stored]
@@ -150,7 +163,11 @@ def _read_stage(kind: str, folder: Path) -> VectorStage:
 
 
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """Returns the torch class of a Dense module's activation.
+    """Returns the torch class name of a Dense module's activation.
+
+    Args:
+        folder: Folder of the module, for the message.
+        config: Contents of its config.json.
 
     Raises:
         UnsupportedError: It is not a known class of torch.nn; no other code is trusted.

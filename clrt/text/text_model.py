@@ -33,8 +33,8 @@ class TextRequest:
     """Validated options of one `encode` or `predict` call.
 
     Attributes:
-        batch_size: Texts per run.
-        prompt: Prepended to each text, and to the first of each pair.
+        batch_size: Number of texts, or pairs, per run.
+        prompt: Prepended to each text, or to the first text of each pair.
         show_progress_bar: None shows a bar if stderr is a terminal and there are several batches.
         progress: Called after each batch with the number of texts done and their total.
     """
@@ -63,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Constructor arguments that all text models share, as documented at `SentenceEncoder`."""
+    """Constructor arguments that all text models share; `SentenceEncoder` documents them."""
 
     device: Any = None
     max_length: int | None = None
@@ -74,7 +74,9 @@ class LoadOptions:
 
 
 class TextModel(PicklesByArguments):
-    """Transformer with its tokenizer; subclasses turn its outputs into vectors or scores.
+    """Base class of text models: a transformer with its tokenizer.
+
+    Subclasses convert the transformer's outputs to vectors or scores.
 
     Pickles and copies as its constructor arguments plus the attributes set since.
     """
@@ -181,7 +183,15 @@ class TextModel(PicklesByArguments):
         )
 
     def _prompt(self, prompt: object, name: object) -> str:
-        """Returns the prompt of a call: `prompt`, else the one called `name`, else the default."""
+        """Returns the prompt text of a call; "" for none.
+
+        Args:
+            prompt: Prompt text; None uses `name`.
+            name: Name of a prompt; None uses the default prompt.
+
+        Raises:
+            InputError: `prompt` is not a string, or there is no prompt of that name.
+        """
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise InputError(f"prompt must be a string, not {type(prompt).__name__}.")
@@ -211,7 +221,14 @@ class TextModel(PicklesByArguments):
         return TextRequest(positive("batch_size", batch_size), text, show_progress_bar, progress)
 
     def _texts(self, given: object) -> list[Text]:
-        """Returns the texts of a call as a list; raises InputError if one is not a string."""
+        """Returns the texts of a call as a list; subclasses may accept pairs.
+
+        Args:
+            given: One string, or an iterable of strings.
+
+        Raises:
+            InputError: An element is not a string, or `given` is bytes, a mapping or not iterable.
+        """
         if isinstance(given, str):
             return [given]
         if isinstance(given, np.ndarray) and given.ndim == 0:
@@ -230,10 +247,13 @@ class TextModel(PicklesByArguments):
         return texts
 
     def _batches(self, texts: Sequence[Text], request: TextRequest) -> Iterator[Batch]:
-        """Yields the runs for `texts`.
+        """Yields the batches of a call, in order of falling text length.
 
-        Texts are sorted by length, the longest first: little padding, and no later batch needs a
-        larger arena than the first.
+        This order needs little padding, and no later batch needs a larger arena than the first.
+
+        Args:
+            texts: Texts or pairs, without the prompt.
+            request: Options of the call.
         """
         size = self._rows or request.batch_size
         tokens = self._tokenizer.encode(with_prompt(request.prompt, texts))
@@ -260,10 +280,15 @@ class TextModel(PicklesByArguments):
         return model_feeds(batch, length, tokenizer.pad_id, inputs, tokenizer.pads_left)
 
     def _output(self, names: Sequence[str], dims: Sequence[str], advice: str) -> TensorSpec:
-        """Returns the output named in `names`, else the first one of rank `len(dims)`.
+        """Returns a model output: one named in `names`, else the first with as many axes as `dims`.
+
+        Args:
+            names: Accepted output names, in order of preference.
+            dims: Names of the expected axes, for their number and for the message.
+            advice: Last sentence of the message.
 
         Raises:
-            ModelError: There is none; `advice` ends the message.
+            ModelError: There is no such output.
         """
         by_name = {spec.name: spec for spec in self._model.outputs}
         named = [by_name[name] for name in names if name in by_name]
@@ -279,23 +304,27 @@ class TextModel(PicklesByArguments):
 
 
 def last_size(spec: TensorSpec) -> int | None:
-    """Returns the size of the last dim; None if it is dynamic."""
+    """Returns the size of the last dim; None if it is dynamic or the rank is 0 or unknown."""
     size = spec.shape[-1] if spec.shape else None
     return size if isinstance(size, int) else None
 
 
 def with_prompt(prompt: str, texts: Sequence[Text]) -> Sequence[Text]:
-    """Prepends `prompt` to each text, and to the first text of each pair."""
+    """Prepends `prompt` to each text, or to the first text of each pair."""
     if not prompt:
         return texts
     return [prompt + t if isinstance(t, str) else (prompt + t[0], t[1]) for t in texts]
 
 
 def positive(name: str, value: object) -> int:
-    """Returns `value` as an int.
+    """Returns an option's value as an int of at least 1.
+
+    Args:
+        name: Name of the option, for the message.
+        value: Value of the option.
 
     Raises:
-        InputError: It is not an integer of at least 1; `name` is the option in the message.
+        InputError: The value is not an integer of at least 1.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InputError(
@@ -305,7 +334,16 @@ def positive(name: str, value: object) -> int:
 
 
 def converted(array: NDArray[Any], to_numpy: bool, tensor: bool) -> Any:
-    """Returns results as sentence-transformers does: an array, a tensor or a list of tensors."""
+    """Converts results to the form that sentence-transformers' arguments select.
+
+    Args:
+        array: Results, one per row.
+        to_numpy: Whether to return the array itself; if not, a list of torch tensors.
+        tensor: Whether to return one torch tensor instead.
+
+    Raises:
+        InputError: A tensor is needed, and torch is not installed.
+    """
     if tensor:
         return to_tensor(array)
     return array if to_numpy else list(to_tensor(array))
@@ -315,9 +353,15 @@ def converted(array: NDArray[Any], to_numpy: bool, tensor: bool) -> Any:
 def _progress(
     total: int, shown: bool, callback: Progress | None
 ) -> Iterator[Callable[[int], object]]:
-    """Yields a function to call with the number of texts done since its last call.
+    """Shows a progress bar and calls `callback` within the context.
 
-    It advances the progress bar and calls `callback`.
+    Args:
+        total: Number of texts.
+        shown: Whether to show a progress bar.
+        callback: Called with the number of texts done and `total`; None for none.
+
+    Yields:
+        Function to call after each batch with its number of texts.
     """
     with _bar(total, shown) as update:
         done = 0
@@ -334,7 +378,11 @@ def _progress(
 
 @contextmanager
 def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """Yields a function that advances the progress bar; it does nothing unless `shown`."""
+    """Shows a progress bar of `total` texts within the context, if `shown` and stderr exists.
+
+    Yields:
+        Function to call with the number of texts to advance by.
+    """
     if not shown or sys.stderr is None:  # None in GUI programs on Windows
         yield lambda texts: None
         return
@@ -345,10 +393,14 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
 
 
 def _common_length(length: int, limit: int | None) -> int:
-    """Rounds a token count up to one of eight lengths per power of two: at most an eighth more.
+    """Rounds a token count up to one of eight lengths per power of two, by at most an eighth.
 
     Single-batch calls, such as queries, then have few distinct shapes, whose plans are cached.
     Calls of many batches repeat lengths anyway, and padding would only cost time.
+
+    Args:
+        length: Number of tokens.
+        limit: Maximum of the result; None for none.
     """
     step = 1 << max(length.bit_length() - 4, 0)
     return min(-(-length // step) * step, limit or sys.maxsize)

@@ -28,7 +28,7 @@ class Tokens:
 
     Attributes:
         ids: Token ids, int32 [tokens].
-        type_ids: Index of each token's text in a pair, int32 [tokens].
+        type_ids: For each token 0, or 1 in the second text of a pair, int32 [tokens].
     """
 
     ids: NDArray[np.int32]
@@ -51,7 +51,7 @@ class TextTokenizer:
 
     Args:
         config: Tokenization settings.
-        pairs: Whether it encodes pairs of texts.
+        pairs: Whether inputs are pairs of texts.
     """
 
     def __init__(self, config: TextConfig, pairs: bool = False) -> None:
@@ -101,10 +101,10 @@ class TextTokenizer:
             yield Tokens(ids, types if self._types else np.zeros_like(types))
 
     def prompt_length(self, prompt: str) -> int:
-        """Returns the number of leading tokens of a sentence up to the end of its prompt.
+        """Returns the number of leading tokens that a prompt takes in a sentence that it precedes.
 
-        Source: sentence-transformers, `Transformer._get_prompt_length`: the prompt alone, without
-        a special token at its end.
+        Source: sentence-transformers, `Transformer._get_prompt_length`: the prompt alone, without a
+        special token at its end.
         """
         if not prompt:
             return 0
@@ -115,7 +115,17 @@ class TextTokenizer:
 
 
 def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool = False) -> IntArray:
-    """Pads rows with `value` to `length`, on the right or the left: int64 [len(rows), length]."""
+    """Pads rows of token values to one length.
+
+    Args:
+        rows: Values of each row, at most `length`.
+        value: Padding value.
+        length: Length of the result.
+        left: Whether padding precedes the values.
+
+    Returns:
+        int64 [len(rows), length].
+    """
     padded = np.full((len(rows), length), value, np.int64)
     for target, row in zip(padded, rows, strict=True):
         target[length - len(row) if left else 0 :][: len(row)] = row
@@ -142,7 +152,10 @@ def _load(config: TextConfig) -> CheckedTokenizer:
 
 
 def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
-    """Applies normalizer options, prefix space and added tokens, as transformers does."""
+    """Applies a configuration's normalizer options, prefix space and added tokens to a tokenizer.
+
+    Follows transformers.
+    """
     normalizer = tokenizer.normalizer
     if config.normalizer and isinstance(normalizer, normalizers.BertNormalizer):
         for name, value in config.normalizer.items():
@@ -161,8 +174,11 @@ def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
 def _add_ends(ends: tuple[str, str], checked: CheckedTokenizer) -> None:
     """Adds start and end tokens to each text, as transformers' `add_bos_token` and `add_eos_token`.
 
+    Does nothing if the tokenizer adds them already.
+
     Args:
-        ends: Start and end token; "" for none. Does nothing if the tokenizer adds both already.
+        ends: Start and end token; "" for none.
+        checked: The tokenizer, whose post-processor is replaced.
     """
     tokenizer = checked.library
     ids = [tokenizer.token_to_id(token) if token else None for token in ends]
@@ -183,7 +199,7 @@ def _add_ends(ends: tuple[str, str], checked: CheckedTokenizer) -> None:
 
 
 def tokenizer_file(config: TextConfig) -> Path:
-    """Returns the file that holds the tokenizer: tokenizer.json or the compiled model.
+    """Returns the path of the tokenizer: tokenizer.json, or the compiled model that contains it.
 
     Raises:
         ModelError: The folder has no tokenizer.json.
@@ -200,7 +216,12 @@ def tokenizer_file(config: TextConfig) -> Path:
 
 
 def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
-    """Returns the padding id; 0 if none is named, since padding is masked anyway."""
+    """Returns the token id of padding; 0 if there is none, since padding is masked anyway.
+
+    Args:
+        tokenizer: The tokenizer, whose own padding id is used if `pad_token` is unknown.
+        pad_token: The padding token; "" if no file names it.
+    """
     named = tokenizer.token_to_id(pad_token) if pad_token else None
     if named is None and tokenizer.padding is not None:
         named = tokenizer.padding["pad_id"]
@@ -208,7 +229,15 @@ def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
 
 
 def _check_unicode(texts: Sequence[Text], start: int) -> None:
-    """Raises InputError for the first text that is not valid Unicode; `start` is its index."""
+    """Checks that texts or pairs are valid Unicode.
+
+    Args:
+        texts: Texts to check.
+        start: Index of the first text in the call, for the message.
+
+    Raises:
+        InputError: A text has a surrogate.
+    """
     for position, text in enumerate(texts, start):
         try:
             "".join(text).encode("utf-8")

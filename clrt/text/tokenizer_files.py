@@ -22,7 +22,7 @@ _PAD_LEFT = {"CodeLlamaTokenizer", "CohereTokenizer", "GemmaTokenizer", "LlamaTo
 
 
 def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tokenizer fields of a `TextConfig` by name.
+    """Returns the `TextConfig` fields that configure the tokenizer, by name.
 
     Args:
         folder: Folder that holds the tokenizer's files.
@@ -65,7 +65,12 @@ def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
 
 
 def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
-    """Returns the BERT normalizer options that class `kind` forces; {} if it forces none."""
+    """Returns the BERT normalizer options that override those of tokenizer.json; {} for none.
+
+    Args:
+        kind: Tokenizer class; only classes like BERT's override options.
+        tokenizer: Contents of tokenizer_config.json.
+    """
     if kind not in _BERT_LIKE:
         return {}
     accents = tokenizer.get("strip_accents")
@@ -77,9 +82,14 @@ def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | Non
 
 
 def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the added tokens of tokenizer_config.json and added_tokens.json, by id order.
+    """Returns the tokens that the files beside tokenizer.json add, by id; those without id last.
 
-    Each is a dict of arguments of `tokenizers.AddedToken`.
+    Args:
+        folder: Folder with added_tokens.json, which may be missing.
+        tokenizer: Contents of tokenizer_config.json.
+
+    Returns:
+        Arguments of `tokenizers.AddedToken` for each token.
     """
     declared = as_object(tokenizer.get("added_tokens_decoder"))
     plain = read_optional(folder / "added_tokens.json")

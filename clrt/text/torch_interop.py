@@ -18,9 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
-    """Similarities: an ndarray with the tensor methods that sentence-transformers' callers use.
+    """ndarray of similarities with those methods of torch tensors that callers often use.
 
-    torch's functions accept it and return tensors.
+    sentence-transformers returns tensors instead. torch's functions accept this array and return
+    tensors.
     """
 
     def __float__(self) -> float:
@@ -33,7 +34,7 @@ class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
     detach = cpu
 
     def numpy(self) -> Array:
-        """Returns the plain ndarray, a view."""
+        """Returns a view of this array as a plain ndarray."""
         return self.view(np.ndarray)
 
     @classmethod
@@ -93,7 +94,7 @@ def to_tensor(array: Array) -> Any:
 
 
 def accepts_torch(function: F) -> F:
-    """Decorates a function of arrays to return a tensor if an argument is one or a list of them."""
+    """Decorates a function of arrays; if an argument is or lists tensors, it returns a tensor."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

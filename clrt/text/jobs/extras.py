@@ -9,10 +9,11 @@ from clrt.errors import explain_missing_extra
 
 
 def need(module: str) -> Any:
-    """Imports a module of an optional package.
+    """Imports and returns a module of an optional package.
 
     Raises:
-        UnsupportedError: It is not installed; the message names the extra that provides it.
+        UnsupportedError: The package is not installed; the message names the extra that provides
+            it.
     """
     with explain_missing_extra("A job"):
         return importlib.import_module(module)

@@ -41,7 +41,7 @@ class InputFile:
         """Fingerprints a file.
 
         Raises:
-            InputError: It cannot be read.
+            InputError: The file cannot be read.
         """
         try:
             with open(path, "rb") as stream:
@@ -54,7 +54,7 @@ class InputFile:
 
 
 def is_parquet(path: str) -> bool:
-    """Returns whether a file is Parquet by its suffix; all other inputs are JSON lines."""
+    """Returns whether a job's input is Parquet, by its suffix; if not, it is JSON lines."""
     return path.lower().endswith(PARQUET)
 
 
@@ -66,9 +66,10 @@ def open_lines(path: str) -> BinaryIO:
 
 
 def bounded_lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yields lines with bounded memory.
+    """Yields the lines of a stream with bounded memory.
 
     Args:
+        stream: Stream to read.
         max_bytes: Maximum line length in bytes; the rest of a longer line is skipped.
 
     Yields:
@@ -124,7 +125,11 @@ def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
 
 
 def _matching(path: str) -> Iterator[str]:
-    """Yields the files in a folder and its subfolders, or the files that a glob matches."""
+    """Yields the files in a folder and its subfolders, or the files that a glob matches.
+
+    Args:
+        path: Folder, whose names that start with `_` or `.` are skipped; or glob.
+    """
     if not os.path.isdir(path):
         yield from filter(os.path.isfile, glob.glob(path, recursive=True))
         return

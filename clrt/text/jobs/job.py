@@ -44,7 +44,7 @@ class WorkUnitStatus:
     """Status of a finished unit.
 
     Attributes:
-        vectors: Number of vectors in its part file; 0 if there is no part file.
+        vectors: Number of vectors in the unit's part file; 0 if there is no part file.
         errors: Objects with the keys "file", "row" (first row; null if the file cannot be read),
             "rows" (number of rows; null if unknown) and "error" (message).
     """
@@ -65,12 +65,12 @@ class WorkUnitStatus:
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """Contents of `_job.json`.
+    """Embedding job in an output folder: the contents of its `_job.json`.
 
     Attributes:
         folder: Output folder.
-        settings: Inputs of the result: the model's digest and the options by name. A resumed job
-            must have equal ones.
+        settings: Digest of the model, and options that change the output, by name. A job resumes
+            only with equal settings.
         kept: Arrow schema of the columns copied to the output, serialized and in base64.
         files: Fingerprints of the input files.
         units: Work units; unit i writes part file i.
@@ -106,7 +106,7 @@ class EmbedJob:
             raise InputError(f"'{folder / _PLAN}' is damaged ({error!r}); {_ANEW}.") from error
 
     def write(self) -> None:
-        """Writes `_job.json`."""
+        """Writes `_job.json` to the output folder."""
         file_index = {f.path: i for i, f in enumerate(self.files)}
         values = {
             "format": _FORMAT,
@@ -125,11 +125,11 @@ class EmbedJob:
         return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(self.kept)))
 
     def part(self, index: int) -> Path:
-        """Returns the path of a unit's part file."""
+        """Returns the path of the part file of unit `index`."""
         return self.folder / f"part-{index:06}.parquet"
 
     def record(self, index: int) -> WorkUnitStatus | None:
-        """Reads a unit's status; None if the unit is not done."""
+        """Reads the status of unit `index`; None if the unit is not done."""
         try:
             values = parse_json(self._record_file(index).read_text("utf-8"))
             status = WorkUnitStatus(values["vectors"], tuple(values["errors"]))
@@ -138,7 +138,12 @@ class EmbedJob:
         return None if status.vectors and not self.part(index).is_file() else status
 
     def finish_unit(self, index: int, record: WorkUnitStatus) -> None:
-        """Writes the status of a unit; its part file must exist already."""
+        """Writes the status of a unit, which makes the unit done; its part file must exist already.
+
+        Args:
+            index: Index of the unit.
+            record: Status of the unit.
+        """
         with atomic_write(self._record_file(index)) as stream:
             stream.write(json.dumps(asdict(record)).encode())
 
@@ -147,7 +152,7 @@ class EmbedJob:
         return ((i, self.record(i)) for i in range(len(self.units)))
 
     def write_errors(self) -> Path | None:
-        """Writes `_errors.jsonl`; returns its path, or None if no unit has errors."""
+        """Writes `_errors.jsonl`; returns its path, or None (and no file) if no unit has errors."""
         path = self.folder / _ERRORS
         errors = (e for _, record in self.records() if record for e in record.errors)
         with atomic_write(path) as stream:
@@ -177,7 +182,8 @@ def start_job(
         folder: Output folder; created if absent.
         options: Model and encoding options.
         column: Name of the text column.
-        keep: Columns to copy to the output; if empty, parts hold each vector's file and row.
+        keep: Columns to copy to the output; if empty, part files hold each vector's input file and
+            row number instead.
         rows_per_part: Maximum rows per part file.
 
     Raises:

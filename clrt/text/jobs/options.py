@@ -24,10 +24,14 @@ _BLOCK_BYTES = 1 << 20  # Bytes per read while hashing.
 
 @dataclass(frozen=True)
 class EmbedOptions:
-    """Model and arguments of `SentenceEncoder` and its `encode`, as picklable values.
+    """Options of an embedding job, as picklable values.
+
+    Fields are arguments of `SentenceEncoder` and its `encode`, except `limits`.
 
     Attributes:
-        limits: Maximum sizes of rows and files.
+        model: Path or name of the model.
+        normalize: Whether to L2-normalize vectors.
+        limits: Maximum sizes of input rows and files.
     """
 
     model: str
@@ -41,17 +45,17 @@ class EmbedOptions:
     limits: ReadLimits = LIMITS
 
     def make_encoder(self) -> SentenceEncoder:
-        """Loads the model into a new encoder.
+        """Loads the model; returns its encoder.
 
         Raises:
-            ClrtError: As `SentenceEncoder`.
+            ClrtError: The model cannot be loaded, as in `SentenceEncoder`.
         """
         return SentenceEncoder(
             self.model, device=self.device, pooling=self.pooling, max_length=self.max_length
         )
 
     def encode(self, encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[Any]:
-        """Computes the vectors of texts, float32 [n, dimension]."""
+        """Computes the vectors of texts with these options, float32 [n, dimension]."""
         vectors: NDArray[np.float32] = encoder.encode(
             texts,
             batch_size=self.batch_size,
@@ -63,7 +67,10 @@ class EmbedOptions:
         return vectors
 
     def lasting(self) -> dict[str, Any]:
-        """Returns the options that change vectors: not paths, devices, batches or limits."""
+        """Returns the options that change vectors, by name.
+
+        Not included are the model, which has a digest, the device, the batch size and the limits.
+        """
         values = asdict(self)
         for name in ("model", "device", "batch_size", "limits"):
             del values[name]
@@ -71,7 +78,10 @@ class EmbedOptions:
 
 
 def text_problem(value: object) -> str:
-    """Returns why a value cannot be encoded, as a phrase after its column; "" if it can."""
+    """Returns why a value of the text column cannot be encoded; "" if it can.
+
+    The reason is the predicate of a sentence about the column, such as "is null".
+    """
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -84,10 +94,13 @@ def text_problem(value: object) -> str:
 
 
 def model_digest(model: str) -> str:
-    """Returns a digest of a model's files: weights, configuration and tokenizer.
+    """Returns a hex digest of a model's files: weights, configuration and tokenizer.
+
+    Args:
+        model: Path or name of the model.
 
     Raises:
-        ModelError: A file cannot be read.
+        ModelError: The model does not exist, or a file cannot be read.
     """
     source = find_model(model)
     digest = hashlib.blake2b(digest_size=16)
@@ -103,10 +116,13 @@ def model_digest(model: str) -> str:
 
 
 def _files(source: Path) -> list[Path]:
-    """Returns the files of a model, sorted.
+    """Returns the files of a model that `model_digest` hashes, sorted.
 
     For a folder its files and those one level below; for an ONNX file also external data and the
     JSON files beside it and one folder above; for a compiled model the file alone.
+
+    Args:
+        source: The folder or file.
     """
     if source.is_dir():
         files = {p for pattern in ("*", "*/*") for p in source.glob(pattern)}

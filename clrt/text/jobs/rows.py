@@ -37,12 +37,12 @@ class WorkUnitRows:
 
 
 class RowReader:
-    """Reads work units; consecutive units of a file share one pass over it.
+    """Reads the rows of work units; consecutive units of a file share one pass over the file.
 
     Args:
         column: Name of the text column.
         kept: Arrow schema of the columns to copy.
-        limits: Maximum row size.
+        limits: Maximum sizes of rows and files.
     """
 
     def __init__(self, column: str, kept: Any, limits: ReadLimits = LIMITS) -> None:
@@ -53,7 +53,7 @@ class RowReader:
         self._lines: tuple[str, Any] | None = None
 
     def read(self, unit: WorkUnit) -> WorkUnitRows:
-        """Reads the rows of a unit; damage of the file is returned as `WorkUnitRows.problem`.
+        """Reads the rows of a unit; if the file is damaged, returns why as `WorkUnitRows.problem`.
 
         Raises:
             InputError: The file cannot be opened, or has fewer rows than when the job began.
@@ -85,7 +85,14 @@ class RowReader:
         return rows
 
     def _keep(self, rows: WorkUnitRows, columns: Mapping[str, Any]) -> None:
-        """Converts the columns to copy to their types; rows with other values become errors."""
+        """Adds the columns to copy to `rows`, converted to the types of the schema.
+
+        Rows with a value that cannot be converted are removed from the texts and become errors.
+
+        Args:
+            rows: Rows to complete.
+            columns: Column name -> values, one per text.
+        """
         bad: dict[int, str] = {}
         for column in self._kept:
             values = columns[column.name]
@@ -114,7 +121,10 @@ class RowReader:
         return enumerate(values, start=unit.first), columns
 
     def _texts(self, chunk: Any) -> Iterable[Any]:
-        """Decodes an Arrow array of strings; dictionary entries are decoded once and shared."""
+        """Decodes an Arrow array of strings to an iterable of str, None for null, or `_Bad`.
+
+        Entries of dictionary-encoded arrays are decoded once and shared.
+        """
         arrow = need("pyarrow")
         if arrow.types.is_dictionary(chunk.type):
             known = list(self._texts(chunk.dictionary))
@@ -130,7 +140,16 @@ class RowReader:
         )
 
     def _object(self, line: bytes, size: int) -> dict[str, Any] | _Bad | None:
-        """Parses a line, unless its full `size` in bytes exceeds the limit."""
+        """Parses a line of JSON lines.
+
+        Args:
+            line: The line, which may be cut at the limit.
+            size: Full length in bytes.
+
+        Returns:
+            The object; None for a blank line; a `_Bad` for a line that is too long or no JSON
+                object.
+        """
         if size > self._limits.row_bytes:
             return self._too_long("line", size)
         return parse_line(line)
@@ -162,7 +181,7 @@ class RowReader:
 
 
 class _RowGroup:
-    """Forward-only reader of the rows of a Parquet row group."""
+    """Reader of the rows of a Parquet row group, in order, without a way back."""
 
     def __init__(self, unit: WorkUnit, columns: Sequence[str]) -> None:
         self._key = unit.path, unit.section
@@ -180,14 +199,22 @@ class _RowGroup:
         return self._key == (unit.path, unit.section) and self._at <= unit.skip
 
     def read(self, unit: WorkUnit) -> Any:
-        """Reads the rows of a unit as an Arrow table."""
+        """Reads the rows of a unit as an Arrow table, skipping the rows before.
+
+        Raises:
+            InputError: The row group has fewer rows than when the job began.
+        """
         rows = unit.rows or 0
         while self._at < unit.skip:
             self._advance(min(rows, unit.skip - self._at))
         return self._advance(rows)
 
     def _advance(self, rows: int) -> Any:
-        """Reads the next rows as an Arrow table."""
+        """Reads the next `rows` rows as an Arrow table.
+
+        Raises:
+            InputError: The row group has fewer rows than when the job began.
+        """
         arrow = need("pyarrow")
         parts = [] if self._rest is None else [self._rest]
         while sum(map(len, parts)) < rows:
@@ -203,7 +230,11 @@ class _RowGroup:
 
 @dataclass(frozen=True)
 class _Bad:
-    """Placeholder for a row that cannot be read."""
+    """Placeholder for a row that cannot be read.
+
+    Attributes:
+        reason: Why not, for the error message.
+    """
 
     reason: str
 
@@ -219,7 +250,7 @@ def parse_line(line: bytes) -> dict[str, Any] | _Bad | None:
     """Parses a line of JSON lines.
 
     Returns:
-        The object; None for a blank line; a `_Bad` for any other line.
+        The JSON object; None for a blank line; a `_Bad` for any other line.
     """
     try:
         text = line.decode("utf-8-sig").strip()
@@ -234,7 +265,7 @@ def parse_line(line: bytes) -> dict[str, Any] | _Bad | None:
 
 
 def _select(values: Any, rows: Sequence[int]) -> Any:
-    """Returns the values at indices `rows` of an Arrow array or a list."""
+    """Returns the values of an Arrow array or a list at indices `rows`, in the same form."""
     if isinstance(values, list):
         return [values[i] for i in rows]
     arrow = need("pyarrow")
@@ -242,10 +273,14 @@ def _select(values: Any, rows: Sequence[int]) -> Any:
 
 
 def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
-    """Converts values to an Arrow array of type `kind`.
+    """Converts values to an Arrow array of type `kind`, with nulls for failed conversions.
+
+    Args:
+        values: Arrow array or list.
+        kind: Arrow type.
 
     Returns:
-        The array, with nulls for values that cannot be converted, and the indices of these values.
+        The array, and the indices of the values that cannot be converted.
     """
     arrow = need("pyarrow")
     try:
@@ -260,6 +295,10 @@ def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
 
 def _converted(values: Any, kind: Any) -> Any:
     """Converts values to an Arrow array of type `kind`.
+
+    Args:
+        values: Arrow array or list.
+        kind: Arrow type; strings take any JSON value, as its JSON text.
 
     Raises:
         ArrowException, TypeError, ValueError, OverflowError: A value cannot be converted.
@@ -281,8 +320,12 @@ def _converted(values: Any, kind: Any) -> Any:
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     """Infers the Arrow schema of the columns to copy; the first file with a typed column decides.
 
-    Parquet stores types. For JSON lines the first rows of a file decide: int64, float64, bool or
-    string; mixed and nested values are copied as JSON strings.
+    Parquet files store types. For JSON lines the first rows of a file decide: int64, float64, bool
+    or string; mixed and nested values are copied as JSON strings.
+
+    Args:
+        paths: Input files.
+        keep: Names of the columns to copy.
 
     Raises:
         InputError: No file has a column of `keep`.
@@ -303,7 +346,10 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
 
 
 def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Returns column name -> Arrow type for the columns a file has; {} if it is damaged."""
+    """Returns column name -> Arrow type for the columns of `names` that a file has.
+
+    {} if the file is damaged; a column is left out if the file has several of its name.
+    """
     try:
         if is_parquet(path):
             with parquet_file(path) as file:

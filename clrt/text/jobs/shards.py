@@ -24,7 +24,7 @@ class ShardWriter:
         options: Model and encoding options.
 
     Raises:
-        ClrtError: As `SentenceEncoder`.
+        ClrtError: The model cannot be loaded, as in `SentenceEncoder`.
     """
 
     def __init__(self, job: EmbedJob, options: EmbedOptions) -> None:
@@ -34,7 +34,14 @@ class ShardWriter:
         self._encoder = options.make_encoder()
 
     def make(self, index: int) -> WorkUnitStatus:
-        """Writes a unit's part file and status, unless it is done; returns the status."""
+        """Writes the part file and status of unit `index`, and returns the status.
+
+        Does not write a unit that is done already.
+
+        Raises:
+            InputError: The unit's file cannot be read.
+            ClrtError: A run failed.
+        """
         done = self._job.record(index)
         if done is not None:
             return done
@@ -48,7 +55,7 @@ class ShardWriter:
         return record
 
     def close(self) -> None:
-        """Releases the device memory."""
+        """Releases the model's device memory."""
         self._encoder.close()
 
     def _write(self, index: int, unit: WorkUnit, rows: WorkUnitRows, vectors: NDArray[Any]) -> None:
@@ -69,10 +76,12 @@ def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> 
     """Writes part files in this process; yields the number of rows of each finished unit.
 
     Args:
+        job: The job.
+        options: Model and encoding options.
         pending: Indices of the units to do.
 
     Raises:
-        ClrtError: As `ShardWriter`.
+        ClrtError: The model cannot be loaded, or a run failed.
     """
     writer = ShardWriter(job, options)
     try:
@@ -83,7 +92,7 @@ def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> 
 
 
 def _errors(unit: WorkUnit, rows: WorkUnitRows) -> Iterator[dict[str, Any]]:
-    """Yields the objects of `WorkUnitStatus.errors`."""
+    """Yields the errors of a unit's rows, in the form of `WorkUnitStatus.errors`."""
     if rows.problem:
         yield _error(unit, unit.first if unit.rows else None, unit.rows, rows.problem)
     for number, what in rows.errors:

@@ -16,15 +16,15 @@ _MAX_UNIT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Consecutive rows of a file.
+    """Work unit of an embedding job: consecutive rows of an input file.
 
     Attributes:
         path: Absolute path of the file.
         section: Start of reading: index of the row group in Parquet, byte offset in JSON lines.
         skip: Rows of the row group before the unit; 0 in JSON lines.
         first: Number in the file of the first row, from 0.
-        rows: Number of rows; None if unknown.
-        problem: Why no row of the unit can be encoded; "" if rows can.
+        rows: Number of rows of the unit; None if unknown.
+        problem: Why no row of the unit can be encoded; "" if its rows can be read.
     """
 
     path: str
@@ -52,9 +52,12 @@ LIMITS = ReadLimits()
 
 
 def split(path: str, column: str, rows: int, limits: ReadLimits = LIMITS) -> Iterator[WorkUnit]:
-    """Yields the units of a file, in order; reads all of JSON lines, but only Parquet's footer.
+    """Yields the work units of an input file, in order.
+
+    Reads JSON lines to the end, but only the footer of Parquet.
 
     Args:
+        path: The file.
         column: Name of the text column.
         rows: Maximum rows per unit.
         limits: Maximum sizes; rows beyond `file_bytes` become one unit with a problem.
@@ -63,17 +66,17 @@ def split(path: str, column: str, rows: int, limits: ReadLimits = LIMITS) -> Ite
 
 
 def damage() -> tuple[type[Exception], ...]:
-    """Returns the exception classes that reading a damaged file raises."""
+    """Returns the exception classes that reading a damaged Parquet or gzip file raises."""
     return (need("pyarrow").ArrowException, OSError, EOFError, zlib.error)
 
 
 def one_line(error: Exception) -> str:
-    """Returns an error's message on one line without its full stop, else its class name."""
+    """Returns an error's message on one line without full stop; its class name if it is empty."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def parquet_file(path: str) -> Any:
-    """Opens a `pyarrow.parquet.ParquetFile`."""
+    """Opens a Parquet file; returns a `pyarrow.parquet.ParquetFile`."""
     return need("pyarrow.parquet").ParquetFile(path)
 
 
@@ -112,12 +115,22 @@ def _split_parquet(path: str, column: str, rows: int, limits: ReadLimits) -> Ite
 
 
 def _rows_that_fit(group: Any, column: str) -> int:
-    """Returns the rows of a row group that fit a unit, at the average text size; at least 1."""
+    """Returns how many rows of the average text size fit into a unit; at least 1.
+
+    Args:
+        group: pyarrow metadata of the row group.
+        column: Name of the text column.
+    """
     return max(1, int(group.num_rows) * _MAX_UNIT_BYTES // max(_text_bytes(group, column), 1))
 
 
 def _text_bytes(group: Any, column: str) -> int:
-    """Returns the uncompressed bytes of a text column in a row group."""
+    """Returns the uncompressed size in bytes of a text column in a row group.
+
+    Args:
+        group: pyarrow metadata of the row group.
+        column: Name of the text column.
+    """
     chunks = map(group.column, range(group.num_columns))
     return sum(int(c.total_uncompressed_size) for c in chunks if c.path_in_schema == column)
 
@@ -130,7 +143,13 @@ def _too_large(path: str, row: int, limits: ReadLimits) -> str:
 
 
 def _column_problem(path: str, schema: Any, column: str) -> str:
-    """Returns why the text column cannot be read; "" if it can."""
+    """Returns why the text column of a Parquet file cannot be read; "" if it can.
+
+    Args:
+        path: The file, for the message.
+        schema: Arrow schema of the file.
+        column: Name of the text column.
+    """
     types = need("pyarrow").types
     if schema.names.count(column) != 1:
         there = ", ".join(map(repr, schema.names)) or "none"
