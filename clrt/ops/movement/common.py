@@ -32,12 +32,18 @@ def fresh_dim() -> Expr:
 
 
 def fresh_dims(count: int) -> tuple[Dim, ...]:
-    """Returns `count` unknown dims."""
+    """Returns a shape of `count` different unknown dims."""
     return tuple(fresh_dim() for _ in range(count))
 
 
 def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None:
-    """Returns the elements of an integer input as dims; None if the input is omitted or unknown."""
+    """Returns the elements of an integer input as dims; None if the input is omitted or its
+    elements are unknown.
+
+    Args:
+        types: Input types of a node; None for omitted inputs.
+        index: Input index.
+    """
     data = data_of(types, index)
     if data is None:
         return None
@@ -45,23 +51,25 @@ def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None
 
 
 def _as_python(number: Any) -> int:
-    """Converts a NumPy number to int; traced numbers stay."""
+    """Converts a NumPy number to an int; returns a traced number unchanged."""
     return cast(int, number) if is_traced(number) else int(number)
 
 
 def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
-    """Returns the known elements of an input; None if it is omitted or unknown."""
+    """Returns the elements of input `index`; None if it is omitted or its elements are unknown."""
     type_ = types[index] if index < len(types) else None
     return None if type_ is None else type_.data
 
 
 def has_input(types: Sequence[TensorType | None], index: int) -> bool:
-    """Returns whether an optional input is present."""
+    """Returns whether optional input `index` is present."""
     return index < len(types) and types[index] is not None
 
 
 def length(types: Sequence[TensorType | None], index: int) -> int | None:
-    """Returns the number of elements of a 1-D input; None if it is omitted or unknown."""
+    """Returns the number of elements of input `index`; None if it is omitted, not 1-D, or of
+    unknown size.
+    """
     type_ = types[index] if index < len(types) else None
     if type_ is None or type_.shape is None or len(type_.shape) != 1:
         return None
@@ -70,7 +78,7 @@ def length(types: Sequence[TensorType | None], index: int) -> int | None:
 
 
 def host(node: Node, index: int) -> Array:
-    """Returns the elements of an input that a launch needs as numbers.
+    """Returns the elements of input `index` of a node, which a launch needs as numbers.
 
     Raises:
         UnsupportedError: The elements are computed while the model runs.
@@ -82,7 +90,7 @@ def host(node: Node, index: int) -> Array:
 
 
 def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
-    """Returns the elements of an optional integer input; None if it is omitted.
+    """Returns the elements of optional integer input `index` of a node; None if it is omitted.
 
     Raises:
         UnsupportedError: The elements are computed while the model runs.
@@ -98,14 +106,22 @@ def num_elements(dims: Sequence[int]) -> int:
 
 
 def index_t(indices: Value) -> Code:
-    """Returns the C type of an index tensor."""
+    """Returns the C element type of a tensor of indices."""
     return indices.dtype.cl
 
 
 def fill_launch(
     dst: BufferArg, dtype: DType, elems: int, value: object, caps: DeviceCaps
 ) -> Launch:
-    """Returns the launch that fills `elems` elements with a number."""
+    """Returns the launch that fills a buffer with a number.
+
+    Args:
+        dst: Buffer to fill.
+        dtype: Dtype of its elements.
+        elems: Number of elements to write.
+        value: Number.
+        caps: Device.
+    """
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
     return _fill("fill_bits", dtype, elems, caps, dst=dst, bits=bits)
@@ -114,12 +130,20 @@ def fill_launch(
 def fill_from_launch(
     dst: BufferArg, dtype: DType, elems: int, value: BufferArg, caps: DeviceCaps
 ) -> Launch:
-    """Returns the launch that fills `elems` elements with the first element of a buffer."""
+    """Returns the launch that fills a buffer with the first element of another buffer.
+
+    Args:
+        dst: Buffer to fill.
+        dtype: Dtype of its elements.
+        elems: Number of elements to write.
+        value: Buffer whose first element is written.
+        caps: Device.
+    """
     return _fill("fill_from", dtype, elems, caps, dst=dst, value=value)
 
 
 def _fill(entry: str, dtype: DType, elems: int, caps: DeviceCaps, **args: Any) -> Launch:
-    """Returns the launch of a fill kernel."""
+    """Returns the launch of kernel `entry` of tensor/fill.cl, which writes `elems` elements."""
     kernel = KernelSpec.of("tensor/fill.cl", entry, DATA_T=dtype.cl_bits)
     run, local = (_FILL_RUN, (1,)) if caps.is_cpu else (1, None)
     return launch(kernel, (ceil_div(elems, run),), local, n=elems, run=run, **args)

@@ -34,7 +34,7 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _adjacent_subviews(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
-    """Returns subviews of `whole` for values that are adjacent along an axis."""
+    """Returns each of `values` as a subview of `whole`; they are adjacent in it along `axis`."""
     parts, at, pitch = [], 0, num_elements(whole.dims[axis:])
     for value in values:
         assert value is not None
@@ -108,9 +108,9 @@ _MAX_PARTS = 1 << 20
 @register
 @dataclass(frozen=True)
 class Split(Op):
-    """Splits x along `axis` into `num_outputs` parts of equal size; the last may be smaller.
+    """Splits x along `axis` into `num_outputs` tensors of equal size; the last may be smaller.
 
-    Optional input 1 holds the size of each of the `outputs` parts instead. Source: ONNX Split,
+    Optional input 1 holds the size of each of the `outputs` tensors instead. Source: ONNX Split,
     opset 2 to 18; the sizes became an input in 13.
     """
 
@@ -141,14 +141,15 @@ class Split(Op):
         return op if op.num_outputs else replace(op, num_outputs=len(node.outputs))
 
     def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
-        """Returns the size of each part along the axis.
+        """Returns the size of each output along the axis.
 
         Args:
             dim: Size of the axis.
             wanted: Requested sizes; None to divide by `num_outputs`.
 
         Raises:
-            ShapeError: The sizes do not add up to `dim`, or there are too many parts.
+            ShapeError: The sizes do not add up to `dim`, or the axis is too short for
+                `num_outputs`.
         """
         if wanted is not None:
             total = sum(wanted)

@@ -36,8 +36,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class _DepthSpace(Op):
     """Base of DepthToSpace and SpaceToDepth.
 
-    In mode DCR, the position in the block is the outer part of the channel index; in CRD the inner
-    part.
+    Attributes:
+        blocksize: Height and width of a block, b.
+        mode: Channel order: in DCR, the position in the block is the outer part of the channel
+            index; in CRD the inner part.
     """
 
     blocksize: int = 1
@@ -48,11 +50,13 @@ class _DepthSpace(Op):
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the input shape with separate block axes, and their permutation in the output."""
+        """Returns the input shape with separate axes for blocks, and the permutation of these
+        axes that yields the output.
+        """
         raise NotImplementedError(self.name)
 
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
-        """Returns the output shape.
+        """Returns the output shape for an input `[n, c, h, w]`.
 
         Raises:
             ShapeError: The input does not divide into blocks.

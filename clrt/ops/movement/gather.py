@@ -35,11 +35,11 @@ class _GatheredRows:
     """Launch parameters of y[o, i, :] = x[o, indices[i], :].
 
     Attributes:
-        outer: Number of elements before the gathered axis.
+        outer: Product of the dims before the gathered axis.
         n: Size of the gathered axis.
         rows: Number of indices.
-        inner: Elements per row, after the gathered axis.
-        buffers: Kernel arguments that are buffers.
+        inner: Product of the dims after the gathered axis: elements per row.
+        buffers: Kernel arguments that are buffers, by name.
         defines: Macros of the dtypes.
     """
 
@@ -75,7 +75,7 @@ def _view(node: Node) -> _GatheredRows:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Rejects rows shorter than a vector, which the CPU kernel copies in long vectors."""
+    """Rejects rows shorter than a vector: the CPU kernel copies rows vector by vector."""
     x, op = node.arg(0), node.op
     assert isinstance(op, Gather)
     shape = symbolic_shape(x)

@@ -37,7 +37,8 @@ _MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
-    """Returns the arguments for index tuples: status word, TUPLE_PARAMS of common/tuple.clh.
+    """Returns the kernel arguments that locate index tuples: status word and TUPLE_PARAMS of
+    common/tuple.clh.
 
     Args:
         node: Node whose input 1 holds the tuples.

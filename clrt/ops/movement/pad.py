@@ -71,7 +71,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
-    """Returns the launch that fills the output with the pad value."""
+    """Returns the launch that fills the first `elems` elements of the output of a Pad node with the
+    pad value, 0 by default.
+
+    Raises:
+        UnsupportedError: The pad value is computed at run time and has another dtype than x.
+    """
     y, value = node.output, node.input(2)
     if value is None:
         return fill_launch(BufferArg(y), y.dtype, elems, 0, caps)
@@ -90,7 +95,7 @@ def _mirror(
     lead: Sequence[int],
     ctx: Lowering,
 ) -> Launch:
-    """Returns the launch for modes that repeat elements of x (reflect, edge, wrap).
+    """Returns the launch of Pad in the modes that repeat elements of x (reflect, edge, wrap).
 
     Args:
         source: First element of the cropped input.
@@ -124,8 +129,17 @@ def _mirror_rows(
     lead: Sequence[int],
     mode: dict[str, Define],
 ) -> Launch:
-    """Returns the CPU launch; its rows are along the last padded axis, later axes are
-    contiguous.
+    """Returns the launch of `_mirror` on CPUs.
+
+    Its rows are along the last padded axis; the axes after it are copied as contiguous elements.
+
+    Args:
+        source: First element of the cropped input.
+        y: Output.
+        kept: Shape of the cropped input.
+        strides: Strides of x.
+        lead: Elements added before each axis, up to the last padded axis.
+        mode: Macros of dtype and mode.
     """
     rank = len(lead)
     inner = num_elements(y.dims[rank:])
@@ -160,7 +174,13 @@ class Pad(Op):
     def full_pads(
         self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
     ) -> tuple[list[int], list[int]]:
-        """Returns the pads before and after every axis.
+        """Returns the number of elements added before every axis, and after every axis; 0 for axes
+        without pads.
+
+        Args:
+            rank: Rank of x.
+            pads: Elements added before each of `axes`, then after each; negative to crop.
+            axes: Padded axes; None for all.
 
         Raises:
             ShapeError: There are not two pads per axis.

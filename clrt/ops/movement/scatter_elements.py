@@ -41,7 +41,13 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 
 
 def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str | None:
-    """Returns why the device cannot reduce the dtype; None if it can."""
+    """Returns why the device cannot scatter with a reduction; None if it can.
+
+    Args:
+        reduction: Reduction of the op; "none" is always supported.
+        dtype: Dtype of the elements.
+        caps: Device.
+    """
     if reduction == "none":
         return None
     if dtype in (DType.BOOL, DType.FLOAT16):
@@ -50,12 +56,16 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
 
 
 def data_t(reduction: Reduction, dtype: DType) -> Code:
-    """Returns the C element type; an integer of the same size if elements are only moved."""
+    """Returns the C element type of scatter kernels: for reduction "none" an integer of the same
+    size, because elements are only moved.
+    """
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches that copy input 0 to the output, for the case that it is not in place."""
+    """Returns launches that copy input 0 to the output; they are dropped if the output is in
+    place.
+    """
     x, y = node.arg(0), node.output
     strides = contiguous_strides(x.dims)
     launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, strides, strides)

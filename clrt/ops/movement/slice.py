@@ -39,10 +39,10 @@ _FAR = (1 << 31) - 1
 
 
 def slice_indices(dim: int, start: int, end: int, step: int) -> range:
-    """Returns the indices `start:end:step` of a dim, as Python does, but clamped at 0 for step <
-    0.
+    """Returns the indices that `start:end:step` selects of an axis of `dim` elements.
 
-    ONNX Runtime clamps as ONNX specifies; ONNX's reference evaluator follows Python.
+    They are those of Python, except that for step < 0 the first one is clamped at 0. ONNX Runtime
+    clamps like this, as ONNX specifies; ONNX's reference evaluator follows Python.
     """
     first, stop, _ = slice(start, end, step).indices(dim)
     return range(max(first, 0) if dim else first, stop, step)
@@ -50,18 +50,20 @@ def slice_indices(dim: int, start: int, end: int, step: int) -> range:
 
 @pure
 def first_taken(dim: int, start: int, end: int, step: int) -> int:
-    """Returns the first index of `taken`."""
+    """Returns the first index that `start:end:step` selects of an axis of `dim` elements."""
     return slice_indices(dim, start, end, step).start
 
 
 @pure
 def count_taken(dim: int, start: int, end: int, step: int) -> int:
-    """Returns the number of indices of `taken`."""
+    """Returns the number of indices that `start:end:step` selects of an axis of `dim` elements."""
     return len(slice_indices(dim, start, end, step))
 
 
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
-    """Returns the number of indices that `start:end:step` selects of `dim`; None if undecidable."""
+    """Returns the number of indices that `start:end:step` selects of an axis of size `dim`; None
+    if symbols make it undecidable.
+    """
     if not isinstance(step, int):
         return None
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
@@ -94,12 +96,12 @@ def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
 
 
 def _is_far(bound: Dim) -> bool:
-    """Returns whether a bound means "to the end"."""
+    """Returns whether the end of a slice is a number so large that it means the end of the axis."""
     return isinstance(bound, int) and bound >= _FAR
 
 
 def _is_negative(bound: Dim) -> bool | None:
-    """Returns whether a bound is negative; None if undecidable."""
+    """Returns whether the bound of a slice is negative; None if symbols make it undecidable."""
     try:
         return bool(bound < 0)
     except UndecidableDim:
@@ -119,7 +121,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Slice(Op):
-    """Selects x[start:end:step] on the given axes; `taken` defines the indices.
+    """Selects x[start:end:step] on some axes; `slice_indices` defines which indices these are.
 
     Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1). Source: ONNX Slice,
     opset 1 to 13; bounds and axes became inputs in 10.
@@ -148,14 +150,23 @@ class Slice(Op):
         axes: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yields (axis, start, end, step) for each sliced axis."""
+        """Yields (axis, start, end, step) for each sliced axis, with a non-negative axis.
+
+        Args:
+            rank: Rank of x.
+            starts, ends: Bounds per sliced axis.
+            axes: Sliced axes; None for the first ones.
+            steps: Step per sliced axis; None for 1.
+        """
         axes = range(len(starts)) if axes is None else axes
         steps = [1] * len(starts) if steps is None else steps
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             yield normalize_axis(axis, rank, self), start, end, step
 
     def taken_from(self, node: Node) -> tuple[int, list[int]]:
-        """Returns offset and strides of y as a view of x, in elements."""
+        """Returns the output of a Slice node as a view of x: the offset of its first element,
+        and its stride along each axis, in elements.
+        """
         x = node.arg(0)
         bounds = [host_ints(node, i) for i in range(1, 5)]
         assert bounds[0] is not None and bounds[1] is not None
@@ -217,7 +228,7 @@ class Slice(Op):
 
     @staticmethod
     def _length(inputs: Types, index: int) -> int | None:
-        """Returns the number of elements of a 1-D input; None if unknown."""
+        """Returns the number of elements of 1-D input `index`; None if it is omitted or unknown."""
         data = data_of(inputs, index)
         return length(inputs, index) if data is None else data.size
 

@@ -54,7 +54,9 @@ class Transpose(Op):
             )
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Returns the permutation for a rank; reversed axes if `perm` is None."""
+        """Returns the permutation for an input of rank `rank`: `perm`, or reversed axes if it is
+        None.
+        """
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
 
     def moves_ones(self, shape: Shape) -> bool:

@@ -19,7 +19,7 @@ from clrt.ops.registry import register
 
 
 class View(Op):
-    """Base of ops whose output shares the memory of input 0."""
+    """Base of ops whose output shares the memory of input 0, with another shape."""
 
     always_view = True
     is_data_movement = True
@@ -65,7 +65,7 @@ class Reshape(View):
 
         Args:
             shape: Shape of x.
-            wanted: Requested dims.
+            wanted: Elements of input 1: dims, 0 or -1.
 
         Raises:
             ShapeError: The number of elements differs, or a 0 or a second -1 is invalid.
@@ -134,7 +134,7 @@ class Flatten(View):
     axis: int = 1
 
     def target(self, shape: Shape) -> Shape:
-        """Returns (product of the dims before the axis, product of the others)."""
+        """Returns the output shape: (product of the dims before `axis`, product of the others)."""
         rank = len(shape)
         axis = rank if self.axis == rank else normalize_axis(self.axis, rank, self)
         return (product(shape[:axis]), product(shape[axis:]))
@@ -153,7 +153,7 @@ class Flatten(View):
 @register
 @dataclass(frozen=True)
 class Squeeze(View):
-    """Removes the given axes of size 1; all of them if none are given.
+    """Removes axes of size 1: those in optional input 1, by default all.
 
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
@@ -162,7 +162,11 @@ class Squeeze(View):
     plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
-        """Returns the output shape.
+        """Returns `shape` without axes of size 1.
+
+        Args:
+            shape: Shape of x.
+            axes: Axes to remove; empty for all of size 1.
 
         Raises:
             ShapeError: An axis is out of range, or its size is not 1.
@@ -201,7 +205,7 @@ class Squeeze(View):
 @register
 @dataclass(frozen=True)
 class Unsqueeze(View):
-    """Inserts axes of size 1; `axes` are positions in the output shape.
+    """Inserts axes of size 1 at the positions in input 1, which count in the output shape.
 
     Source: ONNX Unsqueeze, opset 1 to 25; axes became an input in 13.
     """
@@ -211,7 +215,11 @@ class Unsqueeze(View):
     plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
-        """Returns the output shape.
+        """Returns `shape` with axes of size 1 inserted.
+
+        Args:
+            shape: Shape of x.
+            axes: Positions of the new axes in the result.
 
         Raises:
             ShapeError: An axis is out of range or repeated.
@@ -242,6 +250,6 @@ class Unsqueeze(View):
 
 
 def _error(shape: Shape, wanted: Sequence[Dim], trouble: str) -> ShapeError:
-    """Returns the error for an invalid Reshape."""
+    """Returns the error for an invalid Reshape of `shape` to `wanted`; `trouble` is the reason."""
     to = f"[{','.join(map(str, shape))}] to [{','.join(map(str, wanted))}]"
     return ShapeError(f"Reshape: {to}: {trouble}.")

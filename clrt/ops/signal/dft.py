@@ -33,17 +33,18 @@ def _transform(
     inverse: bool = False,
     window: Value | None = None,
 ) -> list[Launch]:
-    """Returns the launches of a transform: one fills the table of roots, one transforms.
+    """Returns the launches of a Fourier transform: one fills the table of roots of unity, one
+    transforms.
 
     Args:
         node: Node with input x and output y.
         ctx: Lowering context.
-        n: Points of the transform.
-        length: Elements of x per transform; the others up to n count as 0.
+        n: Number of points of a transform.
+        length: Number of elements of x per transform; the others up to n count as 0.
         sizes: Outputs per transform, transforms per block, blocks.
-        steps: Strides of block, transform and element in x, then in y.
+        steps: Strides of block, transform and element in x, then in y, in complex or real elements.
         inverse: Whether the transform is inverse.
-        window: Window function; None for none.
+        window: Window function, multiplied with x; None for none.
     """
     x, y = node.arg(0), node.output
     if 0 in y.dims:
@@ -79,7 +80,13 @@ def _transform(
 
 
 def _is_complex(dims: Sequence[int], node: Node) -> bool:
-    """Returns whether the last axis holds real and imaginary part; STFT signals may lack it."""
+    """Returns whether input x of a DFT or STFT node is complex, i.e. its last axis holds real and
+    imaginary part.
+
+    Args:
+        dims: Shape of x; real signals of STFT may have no such axis.
+        node: DFT or STFT node.
+    """
     return dims[-1] == 2 and (not isinstance(node.op, STFT) or len(dims) == 3)
 
 
@@ -120,10 +127,15 @@ class DFT(Op):
         return super().from_onnx(node)
 
     def geometry(self, dims: Sequence[Dim], inputs: Types) -> tuple[int, Dim]:
-        """Returns the axis and the number of points.
+        """Returns the transformed axis and the number of points.
+
+        Args:
+            dims: Shape of x.
+            inputs: Input types.
 
         Raises:
-            ShapeError: The axis is out of range, or the last one.
+            ShapeError: The axis is out of range, or it is the last one, which holds real and
+                imaginary parts.
         """
         axis_input, points = elements(inputs, 2), elements(inputs, 1)
         axis = normalize_axis(-2 if axis_input is None else int(axis_input[0]), len(dims), self)
@@ -192,10 +204,10 @@ class STFT(Op):
     variants = (Variant("direct", _emit_stft, reject_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
-        """Returns the stride between windows, and the window length.
+        """Returns the stride between windows, and the window length, in samples.
 
         Raises:
-            ShapeError: Neither window nor length is given, or a number is not positive.
+            ShapeError: Stride or window length is missing or not positive.
         """
         step, length = elements(inputs, 1), elements(inputs, 3)
         window = inputs[2] if len(inputs) > 2 else None

@@ -16,11 +16,11 @@ from clrt.ops.registry import register
 
 @register
 class DynamicTimeWarping(Op):
-    """Returns rows and columns of the cheapest path from first to last element, int32 `[2, L]`.
+    """Returns the rows and columns of the cheapest path through a cost matrix, int32 `[2, L]`.
 
-    Input: costs `[M, N]` or `[1, M, N]`. A step advances row, column or both. It advances both only
-    if this is cheaper than either, else the row if this is cheaper than the column. Source:
-    com.microsoft DynamicTimeWarping 1.
+    The path leads from the first to the last element of input 0, `[M, N]` or `[1, M, N]`. A step
+    advances row, column or both. It advances both only if this is cheaper than either, else the row
+    if this is cheaper than the column. Source: com.microsoft DynamicTimeWarping 1.
     """
 
     domain = "com.microsoft"

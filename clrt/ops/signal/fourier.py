@@ -11,16 +11,15 @@ from clrt.ir.op import Array
 
 @dataclass(frozen=True)
 class Transform:
-    """A discrete Fourier transform of one axis line.
+    """A discrete Fourier transform along one axis, as multiplication by a matrix.
 
     Attributes:
         points: Number of points of the transform.
-        length: Number of input elements; the others count as 0.
+        length: Number of input elements along the axis; the others up to `points` count as 0.
         parts: Numbers per input element: 1 (real) or 2 (complex).
-        outputs: Number of output elements.
+        outputs: Number of output elements along the axis.
         inverse: Whether the transform is inverse.
-        real: Whether the output is real; the input is then the first half of a Hermitian
-            spectrum.
+        real: Whether the output is real; the input is then the first half of a Hermitian spectrum.
     """
 
     points: int
@@ -32,21 +31,23 @@ class Transform:
 
     @property
     def rows(self) -> int:
-        """Input numbers per line; rows of the matrix."""
+        """Number of rows of the matrix: numbers that one transform reads."""
         return self.length * self.parts
 
     @property
     def columns(self) -> int:
-        """Output numbers per line; columns of the matrix."""
+        """Number of columns of the matrix: numbers that one transform writes."""
         return self.outputs * (1 if self.real else 2)
 
     @property
     def nbytes(self) -> int:
-        """Size of the matrix in bytes, in float32."""
+        """Size of the matrix in bytes, as float32."""
         return self.rows * self.columns * 4
 
     def matrix(self) -> Array:
-        """Returns the matrix, float64 [length, parts, outputs, parts of the output]."""
+        """Returns the matrix of the transform, float64 `[length, parts, outputs, 1 or 2]`; the
+        last axis is 1 if the output is real.
+        """
         exponents = np.outer(np.arange(self.length), np.arange(self.outputs)) % self.points
         angles = np.arange(self.points) * (2 * np.pi / self.points)
         roots = np.exp(angles * (1j if self.inverse else -1j))

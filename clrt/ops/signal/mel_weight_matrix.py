@@ -19,7 +19,7 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class MelWeightMatrix(Op):
-    """Returns a triangular filter per mel band: `[dft_length / 2 + 1, num_mel_bins]`.
+    """Returns a matrix with a triangular filter per mel band, `[dft_length / 2 + 1, num_mel_bins]`.
 
     Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz. They are
     usually constants, and the matrix is computed at plan time; else on the host. Source: ONNX

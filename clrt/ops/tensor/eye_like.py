@@ -34,9 +34,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class EyeLike(Op):
-    """Returns a matrix of the shape of x with ones on the k-th diagonal.
+    """Returns a matrix of the shape of x with ones on the k-th diagonal, else zeros.
 
     Source: ONNX EyeLike, opset 9.
+
+    Attributes:
+        dtype: Output dtype; None for that of x.
+        k: Diagonal; above the main one if positive.
     """
 
     dtype: DType | None = None

@@ -50,10 +50,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class OneHot(Op):
-    """Returns values[1] where the position along the new axis equals the index, else values[0].
+    """Encodes indices along a new axis of size `depth`: values[1] at the index, values[0]
+    elsewhere.
 
     Inputs: indices, depth, values [2]. Negative indices count from the end; an index outside
     -depth..depth-1 gives values[0] everywhere. Source: ONNX OneHot, opset 9 to 11.
+
+    Attributes:
+        axis: Position of the new axis in the output.
     """
 
     axis: int = -1

@@ -74,7 +74,9 @@ class Range(Op):
 
 
 def _count(start: object, limit: object, delta: object) -> Dim:
-    """Returns max(ceil((limit - start) / delta), 0).
+    """Returns the number of elements of Range: max(ceil((limit - start) / delta), 0).
+
+    It is an unknown dim if delta is symbolic.
 
     Raises:
         ShapeError: delta is 0, or a number is not finite.

@@ -20,11 +20,11 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Unique(Op):
-    """Returns distinct elements of x, or slices along `axis`, sorted or by first occurrence.
+    """Returns the distinct elements of x, or slices along `axis`, sorted or by first occurrence.
 
     Outputs: distinct elements; index of the first occurrence of each; for each element of x, the
-    index of its distinct value; count of each. Runs on the host; if x is unknown at plan time,
-    their number is an unknown dim. Source: ONNX Unique, opset 11 to 28.
+    index of its distinct value; count of each. Runs on the host; if x is unknown at plan time, the
+    number of distinct elements is an unknown dim. Source: ONNX Unique, opset 11 to 28.
     """
 
     axis: int | None = None

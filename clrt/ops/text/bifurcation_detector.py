@@ -61,7 +61,13 @@ class BifurcationDetector(Op):
         return tokens, np.full(place.shape, self._match(source.tolist(), tokens.tolist()), np.int64)
 
     def _match(self, source: list[int], tokens: list[int]) -> int:
-        """Returns the end position in the source of the tokens' last n-gram; -1 if not unique."""
+        """Returns the position in the source after the unique occurrence of the tokens' last
+        n-gram.
+
+        Returns:
+            The end of the occurrence of the longest n-gram that occurs; -1 if it occurs more than
+            once, or none does.
+        """
         position = -1
         for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):
             gram = tokens[len(tokens) - size :]

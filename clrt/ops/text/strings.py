@@ -23,9 +23,10 @@ from clrt.util.host_limits import check_texts, text_array
 
 
 def text_input(inputs: Types, index: int, op: Op) -> TensorType:
-    """Returns the type of an input.
+    """Returns the type of input `index`, a string tensor.
 
     Raises:
+        ModelError: The input is omitted.
         ShapeError: The input is not a string tensor.
     """
     type_ = need(inputs, index, op)
@@ -57,7 +58,7 @@ def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
     """Compiles an RE2 pattern, which matches UTF-8 bytes in time linear in their number.
 
     Args:
-        pattern: Pattern.
+        pattern: Regular expression in RE2's syntax.
         op: Op name, for messages.
         longest: Whether the longest match wins instead of the first alternative.
 
@@ -105,7 +106,7 @@ class StringConcat(Op):
 @register
 @dataclass(frozen=True)
 class StringSplit(Op):
-    """Splits each string at a delimiter; returns the parts, padded with "", and their number.
+    """Splits each string at a delimiter; returns the pieces, padded with "", and their number.
 
     Without a delimiter, it splits at whitespace. Source: ONNX StringSplit, opset 20.
     """
@@ -170,7 +171,8 @@ def _upper(text: str) -> str:
 @register
 @dataclass(frozen=True)
 class StringNormalizer(Op):
-    """Removes stop words and changes the case of strings; [C] or [1, C].
+    """Removes stop words from a tensor [C] or [1, C] of strings, and changes the case of the
+    others.
 
     If no string remains, the output is one empty string. Case conversion follows Unicode, character
     by character, and ignores `locale`. Source: ONNX StringNormalizer, opset 10.
@@ -236,7 +238,7 @@ class TfIdfVectorizer(Op):
         return [TensorType(DType.FLOAT32, (*x.shape[:-1], max(self.ngram_indexes) + 1))]
 
     def _pool(self) -> dict[tuple[object, ...], int]:
-        """Returns the output index of each n-gram."""
+        """Returns the index in an output row of each n-gram of the pool."""
         items: Sequence[object] = self.pool_int64s or self.pool_strings
         ends = [*self.ngram_counts[1:], len(items)]
         grams = [

@@ -78,7 +78,9 @@ class Tokenizer(Op):
 
     @property
     def _splits_characters(self) -> bool:
-        """Whether each character is a token."""
+        """Whether each character of a string is a token: the separator is "", or `tokenexp` is
+        ".".
+        """
         return self.separators == ("",) or self.tokenexp == "."
 
     def _tokens(self, text: str) -> list[str]:
@@ -101,7 +103,15 @@ class Tokenizer(Op):
         return [piece.decode() for piece in pieces]
 
     def _matches(self, pattern: str, data: bytes, least: int) -> Iterator[tuple[int, int]]:
-        """Yields start and end of the longest matches with at least `least` characters."""
+        """Yields start and end of the matches of a pattern that have at least `least` characters.
+
+        At each start the longest match counts; matches do not overlap.
+
+        Args:
+            pattern: RE2 pattern.
+            data: UTF-8 bytes to search.
+            least: Minimum number of characters.
+        """
         compiled = compile_pattern(pattern, self.name, longest=True)
         at = 0
         while at <= len(data) and (found := compiled.search(data, at)):
