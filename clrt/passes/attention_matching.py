@@ -26,7 +26,13 @@ MASKED = -1e30
 
 @dataclass(frozen=True)
 class Choice:
-    """Mask Where(condition, scores, number); Where(condition, number, scores) if not `keep`."""
+    """Attention mask in the form of a Where that replaces masked scores by a number.
+
+    Attributes:
+        condition: Condition of the Where.
+        number: Value that masked scores become; all its elements are equal, at most `MASKED`.
+        keep: Whether scores are kept where the condition is true, not where it is false.
+    """
 
     condition: Value
     number: Value
@@ -38,10 +44,10 @@ class Scores:
     """Attention scores: scale * (q k^T) with masks.
 
     Attributes:
-        product: The MatMul of q and k^T.
+        product: The MatMul or FusedMatMul node of q and k^T.
         scale: Factor of the product.
         softcap: Limit of the scores before masks, by softcap * tanh(scores / softcap); 0 for none.
-        masks: Added values and Where masks, in order of application.
+        masks: Masks in order of application: a Value is added, a Choice replaces scores.
         nodes: All nodes from the product (inclusive) to the softmax (exclusive).
     """
 
@@ -54,7 +60,7 @@ class Scores:
 
 @dataclass
 class Heads:
-    """One operand of an attention before its heads were split.
+    """Tensor that an attention's q, k or v is computed from, before its heads were split.
 
     Attributes:
         base: Tensor [B, S, H, D]; [B, S, D] or [B, 1, S, D] for one head; [B, H, S, D] if
@@ -62,11 +68,12 @@ class Heads:
         batch: B.
         length: S, the number of tokens.
         count: H, the number of heads.
-        size: D, the head size.
-        scale: Factor applied to the operand after `base`.
+        size: D, the head size in elements.
+        scale: Constant factor by which the attention operand exceeds `base`.
         by_head: Whether the heads axis of `base` comes before the tokens axis.
         repeat: Number of adjacent query heads that share each head.
-        source: Tensor [B, S, W] whose columns `base` is a view of; None if there is none.
+        source: Tensor [B, S, W] of which `base` is a range of columns, reshaped; None if there is
+            none.
         offset: First column of the heads in `source`.
     """
 
@@ -83,19 +90,24 @@ class Heads:
 
     @property
     def merged_shape(self) -> Shape:
-        """Shape [B, S, H * D], with heads side by side."""
+        """Shape [B, S, H * D] of the operand with heads side by side."""
         return (self.batch, self.length, self.count * self.size)
 
 
 def as_product(node: Node | None) -> Operands | None:
-    """Returns the operands of a MatMul, or FusedMatMul without epilogue; None for other nodes."""
+    """Returns the operands of a MatMul or of a FusedMatMul without epilogue; else None."""
     if node is None or op_name(node) not in ("MatMul", "clrt.FusedMatMul"):
         return None
     return None if getattr(node.op, "steps", ()) else strip_transposes(node)
 
 
 def find_scores(value: Value) -> Scores | str | None:
-    """Matches attention scores; returns a reject reason for a near miss, None for other values."""
+    """Matches a value that is a matrix product, scaled, soft-capped or masked.
+
+    Returns:
+        The scores; a reject reason for a near miss; None if the value does not originate in a
+        product.
+    """
     node = value.producer
     if node is None:
         return None
@@ -126,7 +138,12 @@ def find_scores(value: Value) -> Scores | str | None:
 
 
 def _where(node: Node) -> Scores | str | None:
-    """Matches scores masked by a Where."""
+    """Matches a Where node that masks attention scores.
+
+    Returns:
+        The scores with the mask appended; a reject reason for a near miss; None if neither operand
+        is scores.
+    """
     for scores, number, keep in ((1, 2, True), (2, 1, False)):
         inner = find_scores(node.arg(scores))
         if not isinstance(inner, Scores):
@@ -146,6 +163,7 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
     """Traces an attention operand back to the tensor before its heads were split.
 
     Args:
+        value: q, k or v of the attention, of rank 4; of rank 3 if there is one head.
         transposed: Whether the value is [B, H, D, S] (k as MatMul reads it), not [B, H, S, D].
 
     Returns:
@@ -177,12 +195,12 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
 
 
 def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
-    """Looks through a Reshape to [B, H, S, D], and head repetition, scale or Transpose before it.
+    """Looks through a Reshape to [B, H, S, D] and repeated heads, scale or Transpose before it.
 
     Returns:
         The source [B, H / n, S, D], the repetition n of its heads, the scale, and whether the last
-        two axes of `value` are swapped (some exporters transpose k as [B * H, S, D]); None if the
-        Reshape is none of these.
+        two axes of `value` are those of the source swapped (some exporters transpose k as
+        [B * H, S, D]); None if `value` is no such Reshape.
     """
     view = produced_by(value, "Reshape")
     if view is None or value.shape is None or len(value.shape) != 4:
@@ -222,7 +240,12 @@ def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
 
 
 def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | None:
-    """Builds heads of a value that `perm` transposes to [B, H, S, D]; None if unsupported."""
+    """Returns the heads of a value that `perm` transposes to [B, H, S, D]; None if unsupported.
+
+    Args:
+        perm: Permutation from axes of `value` to [B, H, S, D]; of three axes to [B, S, D].
+        scale: Factor applied to the value afterwards.
+    """
     shape = value.shape
     assert shape is not None
     size = shape[-1]
@@ -241,7 +264,11 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
 
 
 def _unsplit(heads: Heads) -> Heads:
-    """Sets `source` to the [B, S, W] tensor before the split, through scaling, Split and Slice."""
+    """Sets `source` and `offset` of heads to the [B, S, W] tensor and column they are read from.
+
+    Looks through Reshape, scaling, Split and Slice. Returns `heads`, unchanged except for scale and
+    base if there is no such tensor.
+    """
     value = heads.base
     view = produced_by(value, "Reshape")
     if view is not None:
@@ -259,7 +286,12 @@ def _unsplit(heads: Heads) -> Heads:
 
 
 def part_of(value: Value) -> tuple[Value, int] | None:
-    """Returns the value that a Split or Slice takes columns of, and the first column; or None."""
+    """Looks through a Split or Slice along the last axis.
+
+    Returns:
+        The input of the Split or Slice, and the index of its column that is the first of `value`;
+        None if `value` has another producer or the index is not constant.
+    """
     node, shape = value.producer, value.shape
     if node is None or shape is None:
         return None
@@ -285,7 +317,11 @@ def part_of(value: Value) -> tuple[Value, int] | None:
 
 
 def merged(build: Builder, heads: Heads) -> Value:
-    """Returns the operand of the fused op: [B, S, W] with heads side by side, or [B, H, S, D]."""
+    """Returns heads as an operand of FusedAttention or FusedRotary, adding a Reshape if needed.
+
+    Returns:
+        [B, S, W] with heads side by side; [B, H, S, D] if `heads.by_head`.
+    """
     if heads.source is not None:
         return heads.source
     if heads.by_head:

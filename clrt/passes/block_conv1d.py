@@ -1,4 +1,4 @@
-"""1-D Conv of few output channels: computes R neighboring outputs as R times as many channels.
+"""1-D Conv with less than a SIMD vector of channels -> Conv of R outputs as R times the channels.
 
 An output channel fills one SIMD lane. A block of R outputs reads a window that is (R - 1) strides
 longer, and blocks are R strides apart. Resamplers and other signal filters are such convolutions.
@@ -33,15 +33,15 @@ _MAX_WORK = 0.5
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Geometry of a convolution along one axis, in blocks of outputs.
+    """Geometry of a 1-D convolution computed in blocks of neighboring outputs.
 
     Attributes:
         axis: Axis of x along which windows move.
-        taps: Window size in elements.
-        stride: Distance of windows in elements.
-        pads: Zeros before and after x.
+        taps: Window size of one output, in elements.
+        stride: Distance of the windows of neighboring outputs, in elements.
+        pads: Number of zeros before and after x.
         maps: Number of output channels.
-        places: Number of outputs per block.
+        places: Number of outputs per block; 1 for the convolution of the model.
     """
 
     axis: int
@@ -53,7 +53,7 @@ class _Geometry:
 
     @property
     def work(self) -> float:
-        """Work per output: SIMD lanes used, times the growth of the window."""
+        """Relative cost per output: vector lanes per output position, times the window's growth."""
         lanes = -(-self.maps * self.places // _LANES) * _LANES
         return lanes / self.places * (self.taps + self.more) / self.taps
 
@@ -64,7 +64,7 @@ class _Geometry:
 
 
 class BlockConv1d(Pass):
-    """1-D Conv -> Pad, Conv of blocks with more output channels, Reshape, Slice."""
+    """1-D Conv -> Pad, Conv that computes a block of outputs as output channels, Reshape, Slice."""
 
     name = "widen_lines"
 
@@ -115,7 +115,7 @@ class BlockConv1d(Pass):
 
 
 def _geometry(node: Node) -> _Geometry | str | None:
-    """Returns the geometry of a 1-D convolution; a reject reason for a near miss, else None."""
+    """Returns the geometry of a convolution along one axis, a reject reason, or None if not 1-D."""
     op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
     assert isinstance(op, (Conv, FusedConv))
     window = op.window(w.shape)
@@ -142,7 +142,7 @@ def _geometry(node: Node) -> _Geometry | str | None:
 
 
 def _weights(w: Array, line: _Geometry) -> Array:
-    """Expands weights [O, C, window] to shifted copies [places * O, C, longer window]."""
+    """Returns shifted copies of weights [O, C, window]: [places * O, C, window of a block]."""
     maps, channels = w.shape[:2]
     taps = w.reshape(maps, channels, line.taps)
     blocks = np.zeros((line.places, maps, channels, line.taps + line.more), w.dtype)

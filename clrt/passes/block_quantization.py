@@ -20,10 +20,10 @@ _DAMPING = 0.01
 
 @dataclass(frozen=True)
 class Rounded:
-    """Block-quantized weights `[N, K]`: (level - zero) * scale.
+    """Block-quantized weights `[N, K]`: element = (level - zero) * scale.
 
     Attributes:
-        levels: Quantized values, uint8 `[N, K]`.
+        levels: Integer codes of the elements, uint8 `[N, K]`.
         scales: Scales, float32 `[N, blocks]`.
         zeros: Zero points, uint8 `[N, blocks]`.
         block: Number of elements of a row per block.
@@ -44,7 +44,7 @@ class Rounded:
 def round_blocks(
     weights: Floats, block: int, bits: int, moments: Floats | None = None, *, search: bool = True
 ) -> Rounded:
-    """Quantizes each row in blocks of `block` elements.
+    """Quantizes each row of a weight matrix in blocks of `block` elements.
 
     Args:
         weights: float32 `[N, K]`.
@@ -90,7 +90,16 @@ def round_blocks(
 def _grid(
     block: NDArray[np.float64], bits: int, reaches: tuple[float, ...]
 ) -> tuple[Floats, NDArray[np.uint8]]:
-    """Returns scale `[N]` and zero point `[N]` of least squared error for a block `[N, block]`."""
+    """Chooses scale and zero point of least squared error for one block of each row.
+
+    Args:
+        block: Elements of the block, `[N, block size]`.
+        bits: Bits per element.
+        reaches: Candidate fractions of minimum and maximum that the quantized range spans.
+
+    Returns:
+        Scales `[N]` and zero points `[N]`.
+    """
     top = (1 << bits) - 1
     low = np.minimum(block.min(axis=1, keepdims=True), 0)
     high = np.maximum(block.max(axis=1, keepdims=True), 0)
@@ -113,13 +122,13 @@ def _grid(
 def _levels(
     weights: NDArray[np.float64], scales: Floats, zeros: NDArray[np.uint8], bits: int
 ) -> NDArray[np.uint8]:
-    """Quantizes weights by given scales and zero points."""
+    """Returns the integer codes of weights: w / scale + zero point, clipped to 0 … 2**bits - 1."""
     steps = np.rint(weights / scales) + zeros
     return np.asarray(np.clip(steps, 0, (1 << bits) - 1), np.uint8)
 
 
 def _inverse_root(moments: Floats) -> NDArray[np.float64]:
-    """Returns the upper triangular U with UT U the inverse of the damped moments (Cholesky)."""
+    """Returns the upper triangular U for which U.T @ U is the inverse of the damped moments."""
     damped = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped))) or 1.0
     damped[np.diag_indices(len(damped))] += _DAMPING * mean

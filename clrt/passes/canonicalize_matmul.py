@@ -15,7 +15,7 @@ from clrt.passes.matching import op_name, produced_by
 
 @dataclass(frozen=True)
 class Operands:
-    """Operands of a matrix product, and whether their last two axes are swapped before it."""
+    """Operands of a matrix product; `trans_…`: whether it swaps their last two axes first."""
 
     a: Value
     b: Value
@@ -24,9 +24,9 @@ class Operands:
 
 
 class CanonicalizeMatmul(Pass):
-    """MatMul(a, Transpose(b)) -> FusedMatMul(a, b) with trans_b; Gemm's alpha, beta, C -> steps.
+    """MatMul(a, Transpose(b)) -> FusedMatMul(a, b) with trans_b; Gemm's alpha, beta, C -> epilogue.
 
-    So a transposed weight is never materialised: its kernel packs it directly.
+    A transposed weight is then not stored: the GEMM kernel packs the original.
     """
 
     name = "canonicalize_matmul"
@@ -62,7 +62,7 @@ class CanonicalizeMatmul(Pass):
 
 
 def strip_transposes(node: Node) -> Operands:
-    """Returns the operands of a product before any Transpose of their last two axes."""
+    """Returns the operands of a product as they were before Transposes of their last two axes."""
     assert isinstance(node.op, MatrixProduct)
     operands = []
     for value, swapped in zip((node.arg(0), node.arg(1)), node.op.transposed(), strict=True):
@@ -74,7 +74,7 @@ def strip_transposes(node: Node) -> Operands:
 
 
 def _swapped(value: Value) -> Value | None:
-    """Returns x if a value is x with its last two axes swapped, else None."""
+    """Returns the input of the Transpose that swapped the last two axes of a value, else None."""
     node = produced_by(value, "Transpose")
     if node is None or value.shape is None:
         return None

@@ -1,4 +1,4 @@
-"""Canonical views: every op that only changes the shape -> Reshape to a constant target."""
+"""Simplification of ops that only change shape or axis order: Reshape, Squeeze, Transpose, …"""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class CanonicalizeViews(Pass):
     """Flatten, Squeeze, Unsqueeze, chains of Reshape -> one Reshape to the known (symbolic) shape.
 
     The target has no -1 and no 0 that means "as the input", so that empty batches stay correct.
-    A Transpose that only moves axes of size 1 is a view, and so is a reduction over such axes.
+    A Transpose that only moves axes of size 1 also becomes a Reshape, and so does a reduction over
+    axes of size 1.
 
     Args:
-        transposes: Whether such a Transpose becomes a Reshape. Attention is matched by the
-            transposes around it, including those of a single token, so this must be false before.
+        transposes: Whether a Transpose that only moves axes of size 1 becomes a Reshape. Must be
+            false before FuseAttention, which matches Transposes, including those of one token.
     """
 
     name = "canonicalize_views"
@@ -118,7 +119,7 @@ class SimplifyTransposes(Pass):
 
 
 def reshape(build: Builder, source: Value, like: Value) -> Value:
-    """Reshapes `source` to the known shape of `like`; returns `source` if it has it already."""
+    """Returns `source` reshaped to the known shape of `like`; `source` if the shapes are equal."""
     if keeps_shape(source, like):
         return source
     assert like.shape is not None
@@ -128,7 +129,7 @@ def reshape(build: Builder, source: Value, like: Value) -> Value:
 
 
 def _reduces_ones(node: Node) -> bool:
-    """Whether a node reduces axes of size 1 only, so that it returns its elements unchanged."""
+    """Whether a node is a reduction over axes of size 1 only, which leaves elements unchanged."""
     shape, axes = node.arg(0).shape, node.input(1)
     if not isinstance(node.op, _REDUCTIONS) or shape is None:
         return False
@@ -140,7 +141,7 @@ def _reduces_ones(node: Node) -> bool:
 
 
 def _is_canonical(node: Node) -> bool:
-    """Whether a node is a Reshape to a constant target that equals the output shape."""
+    """Whether a node is a Reshape with a constant target equal to its output shape (no -1 or 0)."""
     if not isinstance(node.op, Reshape) or not node.op.allowzero or node.output.shape is None:
         return False
     target = node.arg(1)

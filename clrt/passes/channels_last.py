@@ -55,7 +55,10 @@ _MAX_IMAGE_STEPS = 8
 
 
 class UseChannelsLast(Pass):
-    """Conv -> Transpose, ChannelsLastConv, Transpose."""
+    """Conv -> Transpose, ChannelsLastConv, Transpose, for constant float32 weights.
+
+    An image of 2 to 4 channels is not transposed before: its channels become an axis of the window.
+    """
 
     name = "use_channels_last"
 
@@ -94,7 +97,10 @@ class UseChannelsLast(Pass):
 
 
 def _reads_image(node: Node) -> bool:
-    """Whether a convolution reads an image of few channels with windows larger than one element."""
+    """Whether a 2-D convolution reads an image of 2 to 4 channels near a graph input.
+
+    Its windows must be larger than one element, and it must not have extra epilogue operands.
+    """
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution) and x.shape is not None and w.type.static_shape is not None
     few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
@@ -103,7 +109,10 @@ def _reads_image(node: Node) -> bool:
 
 
 def _is_near_input(value: Value) -> bool:
-    """Whether few nodes lead from a graph input to a value, no convolution or Transpose."""
+    """Whether a value is computed from a graph input or constant by fewer than 8 nodes.
+
+    Only first inputs are followed; a convolution or Transpose among the nodes makes it false.
+    """
     for _ in range(_MAX_IMAGE_STEPS):
         if value.producer is None:
             return True
@@ -119,7 +128,16 @@ def _is_near_input(value: Value) -> bool:
 def _from_image(
     build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseStep, ...]
 ) -> Value:
-    """Convolves a channels-first image, with its channels as a spatial axis of the window."""
+    """Builds the convolution of a channels-first image; its channels become an axis of the window.
+
+    Args:
+        node: The convolution of the model.
+        op: Its op.
+        steps: Its epilogue.
+
+    Returns:
+        The output, channels last.
+    """
     x, w, y = node.arg(0), node.arg(1), node.output
     assert x.shape is not None and y.shape is not None and w.numbers is not None
     maps, channels, *window = w.numbers.shape
@@ -138,7 +156,7 @@ def _from_image(
 
 
 def _reject_reason(node: Node) -> str | None:
-    """Returns why a convolution keeps its layout; None if it can be rewritten."""
+    """Returns why a convolution stays channels-first; None if it can become a ChannelsLastConv."""
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
@@ -160,21 +178,30 @@ def _reject_reason(node: Node) -> str | None:
 
 
 def _is_depthwise(groups: int, maps: int, channels: int) -> bool:
-    """Whether each group has one input channel and one output channel."""
+    """Whether a convolution has several groups of one input and one output channel each.
+
+    Args:
+        groups: Number of groups.
+        maps: Number of output channels, over all groups.
+        channels: Number of input channels per group.
+    """
     return groups > 1 and channels == 1 and maps == groups
 
 
 def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
-    """Returns the number of groups to merge into one, so that it is wide enough.
+    """Returns how many groups of a convolution to merge into one of at least 8 channels.
 
-    A merged group has zero weights for the channels of the other groups.
+    In a merged group, an output channel has zero weights for the inputs of groups that were not
+    its own.
 
     Args:
+        groups: Number of groups.
         maps: Number of output channels, over all groups.
         channels: Number of input channels per group.
 
     Returns:
-        1 if groups need no merging; None if no number up to `_MAX_MERGED` is enough.
+        The number of groups per merged group: 1 if they need no merging (also depthwise), all if
+            even that is narrower; None if no divisor up to `_MAX_MERGED` is enough.
     """
     width = min(maps // groups, channels)
     if groups == 1 or width >= _MIN_GROUP_WIDTH or _is_depthwise(groups, maps, channels):
@@ -184,7 +211,7 @@ def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
 
 
 def _merge_groups(w: Array, groups: int, merged: int) -> Array:
-    """Expands weights [O, C / groups, window] with zeros, for `merged` groups in one."""
+    """Expands weights [O, C, window] with zeros to [O, merged * C, window]; C is per group."""
     maps, channels = w.shape[:2]
     expanded = np.zeros((maps, merged, channels, *w.shape[2:]), w.dtype)
     group_maps = maps // groups
@@ -196,12 +223,15 @@ def _merge_groups(w: Array, groups: int, merged: int) -> Array:
 
 
 def _has_lower_rank(value: Value, rank: int) -> bool:
-    """Whether a value has fewer axes than `rank` but is no scalar, or unknown rank."""
+    """Whether the rank of a value is unknown, or less than `rank` but not 0."""
     return value.shape is None or 0 < len(value.shape) < rank
 
 
 def _to_last(build: Builder, value: Value, rank: int) -> Value:
-    """Transposes an operand that broadcasts to `[N, C, …]` so that it broadcasts to `[N, …, C]`."""
+    """Returns an operand that broadcasts to `[N, C, …]` transposed to broadcast to `[N, …, C]`.
+
+    Constants are transposed at once; operands of one element are returned unchanged.
+    """
     assert value.shape is not None
     if all(provably_equal(d, 1) for d in value.shape):
         return value
@@ -213,7 +243,10 @@ def _to_last(build: Builder, value: Value, rank: int) -> Value:
 
 
 class SinkChannels(Pass):
-    """f(Transpose(x)) -> Transpose(f(x)), for a Transpose from channels last to channels first."""
+    """f(Transpose(x)) -> Transpose(f(x)), for a Transpose from channels last to channels first.
+
+    f is elementwise, pooling, Reduce, Concat, Softmax, Split, Resize, Slice or Pad.
+    """
 
     name = "sink_channels"
     required_op_classes = (Transpose,)
@@ -246,13 +279,13 @@ class SinkChannels(Pass):
 
 
 def _order(x: Value) -> tuple[int, ...]:
-    """Returns the axis of the channels-last source for each axis of x."""
+    """Returns the channels-last axis for each axis of the channels-first x; x has a known rank."""
     assert x.shape is not None
     return order_to_first(len(x.shape))
 
 
 def _channels_last(x: Value) -> Value | None:
-    """Returns the channels-last value of which x is the Transpose; None if there is none."""
+    """Returns the input of x's producer if it transposes channels last to first, else None."""
     node = x.producer
     if node is None or not isinstance(node.op, Transpose) or x.shape is None:
         return None
@@ -261,7 +294,7 @@ def _channels_last(x: Value) -> Value | None:
 
 
 def _is_view(shape: Shape) -> bool:
-    """Whether moving the channels axis moves no elements."""
+    """Whether a Transpose of a shape [N, C, …] to channels last moves no elements."""
     return provably_equal(shape[1], 1) or all(provably_equal(d, 1) for d in shape[2:])
 
 
@@ -285,10 +318,10 @@ def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
 
 
 def _is_own_inverse(rank: int) -> bool:
-    """Whether the permutations to channels last and to channels first are the same (rank 3).
+    """Whether the permutations to channels last and to channels first are equal (rank 3).
 
-    The Transposes that a rewrite adds then match the pattern again: it must reduce the number of
-    transposed operands, else it would be repeated for ever.
+    SinkChannels then matches the Transposes that it adds, too; so it must reduce the number of
+    transposed operands to terminate.
     """
     return order_to_last(rank) == order_to_first(rank)
 
@@ -307,8 +340,9 @@ class _Reordered:
     Attributes:
         op: Op with its axes mapped to the channels-last order.
         inputs: Inputs after the first; a tuple of ints becomes an int64 constant.
-        every: Whether all inputs are data and transposed, as of Concat; then `inputs` is unused.
-        bare: Whether the output needs no Transpose, since reduced axes are dropped.
+        every: Whether all inputs of the node become channels-last, as for Concat; then `inputs` is
+            unused.
+        bare: Whether the output needs no Transpose: a reduction dropped the spatial axes.
     """
 
     op: Op
@@ -317,7 +351,7 @@ class _Reordered:
     bare: bool = False
 
     def patch(self, build: Builder, node: Node) -> Patch:
-        """Builds the patch of the node."""
+        """Builds the patch that replaces `node`: op on channels-last inputs, then Transposes."""
         rank = len(node.arg(0).shape or ())
         if self.every:
             inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]

@@ -39,16 +39,16 @@ _BITS = {DType.INT8: 8, DType.INT4: 4}
 
 @dataclass(frozen=True)
 class WeightCompression:
-    """Report of the compression of one weight.
+    """Size and error of one compressed weight.
 
     Attributes:
         name: Name of the weight.
-        shape: Its shape.
+        shape: Shape of the weight.
         dtype: Name of the dtype it is stored in.
-        nbytes_before: Size in bytes before.
-        nbytes: Size in bytes after, including scales and zero points.
-        error: Root mean square of the change, relative to that of the weight.
-        largest: Largest absolute change, relative to the largest absolute element.
+        nbytes_before: Uncompressed size in bytes.
+        nbytes: Compressed size in bytes, including scales and zero points.
+        error: Root mean square of the elements' changes, relative to that of the elements.
+        largest: Maximum absolute change, relative to the maximum absolute element.
     """
 
     name: str
@@ -62,16 +62,17 @@ class WeightCompression:
 
 @dataclass(eq=False)
 class CompressWeights(Pass):
-    """float32 constants of products, Gather and convolutions -> constants of fewer bits.
+    """float32 constants of at least `MIN_ELEMS` elements -> constants of fewer bits.
 
     Attributes:
         to: Target dtype: float16, bfloat16, int8 or int4. Integers apply to weights of products and
             Gather only; Gather gets int8 for int4 too.
-        wider: Weights that become int8 if `to` is int4 (`most_changed`).
-        moments: Maps the weight of a product to the sum of x xT over the rows x of its A, which
-            weighs rounding errors (`clrt.passes.block_quantization`).
-        shrunk: Report of each compressed weight.
-        overflows: Names of weights with numbers out of the range of `to`, which are left unchanged.
+        wider: Weights that become int8 even if `to` is int4, as `most_changed` returns them.
+        moments: Maps the weight of a product to the `[K, K]` sum of outer products of the rows of
+            A, which weighs rounding errors (`round_blocks`); others are rounded to nearest.
+        shrunk: Maps each compressed weight to its size and error; filled by the pass.
+        overflows: Names of weights left unchanged, since elements exceed the range of a 16-bit
+            `to`; filled by the pass.
     """
 
     to: DType
@@ -180,16 +181,19 @@ class CompressWeights(Pass):
 
 
 def quantisable_products(graph: Graph) -> list[Node]:
-    """Returns the matrix products whose weights can be quantized to integers."""
+    """Returns the nodes of a graph whose weight B can be quantized: MatMul and FusedMatMul."""
     return [n for n in graph.nodes if _weight_index(n) == 1 and not _unquantisable(n, n.arg(1))]
 
 
 def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Value]:
-    """Returns the product weights that int4 changes most, up to a quarter of all elements.
+    """Returns the weights of matrix products that int4 quantization changes most.
+
+    Together they have at most a quarter of all elements of such weights.
 
     Args:
-        moments: As for `CompressWeights`. With moments a weight is ranked by the relative change of
-            its product, otherwise by its own relative change.
+        graph: Graph with float32 weights.
+        moments: Maps a weight to the `[K, K]` sum of outer products of the rows of A. A weight with
+            moments is ranked by the relative change of its product, others by their own.
     """
     changes: dict[Value, float] = {}
     for node in quantisable_products(graph):
@@ -209,19 +213,23 @@ def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Valu
 
 
 def _rows(node: Node) -> Array:
-    """Returns the constant B of a product as `[N, K]`."""
+    """Returns the elements of the constant B of a matrix product as `[N, K]`."""
     numbers = node.arg(1).numbers
     assert numbers is not None
     return numbers if _by_rows(node) else numbers.T
 
 
 def _by_rows(node: Node) -> bool:
-    """Whether the B of a product is stored as `[N, K]`."""
+    """Whether the B of a matrix product is stored as `[N, K]` (trans_b), not `[K, N]`."""
     return isinstance(node.op, FusedMatMul) and bool(node.op.trans_b)
 
 
 def _weight_index(node: Node) -> int | None:
-    """Returns the index of a large float32 constant among computed inputs; None if none."""
+    """Returns the index of a node's first float32 constant of at least `MIN_ELEMS` elements.
+
+    Returns None if there is none, if all inputs are constant, or if the node has several outputs.
+    Inputs whose elements planning needs do not count.
+    """
     assert isinstance(node.op, Op)
     if all(v is None or v.is_constant for v in node.inputs) or len(node.outputs) != 1:
         return None
@@ -236,7 +244,7 @@ def _weight_index(node: Node) -> int | None:
 
 
 def _unquantisable(node: Node, weight: Value) -> str | None:
-    """Returns why a weight cannot be quantized to integers; None if it can."""
+    """Returns why a node's weight cannot be quantized to integers; None if it can."""
     if len(weight.dims) != 2:
         return f"'{weight.name}' {weight.type} is not a matrix"
     if isinstance(node.op, Gather):

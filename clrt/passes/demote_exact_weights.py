@@ -1,4 +1,4 @@
-"""float32 weights that 16-bit floats represent exactly -> 16 bits: half the memory, same result."""
+"""float32 weights -> 16-bit floats, if these represent them exactly: half the memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class DemoteExactWeights(Pass):
-    """Product with a constant that float16 or bfloat16 represents exactly -> with 16-bit constant.
+    """Product with a float32 constant B -> product with a float16 or bfloat16 B of equal elements.
 
-    Weights of 16-bit models are such constants, once `widen_floats` has moved arithmetic to
-    float32.
+    Applies if every element is representable in 16 bits, as in 16-bit models whose weights
+    `PromoteToFloat32` converted to float32.
     """
 
     name = "narrow_weights"
@@ -55,10 +55,10 @@ class DemoteExactWeights(Pass):
 
 
 def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
-    """Returns the weight in the first 16-bit dtype that represents it exactly, else None.
+    """Returns a weight as float16, else as bfloat16, whichever represents it exactly; else None.
 
     The first elements are checked first, which rejects most weights early. Weights in memory-mapped
-    files are converted lazily.
+    files are returned as ConcatenatedRows, which convert lazily.
     """
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]
@@ -69,6 +69,6 @@ def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
 
 
 def _holds(dtype: DType, numbers: Array) -> bool:
-    """Whether a dtype represents all numbers exactly."""
+    """Whether a float dtype represents all elements of a float32 array exactly."""
     with np.errstate(over="ignore"):
         return bool(np.all(numbers.astype(dtype.numpy).astype(np.float32) == numbers))

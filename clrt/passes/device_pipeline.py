@@ -46,12 +46,12 @@ def _restore_rounded(caps: DeviceCaps) -> Pass | None:
 
 
 def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
-    """For all devices, yet not portable: compiled models keep DFT and STFT to save memory."""
+    """Returns the pass for all devices; not in `optimize`, so compiled models store no matrices."""
     return LowerFourier()
 
 
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
-    """For all devices: GEMM kernels read 16-bit weights directly and accumulate in float32."""
+    """Returns the pass for all devices: GEMM kernels read 16-bit weights, accumulate in float32."""
     return DemoteExactWeights()
 
 
@@ -117,7 +117,10 @@ def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
     """Optimises a graph in place for a device: portable and device-dependent passes.
 
     Args:
-        level: Optimisation level as of `optimize`; device-dependent passes run at level 2 only.
+        level: 0 does nothing, 1 cleans up, 2 also fuses and runs the device-dependent passes.
+
+    Returns:
+        Records of all pass runs.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
@@ -132,7 +135,10 @@ def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     """Runs the device-dependent passes on an optimised graph and its inner graphs, in place.
 
-    Decisions hold for all input shapes: dims stay symbolic. Idempotent.
+    Rewrites hold for all input shapes: dims stay symbolic. A second call changes nothing.
+
+    Returns:
+        Records of the pass runs on all graphs.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).

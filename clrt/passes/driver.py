@@ -34,7 +34,7 @@ _INFERENCE = "infer_types"
 
 @dataclass(frozen=True, eq=False)
 class Miss:
-    """Near miss: a node that resembles the pattern of a pass, and why it does not match."""
+    """Near miss of a pass: a node that resembles its pattern, and why it does not match."""
 
     reason: str
     node: Node
@@ -45,12 +45,12 @@ class Match:
     """Match of a pass at a node.
 
     Attributes:
-        view: The graph.
+        view: The graph that the node is in.
         root: The matched node.
         replaced_nodes: Nodes that the rewrite makes dead, including the root. If one of them would
             still be needed, the driver discards the match and records a near miss. Defaults to the
             root alone.
-        traversed_nodes: Other nodes of the pattern, which may stay alive.
+        traversed_nodes: Nodes of the pattern that may stay alive after the rewrite.
         payload: Data that `match` passes to `rewrite`.
     """
 
@@ -64,18 +64,18 @@ class Match:
         self.replaced_nodes = self.replaced_nodes or [self.root]
 
     def builder(self, pass_name: str) -> Builder:
-        """Returns a builder for the replacement nodes, named after the root."""
+        """Returns a builder for replacement nodes, which are named after the root and the pass."""
         return Builder(self.view.names, self.root.name, pass_name)
 
 
 class Pass(ABC):
-    """A stateless graph pass.
+    """A rewrite of a graph: `match` finds a pattern, `rewrite` builds its replacement. Stateless.
 
     Class attributes:
-        name: verb_noun; also the `made_by` of the nodes it creates.
+        name: Name in reports, and `made_by` of the nodes that the pass creates.
         visits_outputs_first: Whether sweeps go from outputs to inputs.
-        is_local: Whether a match depends on a node's neighborhood only: its op, inputs, types and
-            users. Only nodes with changes there are matched again.
+        is_local: Whether a match depends only on a node's op, inputs, types and users. Then only
+            nodes for which one of these changed are matched again.
         required_op_classes: Op classes that must all occur in the graph, else the pass is skipped.
     """
 
@@ -103,7 +103,7 @@ class GraphView:
     Attributes:
         graph: The graph.
         budget: Remaining bytes and operations for constant folding, shared by all passes.
-        memo: Cache of the running pass on this graph, kept over its runs; passes are stateless.
+        memo: Cache of the running pass for this graph, kept from one run of the pass to the next.
         worklist: Nodes of the graph in visiting order, and a log of changed ones.
         counts: Number of nodes per op class.
     """
@@ -128,7 +128,7 @@ class GraphView:
 
     @property
     def names(self) -> Names:
-        """Generator of names that no value and no node of the graph has."""
+        """Generator of unused names for values and nodes of the graph."""
         if self._names is None:
             value_names = {v.name for v in self.graph.values()}
             self._names = Names(value_names | {n.name for n in self.graph.nodes})
@@ -152,11 +152,15 @@ class GraphView:
         return next(iter(users)) if len(users) == 1 and value not in self._outputs else None
 
     def stays_inside(self, value: Value, nodes: Container[Node]) -> bool:
-        """Whether a value is no graph output and all its users are in `nodes`."""
+        """Whether a value is not a graph output and all its users are in `nodes`."""
         return value not in self._outputs and all(u in nodes for u in self._users.get(value, ()))
 
     def dead_after(self, match: Match, patch: Patch) -> set[Node] | str:
-        """Returns the nodes that a patch makes dead; a reason if a replaced node stays alive."""
+        """Computes which nodes a patch makes dead; changes nothing.
+
+        Returns:
+            The dead nodes; a reject reason if one of `match.replaced_nodes` would stay alive.
+        """
         read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
         dead: set[Node] = set()
         pending = dict.fromkeys(reversed(match.replaced_nodes))
@@ -171,10 +175,12 @@ class GraphView:
         return dead
 
     def _keeps(self, node: Node, read: Set[Value | None], patch: Patch, dead: Set[Node]) -> bool:
-        """Whether a node is still needed after a patch.
+        """Whether an output of a node is still needed after a patch.
 
         Args:
-            read: Values that the patch reads or puts in the place of others.
+            node: The node.
+            read: Values that new nodes of the patch read or that replace others.
+            patch: The patch; outputs that it replaces are not needed.
             dead: Nodes known to be dead after the patch.
         """
         return any(
@@ -184,18 +190,20 @@ class GraphView:
         )
 
     def is_alive(self, node: Node) -> bool:
-        """Whether a node is (still) part of the graph."""
+        """Whether a node is in the graph, not removed by a patch."""
         return node in self.worklist.places
 
     def apply(self, patch: Patch, match: Match, dead: Set[Node], pass_name: str) -> None:
-        """Checks and applies a patch.
+        """Checks a patch and applies it to the graph.
 
         Args:
+            patch: Nodes to add and values to replace.
+            match: Match that the patch was built for.
             dead: Nodes to remove, as `dead_after` returns them.
             pass_name: Recorded as `made_by` of the new nodes.
 
         Raises:
-            PassError: The patch is invalid; see `_check`.
+            PassError: The patch changes a type, or reads a replaced or removed value.
         """
         _check(patch, match, self)
         origins = tuple(dict.fromkeys(o for n in match.replaced_nodes for o in n.origins))
@@ -250,9 +258,10 @@ class GraphView:
             self.worklist.touch(node)
 
     def infer_types(self) -> None:
-        """Infers output types again in topological order, since folded inputs may refine them.
+        """Infers the output types of nodes again, since folded inputs may refine them.
 
-        Only nodes touched since the last inference are visited; the first one visits all.
+        The first call visits all nodes, later ones only those touched since the last call, in
+        topological order.
         """
         resolved: dict[str, Dim] = {}
         again = self.worklist.has_begun(_INFERENCE)
@@ -282,22 +291,22 @@ class GraphView:
 
 
 def fold_budget(graph: Graph) -> FoldBudget:
-    """Returns the budget for constant folding in a graph and its inner graphs."""
+    """Returns a budget for constant folding, sized by the constants of a graph and inner graphs."""
     constants = {v for g in all_graphs(graph) for v in g.constants()}
     return FoldBudget.of(sum(v.nbytes for v in constants))
 
 
 def _resolved_dims(old: TensorType, new: TensorType) -> dict[str, Dim]:
-    """Returns the unknown dims of `old` that `new` resolves, to bind them throughout the graph.
+    """Returns the unknown dims of type `old` that type `new` resolves, by symbol.
 
-    The node that resolves a dim may be removed later. Symbols that the file names are left out,
-    since its declarations may be wrong.
+    They are bound throughout the graph, as the node that resolves a dim may be removed later.
+    Symbols that the model file declares are left out, since the declarations may be wrong.
     """
     return infer_symbols(old.shape or (), new.shape or ())
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:
-    """Raises PassError if a patch changes a type or reads a replaced or removed value."""
+    """Raises PassError if a patch changes a type or reads a value that is replaced or removed."""
     produced = {v for n in match.replaced_nodes for v in n.outputs}
     new_values = {v for n in patch.nodes for v in n.outputs}
     for old, new in patch.replace.items():
@@ -323,10 +332,12 @@ class PassRunner:
 
     Attributes:
         graph: The graph, changed in place.
-        instead: Passes by name that run instead of the pass of that name.
+        instead: Passes by name; each runs in place of the requested pass of the same name.
         report: Records of all runs so far.
 
     Args:
+        graph: Graph to run passes on.
+        instead: Passes that replace requested passes of the same name.
         budget: Budget for constant folding, shared with inner graphs; None for a new one.
     """
 
@@ -370,11 +381,19 @@ class PassRunner:
         return record
 
     def infer_types(self) -> None:
-        """Infers types again; see `GraphView.infer_types`."""
+        """Infers output types of nodes touched since the last inference; of all nodes at first."""
         self._view.infer_types()
 
     def _sweep(self, pass_: Pass, record: PassRecord) -> int:
-        """Visits the due nodes once; returns the number of patches applied."""
+        """Matches a pass once at each node it has to visit, and applies the patches.
+
+        Args:
+            pass_: The pass.
+            record: Record of the run; hits are appended.
+
+        Returns:
+            The number of patches applied.
+        """
         limit, view = env_vars.MAX_PATCHES.get(), self._view
         alive = view.worklist.places
         before = len(record.hits)
@@ -404,7 +423,7 @@ class PassRunner:
         return len(record.hits) - before
 
     def _nodes(self, pass_: Pass) -> Iterable[Node]:
-        """Returns the nodes that a pass has to visit, in its order."""
+        """Returns the nodes that a pass has to visit in a sweep, in the order that it asks for."""
         view, worklist = self._view, self._view.worklist
         classes = {cls for cls, count in view.counts.items() if count and pass_.may_match(cls)}
         if pass_.is_local and worklist.has_begun(pass_):
@@ -419,7 +438,7 @@ class PassRunner:
         return reversed(nodes) if pass_.visits_outputs_first else nodes
 
     def _missed(self, pass_: Pass) -> list[tuple[str, str]]:
-        """Returns the near misses at nodes that are still in the graph, as (node, reason)."""
+        """Returns a pass's near misses at nodes still in the graph, as (printed node, reason)."""
         misses = self._misses.get(pass_, {})
         alive = [n for n in misses if self._view.is_alive(n)]
         alive.sort(key=self._view.worklist.places.__getitem__, reverse=pass_.visits_outputs_first)
@@ -433,7 +452,7 @@ class PassRunner:
 
 
 def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
-    """Applies one pass to a graph until nothing matches.
+    """Applies one pass to a graph, in place, until nothing matches; returns the record of the run.
 
     Raises:
         PassError: A patch is invalid, or there is no fixpoint within `MAX_SWEEPS`.
@@ -442,7 +461,7 @@ def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
 
 
 def infer_types(graph: Graph) -> None:
-    """Infers output types again in topological order, since refined inputs may refine them."""
+    """Infers the output types of all nodes of a graph again, in topological order, in place."""
     PassRunner(graph).infer_types()
 
 

@@ -16,14 +16,14 @@ MAX_STEPS = 32
 
 @dataclass(frozen=True)
 class _Input:
-    """Reference to an operand of the program, by index in `inputs`."""
+    """Reference to an operand of an elementwise program, by index in `ProgramBuilder.inputs`."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class _Result:
-    """Reference to the result of a step, by index of the step."""
+    """Reference to the result of a step of an elementwise program, by index of the step."""
 
     index: int
 
@@ -33,7 +33,7 @@ Ref = _Input | _Result
 
 @dataclass
 class ProgramBuilder:
-    """Elementwise program under construction; `build` numbers operands and results.
+    """Builds an elementwise program: steps on operands, literals and results of earlier steps.
 
     Attributes:
         inputs: Operands from outside the program, without duplicates.
@@ -45,22 +45,22 @@ class ProgramBuilder:
 
     @property
     def size(self) -> int:
-        """Number of steps, including literals."""
+        """Number of steps so far, including one per literal."""
         return len(self._steps)
 
     @property
     def literals(self) -> frozenset[IrOp]:
-        """Steps that are literal numbers."""
+        """Literal ops of the program: constant numbers, each of which is a step."""
         return frozenset(self._literals)
 
     def operand(self, value: Value) -> Ref:
-        """Adds a value as an operand unless it is one; returns its reference."""
+        """Returns a reference to a value as an operand, adding it to `inputs` if needed."""
         if value not in self.inputs:
             self.inputs.append(value)
         return _Input(self.inputs.index(value))
 
     def step(self, op: IrOp, *args: Ref) -> Ref:
-        """Adds a step, or reuses an equal literal; returns the reference to its result."""
+        """Adds a step: `op` on `args`, or reuses an equal Literal; returns its result."""
         if isinstance(op, Literal) and op in self._literals:
             return self._literals[op]
         self._steps.append((op, args))
@@ -70,20 +70,20 @@ class ProgramBuilder:
         return ref
 
     def run(self, op: IrOp, args: Sequence[Ref]) -> Ref:
-        """Adds an elementwise op, or all steps of a Fused op; returns its result."""
+        """Adds an elementwise op, or all steps of a Fused op, on `args`; returns the result."""
         if not isinstance(op, Fused):
             return self.step(op, *args)
         return self.splice(op.steps, args)
 
     def splice(self, steps: Sequence[ElementwiseStep], args: Sequence[Ref]) -> Ref:
-        """Adds the steps of a program on given operands; returns its result, `args[0]` if empty."""
+        """Appends a program on operands `args`; returns its result, `args[0]` if empty."""
         refs = list(args)
         for step in steps:
             refs.append(self.step(step.op, *(refs[a] for a in step.args)))
         return refs[-1] if steps else refs[0]
 
     def build(self) -> tuple[ElementwiseStep, ...]:
-        """Returns the steps, with operands numbered as `inputs` followed by results."""
+        """Returns the steps; their args index `inputs` followed by the results of the steps."""
         base = len(self.inputs)
         return tuple(
             ElementwiseStep(
@@ -101,10 +101,10 @@ class ProgramBuilder:
 
 
 def literal(value: Value, node: Node) -> Literal | None:
-    """Returns an operand of a node as a literal, if it is a constant of one element; else None.
+    """Returns an input of a node as a literal if it is a constant of one element, else None.
 
-    A constant stays an operand if its rank determines the rank of the node's output, or if it is an
-    integer that a float64 does not represent exactly.
+    Returns None also if the constant's rank exceeds that of the other inputs, as it then determines
+    the output's rank, or if it is an integer that float64 does not represent exactly.
     """
     numbers = value.numbers if value.is_constant else None
     if numbers is None or not has_one_element(value):
@@ -122,10 +122,12 @@ def literal(value: Value, node: Node) -> Literal | None:
 def operand_refs(
     builder: ProgramBuilder, node: Node, known: dict[Value, Ref] | None = None
 ) -> list[Ref]:
-    """Returns references to a node's inputs: known results, literals, or operands.
+    """Returns references to a node's inputs: known values, else literals, else operands.
 
     Args:
-        known: References to the results of nodes in the program, by value.
+        builder: Program to which literals and operands are added.
+        node: Elementwise node without omitted inputs.
+        known: References to values that the program computes already; None for none.
     """
     refs: list[Ref] = []
     for value in node.inputs:

@@ -14,8 +14,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class ElideSplitConcat(Pass):
     """Concat(…, all outputs of Split(x), …) along the same axis -> Concat(…, x, …).
 
-    So blocks that process one half of x and concatenate the result with both halves (YOLO's C2f)
-    need no copy: planning aliases x to the memory of the result.
+    In networks that process one half of x and concatenate the result with both halves (YOLO's C2f),
+    planning can then place x in the memory of the Concat's output, without a copy.
     """
 
     name = "join_split"
@@ -34,7 +34,7 @@ class ElideSplitConcat(Pass):
 
 
 def _joined(node: Node) -> list[Value | None]:
-    """Returns the inputs of a Concat, with consecutive outputs of a Split replaced by its input."""
+    """Returns a Concat's inputs; consecutive runs of all outputs of a Split become its input."""
     inputs: list[Value | None] = []
     index = 0
     while index < len(node.inputs):
@@ -54,7 +54,7 @@ def _joined(node: Node) -> list[Value | None]:
 
 
 def _reads_in_order(node: Node, first: int, values: Sequence[Value]) -> bool:
-    """Whether inputs of a node from index `first` on are the given values, in order."""
+    """Whether inputs `first`, `first + 1`, … of a node are `values`, in order."""
     remaining = len(node.inputs) - first
     return len(values) <= remaining and all(
         node.inputs[first + i] is v for i, v in enumerate(values)
@@ -62,7 +62,7 @@ def _reads_in_order(node: Node, first: int, values: Sequence[Value]) -> bool:
 
 
 def _is_along(split: Node, concat: Node) -> bool:
-    """Whether a node is a Split along the axis of a Concat."""
+    """Whether `split` is a Split along the same axis as the Concat `concat`."""
     shape = split.arg(0).shape if isinstance(split.op, Split) else None
     if shape is None or not isinstance(split.op, Split) or not isinstance(concat.op, Concat):
         return False

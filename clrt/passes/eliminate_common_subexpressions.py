@@ -12,9 +12,10 @@ _MAX_COMPARED_BYTES = 1024
 
 
 class EliminateCommonSubexpressions(Pass):
-    """Node with the op and inputs of an earlier node -> the earlier node's outputs.
+    """Node with the same op and inputs as an earlier node -> the earlier node's outputs.
 
-    Constants are equal if they are the same value, or small and of equal elements.
+    Two constants count as the same input if they are one value, or if both have equal elements and
+    at most 1 KiB.
     """
 
     name = "eliminate_common_subexpressions"
@@ -43,7 +44,7 @@ class EliminateCommonSubexpressions(Pass):
 
 
 def _key(value: Value | None) -> Hashable:
-    """Returns a key that is equal for equal inputs."""
+    """Returns a dictionary key of a node's input, equal for inputs that hold the same elements."""
     if value is None or not value.is_constant:
         return value
     # Large constants are not compared: reading `data` may concatenate or convert their elements.

@@ -7,7 +7,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class EliminateDead(Pass):
-    """Node whose outputs are neither read nor graph outputs -> removed."""
+    """Removes nodes whose outputs no node reads and that are not graph outputs."""
 
     name = "eliminate_dead"
     visits_outputs_first = True

@@ -20,7 +20,7 @@ _DTYPES = (DType.FLOAT32, DType.FLOAT64)
 class ExpandBatchNormalization(Pass):
     """BatchNormalization with constant statistics -> x * factor + shift.
 
-    Both are then folded into the convolution before it, or fused with neighboring nodes.
+    FoldAffine then folds Mul and Add into a convolution before them, or they are fused elsewhere.
 
     Numerics: factor and shift are rounded once, from float64.
     """
@@ -100,7 +100,13 @@ def _numbers(value: Value) -> Array | None:
 
 
 def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
-    """Returns why a scale or shift cannot be folded into a convolution; None if it can."""
+    """Returns why a scale or shift cannot be folded into a convolution; None if it can.
+
+    Args:
+        view: Graph of both nodes.
+        conv: The convolution.
+        node: Mul (scale) or Add (shift) of its output with a constant.
+    """
     weights, bias = conv.arg(1), conv.input(2)
     if view.only_user(conv.output) is not node:
         return f"the result '{conv.output.name}' is used elsewhere, too"
@@ -120,7 +126,10 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
 
 
 def _by_channel(constant: Value, y: Value) -> Array | None:
-    """Returns a per-channel or one-element constant as an array [channels]; else None."""
+    """Returns a constant as one number per channel of y, `[channels]`.
+
+    Returns None if it is not constant, or varies along another axis than channels (axis 1).
+    """
     numbers = _numbers(constant)
     if numbers is None or y.shape is None or len(y.shape) < 3 or numbers.ndim > len(y.shape):
         return None

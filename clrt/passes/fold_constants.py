@@ -26,14 +26,15 @@ _MATMULS = ("MatMul", "Gemm", "clrt.FusedMatMul")
 
 
 class FoldConstants(Pass):
-    """Node of constant inputs -> constants, computed by the op's NumPy reference.
+    """Node whose inputs are all constant -> constants, computed by the op's NumPy reference.
 
-    Transposed weights of matrix products are not folded: `canonicalize_matmul` absorbs the
-    Transpose, which saves a second copy of the weight.
+    Results of more than 16 MiB that are larger than the inputs, or past the fold budget, are not
+    folded. Transposes of weights of matrix products neither: `canonicalize_matmul` absorbs them.
 
     Args:
-        dequantize: Whether DequantizeLinear of weights is folded, if the result is not too large.
-        products: Whether it is also folded if a product that FuseRoundedMatmul matches reads it.
+        dequantize: Whether DequantizeLinear of weights of more than 4 bits is folded.
+        products: Whether DequantizeLinear is also folded if it is an operand of an int8 product
+            that FuseRoundedMatmul matches.
     """
 
     name = "fold_constants"
@@ -95,10 +96,11 @@ class FoldConstants(Pass):
 
 
 class FoldShapeData(Pass):
-    """Value whose elements are known to inference (numbers or dims of inputs) -> constant.
+    """Value whose elements type inference knows, as numbers or dims of graph inputs -> constant.
 
-    The nodes that computed it (Shape, Gather, Concat, …) are then dead. Symbolic elements become
-    numbers when dims are bound. Data-dependent dims are not folded.
+    The nodes that computed the value (Shape, Gather, Concat, …) are then dead. Elements that are
+    symbolic dims become numbers when the graph is specialised. Values with data-dependent dims are
+    not folded.
     """
 
     name = "fold_shape_data"
@@ -126,12 +128,12 @@ class FoldShapeData(Pass):
 
 
 def _symbols(dims: Iterable[object]) -> frozenset[str]:
-    """Returns the names of all symbols in symbolic dims."""
+    """Returns the names of all symbols in dims; elements that are not expressions have none."""
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def evaluate_node(node: Node) -> list[Array] | Miss:
-    """Evaluates a node of constant inputs: returns its outputs, or a miss on an error."""
+    """Computes the outputs of a node of constant inputs in NumPy; returns a Miss if that fails."""
     assert isinstance(node.op, Op)
     inputs = [None if v is None else v.numbers for v in node.inputs]
     try:
@@ -151,7 +153,12 @@ def _constant(build: Builder, value: Value, array: Array) -> Value:
 
 
 def _feeds_rounded(view: GraphView, node: Node) -> bool:
-    """Whether a dequantized weight is read by a product that FuseRoundedMatmul matches."""
+    """Whether a product that FuseRoundedMatmul matches reads a dequantized weight.
+
+    Args:
+        view: Graph of the node.
+        node: DequantizeLinear of a weight.
+    """
     for user in view.users(node.output):
         users = view.users(user.output) if op_name(user) == "Transpose" else [user]
         if any(isinstance(rounded_product(u), RoundedProduct) for u in users):
@@ -160,7 +167,7 @@ def _feeds_rounded(view: GraphView, node: Node) -> bool:
 
 
 def _feeds_products(view: GraphView, node: Node) -> bool:
-    """Whether all users of a matrix are products that absorb a Transpose."""
+    """Whether a node's output, of rank 2 or more, is read by matrix products only."""
     users = view.users(node.output)
     matrix = node.output.type.rank is not None and node.output.type.rank >= 2
     return matrix and bool(users) and all(op_name(u) in _MATMULS for u in users)

@@ -13,7 +13,7 @@ from clrt.passes.matching import produced_by, scalar
 
 
 class FoldPad(Pass):
-    """Conv(Pad(x)) with zeros along spatial axes -> Conv(x) with more padding."""
+    """Conv(Pad(x)), if Pad adds zeros along spatial axes only -> Conv(x) with larger `pads`."""
 
     name = "fold_pad"
     required_op_classes = (Pad,)

@@ -35,8 +35,8 @@ class _AttentionMatch:
 
     Attributes:
         q: Queries before their heads were split.
-        k: Keys, likewise.
-        v: Values, likewise.
+        k: Keys before their heads were split.
+        v: Values before their heads were split.
         scores: Scaled and masked scores.
         final: Node whose output is replaced: the product with the values, or the Transpose after
             it.
@@ -65,8 +65,8 @@ class FuseAttention(Pass):
     and Transpose that split the heads, and through the Expand that repeats heads of k and v in
     grouped-query attention. Otherwise they are read as [B, H, S, D], as rotary embeddings and
     caches produce them. The scale may be applied to the scores, to q, or to q and k. Masks are
-    added or applied by Where; several are combined before the fused op. A Where that replaces NaN
-    by 0 becomes `nan_to_zero`.
+    added or applied by Where; nodes before the fused op combine several masks into one. A Where
+    that replaces NaN by 0 becomes `nan_to_zero`.
     """
 
     name = "fuse_attention"
@@ -117,7 +117,8 @@ def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bo
     """Looks through Where(IsNaN(p), 0, p) after a softmax.
 
     Returns:
-        The attention weights, the nodes that compute them, and whether there is such a Where.
+        The attention weights, the nodes that compute them from the scores, and whether there is
+        such a Where.
     """
     weights = softmax.output
     users = view.users(weights)
@@ -135,10 +136,11 @@ def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bo
 def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Value | None]:
     """Looks through Where(ReduceMax(mask) == -inf, 0, p) after a softmax.
 
-    The body of ONNX's Attention has this form.
+    The function body of ONNX's Attention has this form.
 
     Returns:
-        The attention weights, the nodes that compute them, and the mask; None without such a Where.
+        The attention weights, the nodes that compute them from the scores, and the mask; the mask
+        is None if there is no such Where.
     """
     weights = softmax.output
     pick = view.only_user(weights)
@@ -157,7 +159,15 @@ def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], 
 def _attention(
     view: GraphView, softmax: Node, product: Node, nodes: list[Node], nan_to_zero: bool
 ) -> _AttentionMatch | str:
-    """Matches the attention around a softmax and the product with the values, or says why not."""
+    """Matches the attention that a softmax belongs to; returns a reject reason if unsupported.
+
+    Args:
+        view: Graph of the nodes.
+        softmax: Softmax of the scores.
+        product: Product of the attention weights and the values.
+        nodes: Nodes matched already, which the rewrite makes dead.
+        nan_to_zero: Whether rows without any visible key become 0 instead of NaN.
+    """
     rank = softmax.output.type.rank
     if softmax.output.dtype not in (DType.FLOAT32, DType.FLOAT16):
         return f"there is no attention kernel for {softmax.output.dtype}"
@@ -190,7 +200,16 @@ def _attention(
 
 
 def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str:
-    """Returns the node after which heads are merged again; a reject reason if there is none."""
+    """Finds the Transpose from [B, H, S, D] to [B, S, H, D] after an attention.
+
+    Args:
+        view: Graph of the nodes.
+        product: Product of the attention weights and the values.
+        count: Number of heads.
+
+    Returns:
+        The Transpose; `product` itself if there is one head and no Transpose; else a reject reason.
+    """
     rank = product.output.type.rank
     user = view.only_user(product.output)
     if user is not None and isinstance(user.op, Transpose) and rank == 4:
@@ -227,7 +246,7 @@ def _disagreement(attention: _AttentionMatch) -> str | None:
 
 
 def _aligned(shape: Shape, attention: _AttentionMatch) -> list[tuple[Dim, Dim]]:
-    """Pairs mask and score dims, right-aligned; scores of rank 3 have no heads axis."""
+    """Pairs dims of a mask shape and of the scores, last axis first; rank 3 has no heads axis."""
     rank = attention.scores.product.output.type.rank
     target = attention.score_shape if rank == 4 else (attention.q.batch, *attention.score_shape[2:])
     return list(zip(reversed(shape), reversed(target), strict=False))
@@ -241,17 +260,17 @@ def _broadcasts(shape: Shape, attention: _AttentionMatch) -> bool:
 
 
 def _unexpanded(mask: Value) -> Value:
-    """Returns a mask before any Expand: the kernel broadcasts by strides."""
+    """Returns a mask as it was before Expand nodes; the attention kernel broadcasts by strides."""
     while (expand := produced_by(mask, "Expand")) is not None:
         mask = expand.arg(0)
     return mask
 
 
 def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
-    """Combines all masks into one that is added to the scores; None if there is none.
+    """Builds one mask, to be added to the scores, of all masks of an attention; None if none.
 
-    A Where mask replaces the masks before it instead of adding to them: if all keys of a row are
-    masked, by any of the masks, all their scores must be the same number.
+    A Where mask replaces earlier masks where it applies, rather than being added to them: if all
+    keys of a row are masked by Where, their scores must be equal.
     """
     total: Value | None = None
     number_type = attention.scores.product.output.dtype.numpy
@@ -268,7 +287,7 @@ def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
 
 
 def _of_rank_4(build: Builder, mask: Value, attention: _AttentionMatch) -> Value:
-    """Inserts a heads axis into a mask of scores without one."""
+    """Inserts a heads axis of size 1 into a mask of rank 3 if the scores have no heads axis."""
     shape = mask.shape
     assert shape is not None
     if attention.scores.product.output.type.rank == 4 or len(shape) < 3:

@@ -20,7 +20,7 @@ _OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
 
 @dataclass(frozen=True)
 class _Weight:
-    """MatMulNBits and its constants: packed `levels`; `scales` and `zeros` `[N, blocks]`."""
+    """MatMulNBits op and its constant inputs: packed `levels`; `scales`, `zeros` `[N, blocks]`."""
 
     op: MatMulNBits
     levels: Array
@@ -31,8 +31,8 @@ class _Weight:
 class FuseDequantizedMatmul(Pass):
     """A @ DequantizeLinear(constant of 4 or 8 bits) -> MatMulNBits.
 
-    Small weights of 8 bits are folded to floats before this pass; the others stay quantized on the
-    device.
+    Constant folding turns 8-bit weights of up to 16 MiB as floats into floats before this pass;
+    weights that it leaves stay quantized on the device.
     """
 
     name = "fuse_dequantized_matmul"
@@ -64,7 +64,7 @@ class FuseDequantizedMatmul(Pass):
 
 
 def _weight(node: Node) -> _Weight | str:
-    """Converts a DequantizeLinear to inputs of MatMulNBits, or returns a reject reason."""
+    """Converts DequantizeLinear of a constant `[K, N]` to MatMulNBits; else a reject reason."""
     value, scale, zero = node.arg(0), node.arg(1), node.input(2)
     op = node.op
     assert isinstance(op, DequantizeLinear) and value.numbers is not None
@@ -93,7 +93,7 @@ def _weight(node: Node) -> _Weight | str:
 
 
 def _by_column(parameter: Array, blocks: int, n: int) -> Array:
-    """Broadcasts one number, `[N]` or `[blocks, N]` to `[N, blocks]`."""
+    """Broadcasts scales or zero points of shape `[]`, `[N]` or `[blocks, N]` to `[N, blocks]`."""
     whole = np.broadcast_to(
         parameter.reshape(-1, n) if parameter.size > 1 else parameter, (blocks, n)
     )
@@ -101,6 +101,14 @@ def _by_column(parameter: Array, blocks: int, n: int) -> Array:
 
 
 def _zeros(zero: Value | None, offset: int, blocks: int, n: int, dtype: DType) -> Array:
-    """Returns zero points `[N, blocks]` of unsigned values, as floats, which is exact."""
+    """Returns zero points of DequantizeLinear as MatMulNBits reads them, `[N, blocks]` floats.
+
+    Args:
+        zero: Zero points of the weight; None for 0.
+        offset: Added to make quantized values unsigned.
+        blocks: Number of blocks along K.
+        n: Number of columns N.
+        dtype: Float dtype of the result, which is exact.
+    """
     numbers = np.zeros(()) if zero is None or zero.numbers is None else zero.numbers
     return _by_column(numbers.astype(np.float32) + offset, blocks, n).astype(dtype.numpy)

@@ -18,11 +18,11 @@ MAX_OPERANDS = 8
 
 
 class FuseElementwise(Pass):
-    """Elementwise node and producers that nothing else reads -> Fused; scalars become literals.
+    """Elementwise node and its elementwise producers -> one Fused node; scalars become literals.
 
-    A producer is fused if it has the shape of the result or one element, so that nothing is
-    computed more often than before. Values that are rounded when stored stay in memory: results of
-    a Cast to narrow floats, and floats of 8 bits or less.
+    A producer is fused if only fused nodes read it, and if its shape is that of the result or it
+    has one element, so that nothing is computed more often than before. Results of a Cast to
+    16-bit or narrower floats, and floats of 8 bits or less, are stored, as storing rounds them.
     """
 
     name = "fuse_elementwise"
@@ -59,7 +59,10 @@ class FuseElementwise(Pass):
 
 
 def _can_join(node: Node) -> bool:
-    """Whether a node can be part of a fused node: elementwise, of known rank, not foldable."""
+    """Whether a node can be fused: elementwise, of known rank, without omitted inputs.
+
+    Nodes whose output elements are known at inference are not fused: FoldShapeData replaces them.
+    """
     return (
         is_elementwise(node)
         and node.output.shape is not None
@@ -70,13 +73,13 @@ def _can_join(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Contribution:
-    """Contribution of a node to a fused program.
+    """Operands and steps that one node adds to a fused program.
 
     Attributes:
-        operands: Values that it reads.
-        literals: Scalars that become steps, shared with other nodes.
-        steps: Number of other steps.
-        trouble: Why no kernel can be generated for it; None if one can.
+        operands: Values that the node reads, except literals.
+        literals: Literal ops of scalar constants; one step each, shared by the nodes of a program.
+        steps: Number of steps except literals.
+        trouble: Why no kernel can be generated for the node; None if one can.
     """
 
     operands: frozenset[Value]
@@ -93,7 +96,11 @@ class _Contribution:
 
 
 class _FusionGroup:
-    """Greedy fusion group: a root node and producers fused into it so far."""
+    """Root node and the producers fused into it so far; grows by one producer at a time.
+
+    Attributes:
+        members: Nodes of the group, in the order of their addition.
+    """
 
     def __init__(self, view: GraphView, root: Node) -> None:
         self.members: dict[Node, None] = {}
@@ -104,15 +111,16 @@ class _FusionGroup:
         self.add(root)
 
     def add(self, node: Node) -> None:
-        """Adds a node to the group."""
+        """Adds a node to the group, without checks."""
         self.members[node] = None
         self._operands, self._literals, self._steps = self._with(node)
 
     def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
-        """Returns what the fused program needs if `node` joins the group.
+        """Computes operands and steps of the program of this group and `node`; changes nothing.
 
         Returns:
-            Values that it reads, distinct scalar constants, and the number of steps besides those.
+            The values that the program reads, its distinct literals (a step each), and its number
+            of steps except literals.
         """
         contribution = self._contribution(node)
         operands = (self._operands | contribution.operands) - {node.output}
@@ -126,7 +134,12 @@ class _FusionGroup:
         return contribution
 
     def candidate(self) -> tuple[Node | None, str]:
-        """Returns a producer to fuse, if any, and the reject reason of the last rejected one."""
+        """Finds a producer of the group's inputs that can be fused.
+
+        Returns:
+            The producer, None if there is none; and the reject reason of the last producer that
+            was rejected before, "" if none was.
+        """
         refused, members = "", self.members
         read = dict.fromkeys(v for m in members for v in m.inputs)
         for value in read:
@@ -154,7 +167,10 @@ class _FusionGroup:
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node ends with a Cast to floats whose arithmetic is wider than their storage."""
+    """Whether a node ends with a Cast to a float dtype that kernels compute with in a wider one.
+
+    Only storing such a value, such as float16, rounds it.
+    """
     op, dtype = node.op, node.output.dtype
     last = op.steps[-1].op if isinstance(op, Fused) else op
     return isinstance(last, Cast) and dtype.is_float and dtype.compute != dtype.cl

@@ -17,10 +17,10 @@ MAX_EXTRAS = 6
 
 
 class FuseEpilogue(Pass):
-    """Bias, activation, residual, … on a product that nothing else reads -> its epilogue.
+    """Elementwise node on the output of a product or convolution -> steps of its epilogue.
 
-    The fused node gets the position of the elementwise node, at which all inputs are computed: no
-    cycle can arise.
+    Applies to bias, activation, residual and the like, if no other node reads the output. The fused
+    node gets the position of the elementwise node, where all inputs are computed: no cycle arises.
     """
 
     name = "fuse_epilogue"
@@ -57,7 +57,17 @@ class FuseEpilogue(Pass):
 
 
 def _absorb(view: GraphView, producer: Node, op: EpilogueOp, node: Node) -> ProgramBuilder | str:
-    """Appends an elementwise node to an op's epilogue; returns a reject reason if it cannot."""
+    """Builds the epilogue of an op with an elementwise node appended; changes no node.
+
+    Args:
+        view: Graph of the nodes.
+        producer: Product or convolution whose output `node` reads.
+        op: Op of `producer`.
+        node: Elementwise node.
+
+    Returns:
+        The new epilogue, whose first input is the output of `producer`; else a reject reason.
+    """
     value = producer.output
     if view.only_user(value) is not node:
         return f"the result '{value.name}' is used elsewhere, too"
@@ -83,7 +93,10 @@ def _absorb(view: GraphView, producer: Node, op: EpilogueOp, node: Node) -> Prog
 
 
 def _slower(builder: ProgramBuilder) -> str | None:
-    """Returns why the vectorised float32 kernels do not support the epilogue; None if they do."""
+    """Returns why vectorised float32 kernels cannot compute an epilogue; None if they can.
+
+    Returns None also if the output of the product is not float32.
+    """
     dtypes = [v.dtype for v in builder.inputs]
     if dtypes[0] is not DType.FLOAT32 or can_vectorise(builder.build(), dtypes):
         return None

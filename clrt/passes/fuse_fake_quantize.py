@@ -1,4 +1,4 @@
-"""Fake quantization: QuantizeLinear then DequantizeLinear -> RoundToScale; int8 RoundedMatMul."""
+"""QuantizeLinear and DequantizeLinear patterns -> RoundToScale and int8 RoundedMatMul."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCALES = (2.0**-100, 2.0**100)
 
 
 class FuseFakeQuantize(Pass):
-    """DequantizeLinear(QuantizeLinear(x)) with equal parameters -> RoundToScale(x).
+    """DequantizeLinear(QuantizeLinear(x)) with equal scales and zero points -> RoundToScale(x).
 
     RoundToScale is an elementwise op on floats, so it can be fused with neighboring nodes.
     """
@@ -51,10 +51,11 @@ class FuseFakeQuantize(Pass):
 
 
 class FuseRoundedMatmul(Pass):
-    """MatMul or Gemm(DequantizeLinear(x), DequantizeLinear(constant)) -> RoundedMatMul.
+    """MatMul or Gemm of DequantizeLinear(q) and DequantizeLinear(constant) -> RoundedMatMul.
 
-    RoundedMatMul reads the floats that were quantized to x, or the dequantized floats, which are
-    multiples of the scale.
+    The A of RoundedMatMul is float32 and is quantized by the kernel: if q is QuantizeLinear(x) with
+    the same scale and zero point, A is x; else A is DequantizeLinear(q), which rounding to the
+    scale leaves unchanged.
     """
 
     name = "fuse_rounded_matmul"
@@ -84,7 +85,7 @@ class FuseRoundedMatmul(Pass):
 
 @dataclass(frozen=True, eq=False)
 class RoundedProduct:
-    """RoundedMatMul and its inputs, without bias; `scales` and `zeros` of B are `[N]`."""
+    """RoundedMatMul and its inputs without bias: float32 A, 8-bit B, B's `[N]` scales and zeros."""
 
     op: RoundedMatMul
     a: Value
@@ -94,7 +95,11 @@ class RoundedProduct:
 
 
 def rounded_product(node: Node) -> RoundedProduct | str | None:
-    """Matches a product of two DequantizeLinear; returns a reject reason, None for other nodes."""
+    """Matches MatMul or Gemm of two DequantizeLinear, the second of a constant.
+
+    Returns:
+        The RoundedMatMul and its inputs; a reject reason for a near miss; None for other nodes.
+    """
     op = node.op
     if not isinstance(op, (MatMul, Gemm)):
         return None
@@ -119,7 +124,13 @@ def rounded_product(node: Node) -> RoundedProduct | str | None:
 
 
 def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct | str:
-    """Builds the int8 product of two DequantizeLinear; returns a reject reason if unsupported."""
+    """Builds the int8 product of two DequantizeLinear; returns a reject reason if unsupported.
+
+    Args:
+        left: DequantizeLinear of A.
+        right: DequantizeLinear of the constant B.
+        transposed: Whether B is `[N, K]`.
+    """
     level = _number(left.arg(1))
     zero = 0 if left.input(2) is None else _number(left.arg(2))
     if left.arg(0).dtype not in BYTES or level is None or zero is None:
@@ -152,9 +163,13 @@ def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct |
 
 
 def _unquantized(node: Node) -> Value | str:
-    """Returns the float x of DequantizeLinear(QuantizeLinear(x)) with equal parameters.
+    """Returns x of DequantizeLinear(QuantizeLinear(x)) with equal scales and zero points.
 
-    Returns a reject reason if there is none, or scales or zero points differ.
+    Args:
+        node: A DequantizeLinear.
+
+    Returns:
+        The float32 value x; a reject reason if `node` has no such form.
     """
     quantize, op = node.arg(0).producer, node.op
     assert isinstance(op, DequantizeLinear)
@@ -190,7 +205,7 @@ def _unquantized(node: Node) -> Value | str:
 
 
 def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
-    """Reshapes a per-channel parameter so that it broadcasts against x."""
+    """Reshapes scales or zero points `[n]` along op's axis so that they broadcast against x."""
     if parameter.size == 1:
         return parameter.reshape(())
     rank = x.type.rank
@@ -200,7 +215,7 @@ def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
 
 
 def _zero_points(node: Node) -> Array:
-    """Returns the zero points of a QuantizeLinear or DequantizeLinear, `[]` or `[n]`."""
+    """Returns the zero points of a QuantizeLinear or DequantizeLinear, `[]` or `[n]`; default 0."""
     value = node.input(2)
     if value is None:
         dtype = node.arg(0).dtype if isinstance(node.op, DequantizeLinear) else node.output.dtype

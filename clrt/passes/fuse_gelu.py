@@ -22,9 +22,9 @@ class _FlatProduct:
     """Flattened tree of multiplications: number * product of factors.
 
     Attributes:
-        number: Product of the constant factors.
-        factors: Remaining factors.
-        nodes: Multiplications of the tree.
+        number: Product of all constant factors.
+        factors: Factors that are not constant.
+        nodes: Mul and Div nodes of the tree.
     """
 
     number: float = 1.0
@@ -70,7 +70,7 @@ class FuseGelu(Pass):
 
 
 def _flatten(view: GraphView, root: Node) -> _FlatProduct:
-    """Flattens a product, through multiplications whose result nothing else reads."""
+    """Flattens the product `root` and those of its factors that are products only it reads."""
     product = _FlatProduct()
 
     def visit(node: Node) -> None:
@@ -97,7 +97,7 @@ def _flatten(view: GraphView, root: Node) -> _FlatProduct:
 
 
 def _one_plus(view: GraphView, value: Value) -> tuple[Node, list[Node]] | None:
-    """Matches 1 + f(…) with Erf or Tanh as f; returns the node of f and the Add, else None."""
+    """Matches 1 + f(…), where f is Erf or Tanh; returns the node of f and [the Add], else None."""
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None
@@ -111,9 +111,14 @@ def _one_plus(view: GraphView, value: Value) -> tuple[Node, list[Node]] | None:
 def _argument(view: GraphView, inner: Node, x: Value) -> tuple[str, list[Node]] | str:
     """Matches the argument of a GELU's Erf or Tanh.
 
+    Args:
+        view: Graph of the nodes.
+        inner: Erf or Tanh node.
+        x: Input of the GELU.
+
     Returns:
-        The `approximate` attribute of Gelu and the nodes of the argument; a reject reason
-        otherwise.
+        The `approximate` attribute of Gelu ("none" for Erf, "tanh") and the nodes that compute the
+        argument; a reject reason if the argument is not that of a GELU.
     """
     argument = inner.arg(0)
     root = argument.producer
@@ -140,7 +145,7 @@ def _argument(view: GraphView, inner: Node, x: Value) -> tuple[str, list[Node]] 
 
 
 def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | None:
-    """Matches x + 0.044715 x³ (power 3) or 1 + 0.044715 x² (power 2); returns its nodes or None."""
+    """Matches x + 0.044715 x³ (power 3) or 1 + 0.044715 x² (power 2); returns nodes, else None."""
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None
@@ -157,7 +162,11 @@ def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | 
 
 
 def _exponent(value: Value, x: Value, nested: int = 0) -> float:
-    """Returns n if a value is x to the power n; NaN otherwise, or if products nest too deeply."""
+    """Returns n if a value is x to the power n, as Pow or a product; else NaN.
+
+    Args:
+        nested: Recursion depth; products nested deeper than 3 give NaN.
+    """
     if value is x:
         return 1
     if nested > 2:

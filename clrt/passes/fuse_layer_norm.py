@@ -31,7 +31,7 @@ class _Norm:
     Attributes:
         x: Input.
         centred: Whether the mean is subtracted: layer normalization, not RMS.
-        epsilon: Added to the variance.
+        epsilon: Number added to the variance, or to the mean square without `centred`.
         nodes: Nodes of the pattern, which the rewrite makes dead.
         scale: Factor per column, [D]; None for 1.
         bias: Shift per column, [D]; None for 0.
@@ -48,8 +48,8 @@ class _Norm:
 class FuseLayerNorm(Pass):
     """(x - mean(x)) / sqrt(mean((x - mean(x))²) + ε) * scale + bias -> LayerNormalization.
 
-    Without the subtraction: RMSNormalization. The square is Pow or Mul. x is divided by the root or
-    multiplied by its reciprocal. Means are over the last axis.
+    Without the subtraction of the mean: RMSNormalization. The square may be Pow or Mul; x may be
+    divided by the root or multiplied by its reciprocal. Means are over the last axis.
     """
 
     name = "fuse_layer_norm"
@@ -86,7 +86,11 @@ class FuseLayerNorm(Pass):
 
 
 def _core(node: Node) -> _Norm | str | None:
-    """Matches a normalization without scale and bias that ends in `node`, or says why not."""
+    """Matches a normalization without scale and bias whose last node is `node`.
+
+    Returns:
+        The match; a reject reason for a near miss; None for other nodes.
+    """
     for numerator, variance, nodes in _quotients(node):
         inside = produced_by(variance, "Add")
         if inside is None:
@@ -128,7 +132,7 @@ def _quotients(node: Node) -> list[tuple[Value, Value, list[Node]]]:
 
 
 def _squared(value: Value) -> tuple[Value, Node] | None:
-    """Returns x and the node if a value is the square of x, else None."""
+    """Returns x and the Pow or Mul node if a value is the square of x, else None."""
     node = value.producer
     if node is not None and op_name(node) == "Pow" and scalar(node.arg(1)) == 2:
         return node.arg(0), node
@@ -138,9 +142,16 @@ def _squared(value: Value) -> tuple[Value, Node] | None:
 
 
 def _source(numerator: Value, base: Value, epsilon: float, nodes: list[Node]) -> _Norm | str:
-    """Builds the match from numerator and squared base: both x - mean(x), or both x.
+    """Builds the match of numerator / sqrt(mean(base²) + epsilon).
 
-    Returns a reject reason if they are not the same.
+    Args:
+        numerator: x - mean(x), or x.
+        base: x - mean(x), or x.
+        epsilon: Number added to the mean square.
+        nodes: Nodes matched already, which the rewrite makes dead.
+
+    Returns:
+        The match; a reject reason if numerator and base differ.
     """
     first, second = _deviation(numerator), _deviation(base)
     if first is not None and second is not None:
@@ -155,7 +166,7 @@ def _source(numerator: Value, base: Value, epsilon: float, nodes: list[Node]) ->
 
 
 def _deviation(value: Value) -> tuple[Value, list[Node]] | None:
-    """Matches x - mean(x); returns x and its nodes, else None."""
+    """Matches x - mean(x) over the last axis; returns x and [Sub, ReduceMean], else None."""
     node = produced_by(value, "Sub")
     mean = None if node is None else produced_by(node.arg(1), "ReduceMean")
     if node is None or mean is None or mean.arg(0) is not node.arg(0):
@@ -164,7 +175,7 @@ def _deviation(value: Value) -> tuple[Value, list[Node]] | None:
 
 
 def _over_last_axis(reduce: Node) -> bool:
-    """Whether a reduction is over the last axis alone and keeps it."""
+    """Whether a reduction is over the last axis alone and keeps it as an axis of size 1."""
     axes, rank = reduce.input(1), reduce.arg(0).type.rank
     if not int_attribute(reduce.op, "keepdims", 1) or rank is None:
         return False
@@ -173,7 +184,16 @@ def _over_last_axis(reduce: Node) -> bool:
 
 
 def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
-    """Adds a scale and a bias that follow to a match; returns the last node of the pattern."""
+    """Extends a match by a Mul (scale) and an Add (bias) of one element per column after it.
+
+    Args:
+        view: Graph of the nodes.
+        node: Last node of the normalization.
+        norm: The match; scale, bias and nodes are set. RMS normalization has no bias.
+
+    Returns:
+        The last node of the extended pattern.
+    """
     last = node
     for name in ("Mul", "Add"):
         user = view.only_user(last.output)
@@ -192,7 +212,16 @@ def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
 
 
 def _per_column(user: Node, node: Node, x: Value) -> Value | None:
-    """Returns the other operand of `user` if it is a vector of one element per column of x."""
+    """Returns the operand of `user` that scales or shifts columns: a vector `[D]`.
+
+    Args:
+        user: Mul or Add that reads the output of `node`.
+        node: Normalization node.
+        x: Input of the normalization, `[…, D]`.
+
+    Returns:
+        The operand that is not the output of `node`; None if it is not of shape `[D]`.
+    """
     for product, operand in operand_orders(user):
         if product is not node.output or operand is product or not keeps_shape(user.output, x):
             continue

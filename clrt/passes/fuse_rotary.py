@@ -24,8 +24,8 @@ class _Rotation:
 
     Attributes:
         x: Input [B, H, S, D].
-        cos: Table that broadcasts to [B or 1, 1, S or 1, D].
-        sin: Table, likewise.
+        cos: Table of cosines that broadcasts to [B or 1, 1, S or 1, D].
+        sin: Table of sines of the same shape.
         heads: x before its heads were split.
         nodes: Nodes of the pattern, which the rewrite makes dead.
     """
@@ -40,8 +40,8 @@ class _Rotation:
 class FuseRotary(Pass):
     """Rotary embedding of heads, as exported from Llama-like models -> FusedRotary.
 
-    Heads are read from the projection and written side by side, where attention reads them: the
-    Transpose to [B, H, S, D] in between cancels.
+    FusedRotary reads heads from the projection [B, S, W] and writes them side by side, as
+    FusedAttention reads them. The Transpose to [B, H, S, D] that is added after it then cancels.
     """
 
     name = "fuse_rotary"
@@ -74,7 +74,15 @@ class FuseRotary(Pass):
 
 
 def _rotation(straight: Value, rotated_half: Value) -> _Rotation | str | None:
-    """Matches x * cos + rotate_half(x) * sin; returns a reject reason for a near miss."""
+    """Matches x * cos + rotate_half(x) * sin.
+
+    Args:
+        straight: x * cos.
+        rotated_half: rotate_half(x) * sin.
+
+    Returns:
+        The match; a reject reason for a near miss; None for other values.
+    """
     left, right = produced_by(straight, "Mul"), produced_by(rotated_half, "Mul")
     if left is None or right is None:
         return None
@@ -90,7 +98,7 @@ def _rotation(straight: Value, rotated_half: Value) -> _Rotation | str | None:
 
 
 def _rotate_half(value: Value) -> tuple[Value, list[Node]] | None:
-    """Matches rotate_half: concat(-second half of x, first half); returns x and its nodes."""
+    """Matches concat(-second half of x, first half of x); returns x and the nodes, else None."""
     joined = produced_by(value, "Concat")
     if joined is None or len(joined.inputs) != 2 or value.shape is None:
         return None
@@ -110,7 +118,12 @@ def _rotate_half(value: Value) -> tuple[Value, list[Node]] | None:
 
 
 def _columns(value: Value) -> tuple[Value, tuple[int, int], Node] | None:
-    """Returns source, column range and node of a Slice or Split of the last axis, else None."""
+    """Looks through a Slice or Split along the last axis.
+
+    Returns:
+        The input of the Slice or Split, the range (first, end) of columns in it, and the node;
+        None if the value has another producer or the range is not constant.
+    """
     node, shape = value.producer, value.shape
     if node is None or shape is None or not isinstance(shape[-1], int):
         return None
@@ -121,7 +134,15 @@ def _columns(value: Value) -> tuple[Value, tuple[int, int], Node] | None:
 def _with_heads(
     x: Value, cos: Value, sin: Value, nodes: list[Node], result: Value
 ) -> _Rotation | str:
-    """Traces the heads of x and checks the tables; returns a reject reason if unsupported."""
+    """Builds the match of a rotary embedding; returns a reject reason if no kernel supports it.
+
+    Args:
+        x: Rotated value, [B, H, S, D].
+        cos: Table of cosines.
+        sin: Table of sines.
+        nodes: Nodes of the pattern except the Add.
+        result: Value of the shape of the output.
+    """
     if x.dtype is not DType.FLOAT32 and x.dtype is not DType.FLOAT16:
         return f"there is no rotary kernel for {x.dtype}"
     if x.type.rank != 4 or not keeps_shape(x, result):

@@ -13,8 +13,8 @@ from clrt.passes.matching import keeps_shape, op_name, operand_orders, scaled
 class FuseSwish(Pass):
     """x * sigmoid(alpha x) -> Swish.
 
-    As one op it fits the epilogue of the product that computes x, together with the multiplication
-    by a second product of the same rows (SwiGLU): one launch computes both.
+    As one op, Swish fits the epilogue of the product that computes x. So does a multiplication by a
+    second product of the same rows (SwiGLU); one launch then computes both products.
     """
 
     name = "fuse_swish"
@@ -42,7 +42,7 @@ class FuseSwish(Pass):
 
 
 def _factor(view: GraphView, sigmoid: Node, x: Value) -> tuple[float, list[Node]] | None:
-    """Returns alpha and the nodes of alpha * x if a Sigmoid's argument is that, else None."""
+    """Returns alpha and the nodes of alpha * x if that is a Sigmoid's argument, else None."""
     argument = sigmoid.arg(0)
     if argument is x:
         return 1.0, []

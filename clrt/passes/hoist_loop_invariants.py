@@ -47,13 +47,13 @@ class HoistLoopInvariants(Pass):
 
 
 def _invariants(loop: Loop) -> list[int]:
-    """Returns the indices of loop-carried values that an iteration returns unchanged."""
+    """Returns the indices of a Loop's carried values that its body returns unchanged."""
     pairs = zip(loop.body.inputs[2:], loop.body.outputs[1 : 1 + loop.carried], strict=False)
     return [k for k, (before, after) in enumerate(pairs) if _origin(after) is before]
 
 
 def _origin(value: Value) -> Value:
-    """Returns the value behind a chain of Identity nodes."""
+    """Returns the input of the first of a chain of Identity nodes; `value` if there is none."""
     while (node := produced_by(value, "Identity")) is not None:
         value = node.arg(0)
     return value

@@ -9,7 +9,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class InlineSubgraphs(Pass):
-    """If of constant condition -> branch; Scan of one slice -> body; Einsum -> primitive ops."""
+    """Node -> its inline decomposition: If of constant condition, Scan of one slice, Einsum."""
 
     name = "inline_graphs"
 

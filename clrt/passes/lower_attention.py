@@ -21,8 +21,8 @@ _BY_HEAD = (0, 2, 1, 3)
 class LowerAttention(Pass):
     """Attention of [B, H, S, D] or [B, S, H * D] -> FusedAttention, whose output is [B, S, H * D].
 
-    Heads that were split from a projection are read from the projection. The added Transpose of the
-    result cancels with the exporter's.
+    Heads that were split from a projection are read from the projection. For [B, H, S, D], a
+    Transpose is added after FusedAttention; it cancels with the exporter's Transpose back.
     """
 
     name = "lower_attention"
@@ -59,7 +59,7 @@ class LowerAttention(Pass):
 
 
 def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
-    """Converts [B, S, H * D] to [B, H, S, D]; returns values of rank 4 unchanged.
+    """Builds the conversion of [B, S, H * D] to [B, H, S, D]; returns rank 4 unchanged.
 
     Args:
         parts: Batch, number of heads, length and head size.
@@ -72,7 +72,11 @@ def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:
-    """Returns the projection that heads were split from and their first column, or (value, 0)."""
+    """Finds the projection [B, S, W] that the heads of q, k or v were split from.
+
+    Returns:
+        The projection and the first column of the heads in it; `value` and 0 if there is none.
+    """
     heads = find_heads(value, transposed=False)
     if isinstance(heads, str) or heads.source is None or heads.scale != 1 or heads.repeat != 1:
         return value, 0

@@ -33,14 +33,14 @@ _MAX_WORK = 2.5
 
 @dataclass(frozen=True)
 class _Axis:
-    """Geometry of one spatial axis; phases of y are outputs of the convolution.
+    """Geometry of a ConvTranspose along one spatial axis: y[s * q + r] is phase r at position q.
 
     Attributes:
-        size: Window size of the ConvTranspose.
-        stride: Its stride, the number of phases.
-        before: Its padding before.
+        size: Window size of the ConvTranspose in elements.
+        stride: Stride s of the ConvTranspose, the number of phases.
+        before: Elements of padding before, by which the ConvTranspose crops y.
         first: First element of x that any phase at position q reads, relative to q.
-        last: Last such element, inclusive.
+        last: Last element of x that any phase at position q reads, relative to q, inclusive.
         more: Number of positions q minus number of elements of x.
         whole: Whether y includes all phases of the last position.
     """
@@ -58,6 +58,9 @@ class _Axis:
         """Computes the geometry of an axis.
 
         Args:
+            size: Window size.
+            stride: Stride.
+            before: Padding before.
             beyond: Size of y minus stride times size of x.
         """
         more = -(-beyond // stride)
@@ -68,22 +71,34 @@ class _Axis:
 
     @property
     def taps(self) -> int:
-        """Window size of the convolution."""
+        """Window size of the equivalent Conv, in elements."""
         return self.last - self.first + 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Zero padding of the convolution, before and after x."""
+        """Zero padding of the equivalent Conv, before and after x."""
         return -self.first, self.more + self.last
 
     def tap(self, phase: int, place: int) -> int | None:
-        """Returns the window index by which x[q + first + place] contributes to a phase, if any."""
+        """Returns the window index of the weight by which a tap contributes to a phase.
+
+        Args:
+            phase: Phase r of y[s * q + r].
+            place: Index of the tap, which reads x[q + first + place].
+
+        Returns:
+            The index; None if the tap does not contribute to the phase.
+        """
         tap = phase + self.before - (self.first + place) * self.stride
         return tap if 0 <= tap < self.size else None
 
 
 class LowerConvTranspose(Pass):
-    """ConvTranspose -> Conv with the phases of y as output channels, then interleaving."""
+    """ConvTranspose -> Conv with the phases of y as output channels, Reshape and Transpose.
+
+    Applies to float32 without groups or dilations, if zero padding of the shorter windows costs at
+    most 2.5 times the operations.
+    """
 
     name = "use_sub_pixels"
 
@@ -158,7 +173,7 @@ def _reject_reason(node: Node) -> str | None:
 
 
 def _windows(node: Node) -> Windows:
-    """Returns the windows for an empty x, whose `image` is size of y minus stride * size of x."""
+    """Returns the windows of a ConvTranspose; `image` is the size of y minus stride * size of x."""
     op, w = node.op, node.arg(1)
     assert isinstance(op, ConvTranspose)
     return op.windows((0,) * len(w.dims), w.dims)
@@ -169,7 +184,7 @@ def _axes(windows: Windows) -> tuple[_Axis, ...]:
 
 
 def _phases(w: Array, axes: Sequence[_Axis]) -> Array:
-    """Rearranges weights [C, O, window] to [phases * O, C, taps], zero where a phase has no tap."""
+    """Rearranges weights [C, O, window] to [phases * O, C, taps]; 0 where a phase has no weight."""
     channels, maps = w.shape[:2]
     strides, taps = [a.stride for a in axes], [a.taps for a in axes]
     by_phase = np.zeros((*strides, *taps, maps, channels), w.dtype)

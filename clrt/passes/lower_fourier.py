@@ -34,7 +34,10 @@ _MAX_BYTES = 4 * 2048 * 2050
 
 
 class LowerFourier(Pass):
-    """DFT -> MatMul with a constant, and STFT -> Conv with constant weights, between views."""
+    """DFT -> Reshape, FusedMatMul with a constant, Reshape; STFT -> Conv with constant weights.
+
+    Applies if the number of points is constant and the matrix has at most 16 MiB.
+    """
 
     name = "use_fourier_matrices"
 
@@ -68,7 +71,7 @@ class LowerFourier(Pass):
 
 
 def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | None:
-    """Returns why the matrix exceeds the size limit or fold budget; None if it fits."""
+    """Returns why a transform's matrix exceeds the size limit or fold budget; None if it fits."""
     size = transform.nbytes
     if size > _MAX_BYTES:
         return f"a matrix of {size >> 20} MiB"
@@ -78,7 +81,7 @@ def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | N
 
 
 def _transform_of_dft(node: Node) -> Transform | str:
-    """Returns the transform of a DFT along its axis, or a reject reason."""
+    """Returns the transform that a DFT node applies along its axis, or a reject reason."""
     op, x, types = node.op, node.arg(0), node.input_types
     assert isinstance(op, DFT)
     if not _are_numbers(types, 1, 2):
@@ -100,7 +103,7 @@ def _transform_of_dft(node: Node) -> Transform | str:
 
 
 def _transform_of_stft(node: Node) -> Transform | str:
-    """Returns the transform of each frame of an STFT, or a reject reason."""
+    """Returns the transform that an STFT node applies to each frame, or a reject reason."""
     op, x, window, types = node.op, node.arg(0), node.input(2), node.input_types
     assert isinstance(op, STFT)
     if not _are_numbers(types, 1, 3):
@@ -115,13 +118,17 @@ def _transform_of_stft(node: Node) -> Transform | str:
 
 
 def _are_numbers(types: Types, *indices: int) -> bool:
-    """Whether the inputs at the given indices have known numbers, as far as they are present."""
+    """Whether the inputs at `indices` are known numbers; omitted inputs count as known."""
     known = [elements(types, i) for i in indices if has_input(types, i)]
     return all(f is not None and all(isinstance(d, int) for d in f) for f in known)
 
 
 def _parts(x: Value, axis: int) -> int | str:
-    """Returns the size of the complex axis of x (1 if x has no such axis), or a reject reason."""
+    """Returns the numbers per element of x: 1 (real) or 2 (complex), or a reject reason.
+
+    Args:
+        axis: Axis of real and imaginary part; x is real if it has no such axis.
+    """
     if x.shape is None or not x.dtype.is_float or x.dtype is DType.FLOAT64:
         return f"its input is {x.type}"
     if axis >= len(x.shape):
@@ -131,14 +138,14 @@ def _parts(x: Value, axis: int) -> int | str:
 
 
 def _key(node: Node, transform: Transform) -> tuple[object, ...]:
-    """Returns a key that is equal for transforms of equal matrices."""
+    """Returns a dictionary key of a node's constant operand, equal for equal operands."""
     window = node.input(2) if isinstance(node.op, STFT) else None
     numbers = None if window is None else window.numbers
     return type(node.op), transform, None if numbers is None else numbers.tobytes()
 
 
 def _numbers(node: Node, transform: Transform) -> Array:
-    """Computes the constant operand of the product or convolution, in float64."""
+    """Computes the matrix `[rows, columns]` of a DFT or Conv weights of an STFT, in float64."""
     matrix = transform.matrix()
     if isinstance(node.op, DFT):
         return matrix.reshape(transform.rows, transform.columns)
@@ -150,7 +157,14 @@ def _numbers(node: Node, transform: Transform) -> Array:
 
 
 def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Value) -> Value:
-    """Builds the DFT along an axis: moves it last, multiplies by the matrix, moves it back."""
+    """Builds a DFT: moves its axis last, multiplies by the matrix, moves the axis back.
+
+    Args:
+        node: The DFT.
+        x: Its input as float32.
+        transform: Transform along the axis.
+        matrix: Constant `[transform.rows, transform.columns]`.
+    """
     op = node.op
     assert isinstance(op, DFT) and x.shape is not None
     rank = len(x.shape)
@@ -182,7 +196,14 @@ def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
 
 
 def _stft(build: Builder, node: Node, x: Value, transform: Transform, weights: Value) -> Value:
-    """Builds the STFT of a signal as a convolution."""
+    """Builds an STFT as a convolution whose stride is the frame step.
+
+    Args:
+        node: The STFT.
+        x: Its signal as float32.
+        transform: Transform of each frame.
+        weights: Constant weights of the convolution, with the window.
+    """
     op = node.op
     assert isinstance(op, STFT)
     step, points = op.geometry(node.input_types)

@@ -18,17 +18,17 @@ _MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")
 
 
 def op_name(node: Node | None) -> str:
-    """Returns the ONNX name of a node's op, "domain.Name" outside ONNX's domain; "" for no node."""
+    """Returns a node's op name: "Name" of ONNX, "domain.Name" of other domains; "" for None."""
     return "" if node is None else class_name(type(node.op))
 
 
 def class_name(op: type[IrOp]) -> str:
-    """Returns the ONNX name of an op class, as "domain.Name" outside ONNX's domain."""
+    """Returns the name of an op class: "Name" of ONNX's domain, "domain.Name" of other domains."""
     return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
 def produced_by(value: Value | None, *names: str) -> Node | None:
-    """Returns the producer of a value if its op has one of the names, else None."""
+    """Returns the node that computes a value if its op is one of `names` (`op_name`), else None."""
     node = None if value is None else value.producer
     return node if node is not None and op_name(node) in names else None
 
@@ -46,7 +46,7 @@ def is_scalar(value: Value | None, expected: float, tolerance: float = 1e-5) -> 
 
 
 def uniform(value: Value | None) -> float | None:
-    """Returns the number that all elements of a value equal; None if unknown or not uniform."""
+    """Returns the number that all elements of a value equal; None if they differ or are unknown."""
     for _ in range(8):
         if value is None:
             return None
@@ -70,7 +70,7 @@ def uniform(value: Value | None) -> float | None:
 
 
 def never_negative(value: Value, depth: int = 8) -> bool:
-    """Whether no element of a float value can be negative or -0, seen through `depth` producers."""
+    """Whether no element of a float value can be negative or -0; follows at most `depth` nodes."""
     if value.is_constant:
         numbers = value.numbers
         return numbers is not None and not bool(np.signbit(numbers.astype(np.float64)).any())
@@ -90,7 +90,7 @@ def never_negative(value: Value, depth: int = 8) -> bool:
 
 
 def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yields both orders of the operands of a commutative op of two operands, else nothing."""
+    """Yields (a, b) and (b, a) for a node of inputs a and b; nothing for other input counts."""
     if len(node.inputs) == 2:
         a, b = node.arg(0), node.arg(1)
         yield a, b
@@ -98,7 +98,11 @@ def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
 
 
 def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
-    """Matches the commutative op `name` of x and a one-element constant; returns (x, number)."""
+    """Matches the commutative op `name` of x and a one-element constant.
+
+    Returns:
+        (x, number of the constant); None for other nodes, or if the constant broadcasts x.
+    """
     if node is None or op_name(node) != name:
         return None
     for x, constant in operand_orders(node):
@@ -109,7 +113,11 @@ def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
 
 
 def scaled(node: Node | None) -> tuple[Value, float] | None:
-    """Matches x * c, c * x or x / c with a one-element constant; returns (x, factor)."""
+    """Matches x * c, c * x or x / c with a one-element constant c.
+
+    Returns:
+        (x, factor c or 1 / c); None for other nodes, or if c broadcasts x or divides by 0.
+    """
     if node is None:
         return None
     if op_name(node) == "Div":
@@ -126,27 +134,27 @@ def keeps_shape(x: Value, y: Value) -> bool:
 
 
 def has_known_shape(value: Value) -> bool:
-    """Whether every dim is a number or an expression of the graph's input dims."""
+    """Whether every dim of a value is a number or an expression of dims of graph inputs."""
     return value.shape is not None and not any(map(is_unknown, value.shape))
 
 
 def is_elementwise(node: Node | None) -> bool:
-    """Whether a node is a device node of one elementwise op, or a fused program of such ops."""
+    """Whether a node is an elementwise op or Fused, with one output and no value on the host."""
     if node is None or not isinstance(node.op, (Pointwise, Fused)) or len(node.outputs) != 1:
         return False
     return not any(v is not None and v.type.on_host for v in (*node.inputs, node.output))
 
 
 def moves_ones(node: Node) -> bool:
-    """Whether a node is a Transpose that moves no elements, at most axes of size 1."""
+    """Whether a node is a Transpose that moves at most axes of size 1, hence no elements."""
     return isinstance(node.op, Transpose) and node.op.is_view(node.input_types)
 
 
 def has_one_element(value: Value) -> bool:
-    """Whether every dim is 1."""
+    """Whether every dim of a value is provably 1; true for scalars."""
     return value.shape is not None and all(provably_equal(d, 1) for d in value.shape)
 
 
 def int_attribute(op: IrOp, name: str, default: int) -> int:
-    """Returns an integer attribute of an op; `default` if its class has no such attribute."""
+    """Returns the integer attribute `name` of an op; `default` if the op has no such attribute."""
     return int(getattr(op, name, default))

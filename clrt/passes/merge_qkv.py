@@ -21,11 +21,11 @@ _FIELDS = ("q_offset", "k_offset", "v_offset")
 
 @dataclass
 class _QkvProjection:
-    """Projection x @ weight + bias that an attention reads.
+    """Projection x @ weight + bias that an attention reads as q, k or v.
 
     Attributes:
-        node: The product.
-        places: Attention inputs that it is: 0 for q, 1 for k, 2 for v.
+        node: The FusedMatMul.
+        places: Indices of the attention inputs that read the projection: 0 is q, 1 is k, 2 is v.
         rotary: Rotary embedding between the product and the attention; None if there is none.
     """
 
@@ -35,24 +35,24 @@ class _QkvProjection:
 
     @property
     def weight(self) -> Value:
-        """Constant weight matrix."""
+        """Weight matrix of the projection, `[K, N]` or with trans_b `[N, K]`."""
         return self.node.arg(1)
 
     @property
     def columns(self) -> int:
-        """Number of output columns."""
+        """Number of output columns N of the projection."""
         shape = self.weight.shape
         assert shape is not None and isinstance(self.node.op, FusedMatMul)
         return int(shape[0] if self.node.op.trans_b else shape[1])
 
 
 class MergeQkv(Pass):
-    """Two or three projections of one value for an attention -> one product of all columns.
+    """Two or three projections of one value that an attention reads -> one product.
 
-    A rotary embedding of q or k is kept and reads its columns of the merged product.
+    FusedRotary of q or k is kept and reads its columns of the merged product.
 
-    One product of three times the width is faster than three, and reads its input once. Layers that
-    share weights share the merged weight.
+    One product of three times the width is faster than three products, and reads its input once.
+    Layers that share weights share the merged weight.
     """
 
     name = "merge_qkv"
@@ -115,7 +115,13 @@ class MergeQkv(Pass):
 
 
 def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> str | None:
-    """Returns why projections cannot be merged; None if they can."""
+    """Returns why projections cannot be merged into one product; None if they can.
+
+    Args:
+        view: Graph of the nodes.
+        attention: The attention that reads the projections.
+        group: Projections of one value.
+    """
     first = group[0].node
     for projection in group:
         node, weight = projection.node, projection.weight
@@ -139,7 +145,7 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
 
 
 def _is_bias(node: Node, columns: int) -> bool:
-    """Whether the epilogue is empty or adds a constant vector."""
+    """Whether a FusedMatMul's epilogue is empty or adds one constant vector of size `columns`."""
     assert isinstance(node.op, FusedMatMul)
     if not node.op.steps:
         return len(node.inputs) == 2
@@ -152,7 +158,7 @@ def _is_bias(node: Node, columns: int) -> bool:
 
 
 def _joined(view: GraphView, build: Builder, parts: list[Value], axis: int) -> Value:
-    """Concatenates constants along an axis; returns the same constant for the same parts."""
+    """Returns the concatenation of constants along an axis; the same Value for equal arguments."""
     key = (axis, *parts)
     memo = view.memo
     if key not in memo:

@@ -131,10 +131,14 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
     `clrt.passes.device_pipeline`.
 
     Args:
+        graph: Graph to optimise, with its inner graphs.
         level: 0 does nothing, 1 cleans up, 2 also fuses.
         keep_quantized: Whether DequantizeLinear of weights is kept, for ONNX Runtime and its
             quantized kernels. Otherwise small weights of more than 4 bits become floats; products
             read 4-bit and large weights as they are.
+
+    Returns:
+        Records of the pass runs on the graph, without inner graphs.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
@@ -166,12 +170,15 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
 
 
 def tidy(graph: Graph) -> None:
-    """Runs the first stage of `optimize`: folds constants and shape arithmetic, fuses nothing."""
+    """Folds constants and shape arithmetic of a graph in place; `optimize` starts with this."""
     _tidy(PassRunner(graph))
 
 
 def find_subgraphs(graph: Graph) -> PassReport:
-    """Runs the first stages of `optimize`: fuses attention, rotary and norms, but not products."""
+    """Optimises a graph in place up to fused attention, rotary embeddings and norms.
+
+    Unlike `optimize`, does not rewrite matrix products. Returns records of the pass runs.
+    """
     runner = PassRunner(graph)
     _tidy(runner)
     _run(runner, FUSE_SUBGRAPHS)
@@ -186,7 +193,7 @@ def _tidy(runner: PassRunner) -> None:
 
 
 def _run(runner: PassRunner, passes: tuple[Pass, ...]) -> int:
-    """Runs passes in order; returns the number of patches applied."""
+    """Runs passes in order, up to the limit of patches; returns the number of patches applied."""
     hits = 0
     for pass_ in passes:
         if not runner.report.stopped:
@@ -195,7 +202,7 @@ def _run(runner: PassRunner, passes: tuple[Pass, ...]) -> int:
 
 
 def clean_up(runner: PassRunner, passes: tuple[Pass, ...]) -> None:
-    """Repeats passes until nothing changes, at most `MAX_ROUNDS` times, inferring types between."""
+    """Repeats passes until none matches, at most `MAX_ROUNDS` times; infers types after each."""
     for _ in range(MAX_ROUNDS):
         if not _run(runner, passes):
             break

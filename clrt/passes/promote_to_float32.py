@@ -20,12 +20,12 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class PromoteToFloat32(Pass):
     """Node on 16-bit floats, or floats that its kernels do not support -> the node in float32.
 
-    Casts are only at the borders of float32 regions: intermediate results are not rounded to 16
-    bits. The fast kernels compute in float32.
-    Elementwise and data movement nodes support every dtype, and are promoted only if an input was
-    cast from float32. Weights and caches stay narrow if kernels read them directly
-    (`Op.half_storage_inputs`). A product with weights records the original dtype of A (`a_dtype`),
-    to which kernels may round.
+    Casts remain only at the borders of float32 regions, so intermediate results are not rounded to
+    16 bits. The fast kernels compute in float32.
+    Elementwise and data movement nodes, which support every dtype, are promoted only if an input
+    was cast from float32. Weights and caches stay in 16 bits if kernels read them directly
+    (`Op.half_storage_inputs`). A product with constant B records the original dtype of A
+    (`a_dtype`), to which kernels may round A.
     """
 
     name = "widen_floats"
@@ -82,7 +82,7 @@ class PromoteToFloat32(Pass):
 
 
 def _with_dtype(op: Op, node: Node) -> Op:
-    """Returns the op of a node; for a 16-bit product with weights, one that records A's dtype."""
+    """Returns `op`; for a 16-bit MatMul with constant B, a FusedMatMul that records A's dtype."""
     if type(op) is not MatMul or not node.arg(1).is_constant:
         return op
     dtype = node.arg(0).dtype
@@ -90,7 +90,7 @@ def _with_dtype(op: Op, node: Node) -> Op:
 
 
 def _direct_inputs(node: Node, op: Op) -> set[Value | None]:
-    """Returns the 16-bit inputs that kernels read directly, which are not promoted."""
+    """Returns the 16-bit inputs of a float32 node that its kernels read without promotion."""
     if not op.half_storage_inputs or node.arg(0).dtype is not DType.FLOAT32:
         return set()
     indices = range(len(node.inputs))
@@ -118,7 +118,7 @@ def _wide_source(value: Value) -> Value | None:
 
 
 def _fits(node: Node, op: Op) -> bool:
-    """Whether inference with promoted inputs changes narrow outputs to float32 at most."""
+    """Whether float32 inputs change only narrow outputs of a node, and change them to float32."""
     types = [
         None if v is None else _widened(v.type) if _is_narrow(v, op) else v.type
         for v in node.inputs
@@ -134,7 +134,7 @@ def _fits(node: Node, op: Op) -> bool:
 
 
 def _widened(type_: TensorType) -> TensorType:
-    """Returns the float32 type of the same shape and elements."""
+    """Returns a tensor type with dtype float32, and with its known elements converted."""
     numbers = type_.numbers if type_.has_numbers else None
     known = None if numbers is None else numbers.astype(np.float32)
     return TensorType(DType.FLOAT32, type_.shape, known)

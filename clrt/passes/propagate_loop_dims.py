@@ -17,8 +17,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, infer_types
 class PropagateLoopDims(Pass):
     """Dim of a loop-carried value that no iteration changes -> its initial size, in the body.
 
-    Files give such dims symbols of their own, which would prevent fusion of nodes that also read
-    other tensors.
+    Exporters give such dims separate symbols. Fusion could not prove them equal to dims of the
+    tensors outside the loop that the body reads.
     """
 
     name = "carry_shapes"
@@ -42,7 +42,7 @@ class PropagateLoopDims(Pass):
 
 
 def _body(node: Node) -> Graph | None:
-    """Returns the body of a loop with loop-invariant dims resolved; None if there are none."""
+    """Returns a copy of a loop's body with loop-invariant dims resolved; None if it has none."""
     assert isinstance(node.op, (Loop, Scan))
     resolved = _resolved_dims(node)
     while resolved:
@@ -56,7 +56,10 @@ def _body(node: Node) -> Graph | None:
 
 
 def _resolved_dims(node: Node) -> dict[str, Dim]:
-    """Returns the unknown dims of body inputs, with their sizes in the first iteration."""
+    """Returns the unknown dims of a loop body's inputs, by symbol, as of the first iteration.
+
+    Dims with several sizes, or with a size that is an expression, are left out.
+    """
     sizes: dict[str, Dim] = {}
     for formal, shape in _initial_shapes(node):
         for dim, size in zip(formal.shape or (), shape, strict=False):
@@ -70,7 +73,7 @@ def _resolved_dims(node: Node) -> dict[str, Dim]:
 
 
 def _initial_shapes(node: Node) -> Iterator[tuple[Value, Shape]]:
-    """Yields the inputs of a loop body and their shapes in the first iteration."""
+    """Yields each input of a loop body with its shape in the first iteration, () if unknown."""
     op = node.op
     if isinstance(op, Loop):
         for formal, value in zip(op.body.inputs[2:], node.inputs[2:], strict=False):
@@ -87,7 +90,13 @@ def _initial_shapes(node: Node) -> Iterator[tuple[Value, Shape]]:
 
 
 def _changed(node: Node, body: Graph, resolved: dict[str, Dim]) -> set[str]:
-    """Returns the names of dims among `resolved` that an iteration changes."""
+    """Returns the names of dims in `resolved` that an iteration changes, or may change.
+
+    Args:
+        node: The loop, with its original body.
+        body: Copy of the body in which `resolved` is bound and types are inferred.
+        resolved: Sizes of unknown dims in the first iteration, by symbol.
+    """
     op = node.op
     assert isinstance(op, (Loop, Scan))
     inputs = (

@@ -1,4 +1,4 @@
-"""Low-bit products -> with A quantized to 8 bits, for devices with int8 dot products."""
+"""Products with quantized weights -> A quantized to int8, for devices with int8 dot products."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _INT8 = 4
 
 
 class QuantizeActivations(Pass):
-    """QuantizedMatMul, or MatMulNBits that allows it -> the same with rows of A quantized to int8.
+    """QuantizedMatMul or MatMulNBits -> the same op with rows of A quantized to int8 (`a_bits`).
 
-    int8 dot products multiply four elements at a time and read quantized weights directly. GGUF
-    models are meant for that; ONNX models allow it by accuracy_level.
+    int8 dot products multiply four elements at a time and read quantized weights directly.
+    QuantizedMatMul (GGUF models) always allows it; MatMulNBits (ONNX models) if its
+    `accuracy_level` is 4, for weights of 4 or 8 bits.
     """
 
     name = "round_activations"

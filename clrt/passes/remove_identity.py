@@ -22,12 +22,12 @@ from clrt.passes.matching import (
 
 
 class RemoveIdentity(Pass):
-    """Node without effect -> its input.
+    """Node whose output equals one of its inputs -> that input.
 
     Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
     moves no elements, Concat or Sum of one operand, Slice of everything, Pad by 0, Where of
-    constant condition, x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. If the neutral
-    operand has a larger shape, an Expand remains, which other passes may sink.
+    constant condition, x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. If the constant
+    broadcasts x to a larger shape, an Expand of x remains.
     """
 
     name = "remove_identity"
@@ -82,7 +82,7 @@ def _single(node: Node) -> Value | None:
 
 
 def _slice(node: Node) -> Value | None:
-    """Returns the input if no step is negative: a slice of the same shape is then the input."""
+    """Returns the input of a Slice without negative steps, which equals an output of its shape."""
     steps = node.input(4)
     if steps is None:
         return node.arg(0)
@@ -102,7 +102,12 @@ def _where(node: Node) -> Value | None:
 
 
 def _neutral(number: float, *, both: bool) -> Callable[[Node], Value | None]:
-    """Returns the rule of a binary op whose second operand may be neutral; `both`: or the first."""
+    """Returns a rule that maps a binary node with a neutral operand to its other operand.
+
+    Args:
+        number: Neutral number: an operand all of whose elements equal it has no effect.
+        both: Whether the first operand may be neutral, too, not only the second.
+    """
 
     def rule(node: Node) -> Value | None:
         if len(node.inputs) != 2:

@@ -15,7 +15,7 @@ class PassRecord:
     Attributes:
         name: Name of the pass.
         hits: Root nodes of the applied patches, as "Op 'name'".
-        misses: Near misses that remain, as (node, reason).
+        misses: Near misses at nodes still in the graph, as (node as "Op 'name'", reason).
         nodes_after: Number of nodes in the graph after the run.
         seconds: Duration of the run.
     """
@@ -33,7 +33,7 @@ class PassRecord:
         )
 
     def explain(self) -> None:
-        """Prints hits and near misses to stderr."""
+        """Prints the rewritten nodes and near misses of the run to stderr."""
         print(self, file=sys.stderr)
         for hit in self.hits:
             print(f"  + {visible(hit)}", file=sys.stderr)
@@ -48,7 +48,7 @@ class PassReport:
     Attributes:
         records: One record per run, in order.
         patches: Total number of patches applied.
-        stopped: Whether the limit CLRT_MAX_PATCHES was reached.
+        stopped: Whether passes stopped at the limit of patches set by CLRT_MAX_PATCHES.
     """
 
     records: list[PassRecord] = field(default_factory=list)
@@ -56,13 +56,13 @@ class PassReport:
     stopped: bool = False
 
     def append(self, later: PassReport) -> None:
-        """Appends the records and patches of a later report."""
+        """Adds the records and the number of patches of a later report to this one."""
         self.records += later.records
         self.patches += later.patches
 
     @property
     def misses(self) -> list[tuple[str, str, str]]:
-        """Near misses of the last run of each pass, as (pass, node, reason)."""
+        """Near misses of the last run of each pass, as (pass name, node, reason)."""
         last = {r.name: r for r in self.records}
         return [(r.name, *miss) for r in last.values() for miss in r.misses]
 

@@ -1,4 +1,4 @@
-"""Gather of quantized tables -> with exact scales, so that products can share the table."""
+"""QuantizedGather -> one with exact scales, so that matrix products can share its table."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Grid:
 class SimplifyAffineGathers(Pass):
     """Gather of all elements in order -> Reshape; GreaterOrEqual that always holds -> constant.
 
-    Gather(x, row-major positions) and GatherND(x, all positions) are x in another shape. Both of
-    torch's exporters create these from the masks of transformers (vmap over index tensors).
+    Gather(x, 0, 1, 2, …) and GatherND(x, all index tuples in row-major order) are x in another
+    shape. Both of torch's exporters create them for transformers' masks (vmap over index tensors).
     """
 
     name = "simplify_index_grids"
@@ -72,7 +72,12 @@ class SimplifyAffineGathers(Pass):
 
 
 def grid(value: Value, depth: int = 0) -> Grid | None:
-    """Returns a tensor as an affine grid; None if it is not known to be one."""
+    """Returns the affine form of an integer tensor; None if it is not known to be affine.
+
+    Args:
+        value: int32 or int64 tensor, computed by Range, Expand, Add and the like.
+        depth: Number of producers followed so far, at most `_MAX_DEPTH`.
+    """
     shape, node = value.shape, value.producer
     if shape is None or value.dtype not in _WIDE or depth > _MAX_DEPTH:
         return None
@@ -99,14 +104,14 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
 
 
 def _known(value: Value) -> Array | None:
-    """Returns the elements of a constant, numbers or dims; None for computed values."""
+    """Returns the elements of a constant, numbers or symbolic dims; None for other values."""
     if not value.is_constant:
         return None
     return value.type.data if value.numbers is None else value.numbers
 
 
 def _counted(known: Array) -> Grid | None:
-    """Returns the grid of known elements (numbers or dims), such as of a folded Range; or None."""
+    """Returns the affine form of an array of numbers or dims; None if it is empty or not affine."""
     if not known.size:
         return None
     first = (0,) * known.ndim
@@ -124,12 +129,12 @@ def _counted(known: Array) -> Grid | None:
 
 
 def _dim(element: object) -> Dim:
-    """Converts an array element to a dim."""
+    """Converts an array element, a number or an Expr, to a dim."""
     return element if isinstance(element, Expr) else int(element)  # type: ignore[call-overload]
 
 
 def _range(node: Node) -> Grid | None:
-    """Returns the grid of a Range."""
+    """Returns the affine form of a Range; None if its start or step is unknown."""
     start, delta, shape = node.arg(0).type.data, node.arg(2).type.data, node.output.shape
     if start is None or delta is None or shape is None:
         return None
@@ -137,7 +142,7 @@ def _range(node: Node) -> Grid | None:
 
 
 def _moved(source: Grid | None, shape: Shape) -> Grid | None:
-    """Reshapes a grid to a shape that differs by axes of size 1 only; None for other shapes."""
+    """Reshapes a grid to a shape that differs only in axes of size 1; None for other shapes."""
     if source is None:
         return None
     pairs = zip(source.shape, source.steps, strict=True)
@@ -154,7 +159,7 @@ def _moved(source: Grid | None, shape: Shape) -> Grid | None:
 
 
 def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
-    """Broadcasts a grid to a shape."""
+    """Broadcasts a grid to a shape; None if it does not broadcast, or is None."""
     if source is None or len(source.shape) > len(shape):
         return None
     lead = len(shape) - len(source.shape)
@@ -167,7 +172,15 @@ def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
 
 
 def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
-    """Returns the grid of a sum, difference, or product with a uniform grid."""
+    """Returns the affine form of an Add, Sub or Mul; None if it has none.
+
+    A product is affine if one factor has equal elements.
+
+    Args:
+        node: Add, Sub or Mul.
+        shape: Shape of its output.
+        depth: Number of producers followed so far.
+    """
     a = _broadcast(grid(node.arg(0), depth + 1), shape)
     b = _broadcast(grid(node.arg(1), depth + 1), shape)
     if a is None or b is None:
@@ -184,7 +197,11 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
 
 
 def _is_always(node: Node) -> bool:
-    """Whether left >= right everywhere: left starts no lower than a uniform right, and grows."""
+    """Whether a GreaterOrEqual is provably true for all elements.
+
+    This requires affine operands: a right one of equal elements, at most the first element of the
+    left one, and a left one that does not decrease along any axis.
+    """
     left, right = grid(node.arg(0)), grid(node.arg(1))
     if left is None or right is None or any(not provably_equal(s, 0) for s in right.steps):
         return False
@@ -195,7 +212,7 @@ def _is_always(node: Node) -> bool:
 
 
 def _gathers_all(node: Node) -> str | None:
-    """Returns why a Gather does not read rows 0, 1, 2, …; "" if it does, None if unknown."""
+    """Returns why a Gather does not read all rows in order; "" if it does, None if unknown."""
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)
     if positions is None or x.shape is None or int_attribute(node.op, "axis", 0) != 0:
@@ -213,7 +230,7 @@ def _gathers_all(node: Node) -> str | None:
 
 
 def _gathers_all_nd(node: Node) -> str | None:
-    """Returns why a GatherND does not read all in order; "" if it does, None if unknown."""
+    """Returns why a GatherND does not read all elements in order; "" if so, None if unknown."""
     x, y = node.arg(0), node.output
     columns = _columns(node.arg(1))
     if columns is None or x.shape is None or y.shape is None:
@@ -239,7 +256,12 @@ def _gathers_all_nd(node: Node) -> str | None:
 
 
 def _columns(indices: Value) -> list[Grid | None] | None:
-    """Splits index tuples into one grid per component, None if a component is not affine."""
+    """Splits an array of index tuples, `[…, components]`, into one grid per component.
+
+    Returns:
+        The grids, None for a component that is not affine; None if `indices` is neither constant
+        nor a Concat along the last axis.
+    """
     known = _known(indices)
     if known is not None:
         return [_counted(known[..., k : k + 1]) for k in range(known.shape[-1])]

@@ -31,13 +31,13 @@ Rule = Callable[[GraphView, Node, Builder], "Value | None"]
 
 
 class SimplifyAlgebra(Pass):
-    """One elementwise node -> a cheaper one.
+    """Elementwise node -> a cheaper node of nearly the same result.
 
     x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (corrected for -infinity and -0
     unless x is known to be neither), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x,
     Cast after a lossless Cast -> one Cast.
 
-    Numerics: exact for c a power of two; else x / c changes by at most one ulp more.
+    Numerics: x * (1 / c) equals x / c if c is a power of two, else differs by at most one ulp more.
     """
 
     name = "simplify_algebra"
@@ -118,7 +118,7 @@ def _is_moderate(number: float) -> bool:
 
 
 def _twice(name: str) -> Rule:
-    """Returns the rule f(f(x)) -> x of an involution."""
+    """Returns the rule f(f(x)) -> x, where f is the op `name`, such as Not."""
 
     def rule(view: GraphView, node: Node, build: Builder) -> Value | None:
         inner = produced_by(node.arg(0), name)

@@ -16,7 +16,8 @@ from clrt.passes.matching import has_one_element, produced_by
 class SinkExpand(Pass):
     """f(Expand(x), y) -> f(x, y) if y has the output shape; f(Expand(x), c) -> Expand(f(x, c)).
 
-    c has one element. This reduces work, and no large intermediate is stored.
+    f is elementwise, c has one element. The result of the first Expand is then not stored, and f
+    computes fewer elements.
     """
 
     name = "sink_expand"
@@ -55,7 +56,7 @@ class SinkExpand(Pass):
 
 
 def _broadcast(node: Node, inputs: list[Value | None]) -> Shape | None:
-    """Returns the broadcast shape of inputs; None if they do not broadcast."""
+    """Returns the shape that `inputs` broadcast to; None if unknown or if they do not broadcast."""
     assert isinstance(node.op, Pointwise)
     try:
         return broadcast_shapes([v.shape for v in inputs if v is not None], node.op)

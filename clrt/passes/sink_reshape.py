@@ -14,7 +14,7 @@ from clrt.passes.matching import has_one_element, keeps_shape, produced_by
 
 
 class SinkReshape(Pass):
-    """f(Reshape(x)) -> Reshape(f(x)), for a product with a matrix or elementwise f with scalars.
+    """f(Reshape(x)) -> Reshape(f(x)), if f multiplies by a matrix or is elementwise with scalars.
 
     Exporters flatten [B, S, K] to [B * S, K] around every Gemm.
     """
@@ -52,14 +52,18 @@ class SinkReshape(Pass):
 
 
 def _is_number(value: Value, beside: Value) -> bool:
-    """Whether a value is a constant of one element that does not raise the rank of the result."""
+    """Whether a value is a constant of one element and of at most the rank of `beside`."""
     if not has_one_element(value) or value.shape is None or beside.shape is None:
         return False
     return value.is_constant and len(value.shape) <= len(beside.shape)
 
 
 def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
-    """Matches a product whose A is a Reshape that merges leading axes only."""
+    """Matches a FusedMatMul of matrices whose A is a Reshape that merges leading axes only.
+
+    Returns:
+        The match, whose payload are the inputs with A before the Reshape; a near miss; None.
+    """
     inner = produced_by(node.arg(0), "Reshape")
     if inner is None or not isinstance(node.op, FusedMatMul):
         return None
@@ -79,7 +83,7 @@ def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
 
 
 def _per_column(value: Value) -> bool:
-    """Whether an operand is a scalar, a vector or a matrix of one row."""
+    """Whether an epilogue operand is equal for all rows: a scalar, a vector or a one-row matrix."""
     shape = value.shape
     return shape is not None and (
         len(shape) < 2 or (len(shape) == 2 and provably_equal(shape[0], 1))

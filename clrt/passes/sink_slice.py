@@ -1,4 +1,4 @@
-"""Gather of sliced constant indices -> Slice of one constant."""
+"""Gather of a constant table at sliced constant indices -> Slice of one constant."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from clrt.passes.matching import int_attribute, produced_by
 
 
 class SinkSlice(Pass):
-    """Gather(table, Slice(rows, …)) of constants -> Slice(Gather(table, rows), …).
+    """Gather(table, Slice(rows, …)) -> Slice(Gather(table, rows), …).
 
-    The Gather is then folded: position embeddings become a slice of one constant.
+    `table` and `rows` are constant, so the Gather is then folded: position embeddings become a
+    slice of one constant.
     """
 
     name = "sink_slice"

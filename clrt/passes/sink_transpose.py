@@ -16,8 +16,9 @@ from clrt.passes.matching import has_known_shape, produced_by
 class SinkTranspose(Pass):
     """Reshape(Transpose(x)) -> Transpose(Reshape(x)), if merged axes are adjacent in x.
 
-    Between convolutions and products, exporters convert feature maps to tokens and back:
-    [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. For channels-last maps no element moves.
+    "Merged" are axes that the Reshape combines into one. Between convolutions and products, models
+    convert feature maps to tokens and back: [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. With channels-last
+    feature maps, the Transposes cancel and no element moves.
     """
 
     name = "sink_transpose"
@@ -48,14 +49,22 @@ class SinkTranspose(Pass):
 
 @dataclass(frozen=True)
 class _Moved:
-    """Target shape of the Reshape, and permutation of the Transpose after it."""
+    """Reshape and Transpose in swapped order: target `shape`, then permutation `perm`."""
 
     shape: Shape
     perm: tuple[int, ...]
 
 
 def _moved(transpose: Node, y: Value) -> _Moved | str:
-    """Computes the swapped Reshape and Transpose that yield y, or returns a reject reason."""
+    """Returns the Reshape and Transpose of the Transpose's input that yield y.
+
+    Args:
+        transpose: The Transpose.
+        y: Reshape of its output.
+
+    Returns:
+        Target shape and permutation; a reject reason if there are none.
+    """
     before, after = transpose.output.shape, y.shape
     assert isinstance(transpose.op, Transpose)
     if before is None or after is None:
@@ -74,9 +83,12 @@ def _moved(transpose: Node, y: Value) -> _Moved | str:
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
-    """Splits two shapes into the shortest runs of axes of equal element counts; None if impossible.
+    """Splits the axes before and after a Reshape into the shortest runs of equal element counts.
 
     Each run has at least one axis of both shapes; trailing axes of size 1 are in the last run.
+
+    Returns:
+        Ranges (axes of `before`, axes of `after`) per run; None if the shapes cannot be split.
     """
     groups: list[tuple[range, range]] = []
     i = j = 0

@@ -15,7 +15,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class UndoRoundedMatmul(Pass):
-    """RoundedMatMul -> MatMul(RoundToScale(A), DequantizeLinear(B)), as the model had it."""
+    """RoundedMatMul -> MatMul(RoundToScale(A), DequantizeLinear(B)): undoes FuseRoundedMatmul."""
 
     name = "restore_rounded"
     required_op_classes = (RoundedMatMul,)

@@ -11,11 +11,12 @@ from clrt.ir.graph import Node
 
 @dataclass
 class _Reader:
-    """Progress of one reader of the log.
+    """Progress of one pass in a worklist's log of touched nodes.
 
     Attributes:
         read: Number of log entries read.
-        deferred: Touched nodes that the last sweep had passed already; the next sweep visits them.
+        deferred: Nodes touched during the last sweep after it had passed their position; the next
+            sweep visits them.
     """
 
     read: int
@@ -23,10 +24,10 @@ class _Reader:
 
 
 class Worklist:
-    """Nodes of a graph in visiting order, and a log of touched nodes with several readers.
+    """Nodes of a graph in visiting order, and a log of touched nodes that passes read.
 
-    A node is touched when it is new, when its inputs or a type of it change, and when the users of
-    its outputs change.
+    A node is touched when it is new, when its inputs or the type of an input or output change, and
+    when the users of its outputs change. A reader is any hashable key, such as a pass.
 
     Attributes:
         places: Position in the visiting order of each node that is in the graph.
@@ -39,39 +40,40 @@ class Worklist:
         self._readers: dict[Hashable, _Reader] = {}
 
     def add(self, node: Node, root: Node) -> None:
-        """Adds a new node at the position of `root`, and touches it."""
+        """Adds a new node at the position of node `root` in visiting order, and touches it."""
         self.places[node] = self.places[root]
         self._log.append(node)
 
     def drop(self, node: Node) -> None:
-        """Removes a node."""
+        """Removes a node, which readers then no longer visit."""
         del self.places[node]
 
     def touch(self, node: Node | None) -> None:
-        """Logs a node, so that readers visit it again; None is ignored."""
+        """Logs a node as changed, so that all readers visit it again; ignores None."""
         if node is not None:
             self._log.append(node)
 
     def begin(self, reader: Hashable) -> None:
-        """Marks all nodes as visited by a reader, which visits them by itself."""
+        """Starts a reader, which visits current nodes itself: `due` yields later touches only."""
         self._readers[reader] = _Reader(len(self._log))
 
     def has_begun(self, reader: Hashable) -> bool:
-        """Whether `begin` was called for the reader."""
+        """Whether `begin` was called for a reader."""
         return reader in self._readers
 
     def is_done(self, reader: Hashable) -> bool:
-        """Whether the reader has visited all touched nodes."""
+        """Whether a reader has begun and has visited all touched nodes."""
         state = self._readers.get(reader)
         return state is not None and state.read == len(self._log) and not state.deferred
 
     def due(self, reader: Hashable, backward: bool = False) -> Iterator[Node]:
-        """Yields the nodes touched since the reader's last sweep, in visiting order.
+        """Yields the nodes touched since a reader's last sweep, in visiting order.
 
         Nodes touched during the sweep are included if they come later in the order.
 
         Args:
-            backward: Whether to visit in descending order.
+            reader: A reader for which `begin` was called.
+            backward: Whether to visit in reverse order.
         """
         state, sign = self._readers[reader], -1 if backward else 1
         heap: list[tuple[int, int, Node]] = []
