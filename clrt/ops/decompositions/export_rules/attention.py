@@ -95,7 +95,16 @@ def _update_cache(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
-    """Returns the additive bias of the scores: the mask, and -inf for keys that are not visible."""
+    """Returns the additive bias of attention scores at export.
+
+    Args:
+        node: FusedAttention node.
+        q, k: Queries and keys, sliced from the node's inputs.
+        builder: Adds the nodes.
+
+    Returns:
+        The node's mask, plus -inf for keys that a query may not see; None if there is neither.
+    """
     mask, op = node.input(3), node.op
     assert isinstance(op, FusedAttention)
     if mask is not None and op.by_distance:
@@ -113,7 +122,7 @@ def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | Non
 
 
 def _projections(node: Node, builder: ExportBuilder) -> tuple[Value, Value, Value]:
-    """Returns q, k and v, sliced from their inputs."""
+    """Returns queries, keys and values, sliced from the inputs of a FusedAttention node."""
     op = node.op
     assert isinstance(op, FusedAttention)
     values = [node.arg(i) for i in range(3)]
@@ -139,7 +148,16 @@ def _width(value: Value) -> Dim | None:
 
 
 def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: ExportBuilder) -> Value:
-    """Splits heads and permutes axes by `perm`; x is [B, S, heads*size] or [B, heads, S, size]."""
+    """Splits the heads of x, unless it is split already, and permutes its axes.
+
+    Args:
+        x: `[B, S, heads * size]` or `[B, heads, S, size]`.
+        count: Number of heads.
+        size: Elements per head.
+        perm: Permutation of `[B, S, heads, size]`; x of rank 4 may stay, or have its last two axes
+            swapped.
+        builder: Adds the nodes.
+    """
     if x.type.rank == 4:
         return x if perm == _BY_HEAD else builder(Transpose((0, 1, 3, 2)), x)
     split = builder(Reshape(), x, builder.numbers([0, 0, count, size]))
@@ -147,12 +165,17 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: Expo
 
 
 def _additive(mask: Value, dtype: DType, builder: ExportBuilder) -> Value:
-    """Converts a bool mask to an additive one: 0 where true, -inf elsewhere."""
+    """Converts a bool mask to an additive one of a dtype: 0 where true, -inf elsewhere."""
     return builder(Where(), mask, builder.numbers(0, dtype), builder.numbers(-np.inf, dtype))
 
 
 def _positions(q: Value, k: Value, builder: ExportBuilder) -> tuple[Value, Value, list[Value]]:
-    """Returns query positions int64 [Sq], key positions int64 [Sk], and the two lengths.
+    """Returns query positions int64 `[Sq]`, key positions int64 `[Sk]`, and [Sq, Sk] as two
+    scalars.
+
+    Args:
+        q, k: Queries and keys; their lengths are the dims before the last.
+        builder: Adds the nodes.
 
     Raises:
         UnsupportedError: The rank of q or k is unknown.
@@ -166,7 +189,16 @@ def _positions(q: Value, k: Value, builder: ExportBuilder) -> tuple[Value, Value
 
 
 def _visible_keys(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
-    """Returns which keys each query may see, bool[Sq, Sk] or [B, 1, Sq, Sk]; None if all."""
+    """Returns which keys each query may see, by causality, window and sequence lengths.
+
+    Args:
+        node: FusedAttention node.
+        q, k: Queries and keys.
+        builder: Adds the nodes.
+
+    Returns:
+        bool that broadcasts to `[B, 1, Sq, Sk]`; None if every query sees all keys.
+    """
     op, lengths = node.op, node.input(4)
     assert isinstance(op, FusedAttention)
     if lengths is None and not op.is_causal:

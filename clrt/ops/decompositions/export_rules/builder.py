@@ -32,12 +32,12 @@ from clrt.ops.pointwise.table import (
 
 
 class ExportBuilder(Builder):
-    """Builds the nodes that replace one node, in forms that ONNX Runtime supports.
+    """Builds the nodes that replace one node at export, in forms that ONNX Runtime supports.
 
     Args:
-        node: Replaced node; prefixes the new names.
+        node: Replaced node; its name prefixes the new names.
         names: Names used in the graph.
-        single: Constants that only one node reads.
+        single: Constants of the graph that only one node reads.
     """
 
     def __init__(self, node: Node, names: Names, single: frozenset[Value]) -> None:
@@ -49,14 +49,23 @@ class ExportBuilder(Builder):
         return self.add(op, *inputs)
 
     def transposed(self, value: Value) -> Value:
-        """Swaps the last two axes; a constant that only this node reads is transposed at export."""
+        """Swaps the last two axes of a value.
+
+        If it is a constant that only the replaced node reads, its elements are transposed instead
+        of adding a node.
+        """
         if value.numbers is not None and value in self._single:
             return self.numbers(np.ascontiguousarray(value.numbers.swapaxes(-1, -2)), value.dtype)
         rank = rank_of(value)
         return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
 
     def program(self, steps: Sequence[ElementwiseStep], operands: Sequence[Value]) -> Value:
-        """Adds the steps of an elementwise program and returns the result of the last one."""
+        """Adds the steps of an elementwise program as nodes; returns the output of the last one.
+
+        Args:
+            steps: Elementwise program.
+            operands: Operands of the program.
+        """
         values = list(operands)
         for step in steps:
             if isinstance(step.op, Literal):
@@ -72,14 +81,21 @@ class ExportBuilder(Builder):
         return values[-1]
 
     def choice(self, condition: Value, x: Value, y: Value) -> Value:
-        """Adds Where; for bool, which ONNX Runtime lacks, logical ops."""
+        """Adds nodes that select x where `condition` holds, else y.
+
+        They are Where, or for bool, which ONNX Runtime's Where lacks, logical ops.
+        """
         if x.dtype is not DType.BOOL:
             return self(Where(), condition, x, y)
         others = self(And(), self(Not(), condition), y)
         return self(Or(), self(And(), condition, x), others)
 
     def on_scale(self, x: Value, scale: Value, low: Value, high: Value) -> Value:
-        """Adds the ops of RoundToScale; they use Where because Max would propagate NaN."""
+        """Adds the ops of RoundToScale: rounds x to multiples of `scale`, clamped to `low` and
+        `high` multiples.
+
+        They use Where because Max would propagate NaN.
+        """
         levels = self(Div(), x, scale)
         levels = self(Where(), self(Greater(), levels, low), levels, low)
         levels = self(Where(), self(Less(), levels, high), levels, high)
@@ -91,7 +107,9 @@ class ExportBuilder(Builder):
         return self(Mul(), x, self(Sigmoid(), scaled))
 
     def columns(self, value: Value, start: int, width: int) -> Value:
-        """Slices `width` elements of the last axis; returns the value itself if these are all."""
+        """Slices `width` elements from `start` on of the last axis; returns `value` itself if
+        these are all.
+        """
         if not start and value.shape is not None and provably_equal(value.shape[-1], width):
             return value
         return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))

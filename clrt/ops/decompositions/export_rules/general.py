@@ -170,10 +170,11 @@ def _squared_distance(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
-    """Returns whether DequantizeLinear is equivalent; it needs integer zero points in range.
+    """Returns whether a MatMulNBits node equals DequantizeLinear and MatMul: its zero points are
+    constant floats that are integers within range.
 
-    The pass that creates MatMulNBits from it (`fuse_dequantized_matmul`) stores zero points as
-    floats.
+    The pass that creates MatMulNBits from these two ops (`fuse_dequantized_matmul`) stores zero
+    points as floats.
     """
     zero = node.input(3)
     if zero is None or zero.numbers is None or zero.dtype is DType.UINT8 or op.bits not in _SIGNED:
@@ -184,7 +185,11 @@ def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
 
 @register_decomposition(MatMulNBits, audience=DecompositionStage.EXPORT)
 def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports DequantizeLinear and MatMul if equivalent, else MatMulNBits and an epilogue."""
+    """Exports MatMulNBits as DequantizeLinear and MatMul if equivalent, else with its epilogue as
+    separate nodes.
+
+    Returns None, to export the node as it is, if it has no epilogue.
+    """
     op = node.op
     assert isinstance(op, MatMulNBits)
     if _is_dequantized(node, op):
@@ -195,7 +200,9 @@ def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 
 def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
-    """Restores the pattern before the pass, for which ONNX Runtime chooses its original kernel."""
+    """Exports MatMulNBits as DequantizeLinear and MatMul, the pattern that clrt fused, for which
+    ONNX Runtime chooses the same kernel as in the original model.
+    """
     op, a = node.op, node.arg(0)
     assert isinstance(op, MatMulNBits)
     weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
@@ -216,21 +223,23 @@ def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
 
 
 def _add_epilogue(node: Node, product: Value, builder: ExportBuilder) -> Value:
-    """Adds a node's epilogue to its product."""
+    """Adds the epilogue of a MatMulNBits node to its matrix product; returns the result."""
     assert isinstance(node.op, MatMulNBits)
     return builder.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
 
 
 def _has_zero_points(node: Node) -> bool:
-    """Returns whether the weights of a convolution may have several zero points."""
+    """Returns whether the weights of a ConvInteger node may have more than one zero point."""
     zeros = node.input(3)
     return zeros is not None and zeros.shape != () and not same_shape(zeros.shape, (1,))
 
 
 @register_decomposition(ConvInteger, audience=DecompositionStage.EXPORT)
 def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports zero points per channel, which ONNX Runtime lacks: it subtracts a second
-    convolution.
+    """Exports ConvInteger with a zero point per output channel, which ONNX Runtime lacks, as the
+    difference of two convolutions.
+
+    Returns None, to export the node as it is, for at most one zero point.
     """
     if not _has_zero_points(node):
         return None
@@ -246,7 +255,11 @@ def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(GroupNormalization, audience=DecompositionStage.EXPORT)
 def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports scales per group, a form that ONNX has deprecated, as scales per channel."""
+    """Exports GroupNormalization with scales per group, a form that ONNX has deprecated, with
+    scales per channel.
+
+    Returns None, to export the node as it is, if its scales are per channel already.
+    """
     op, (x, *affine) = node.op, [v for v in node.inputs if v is not None]
     assert isinstance(op, GroupNormalization)
     if not op.per_group:
@@ -261,10 +274,10 @@ def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | 
 
 
 def check_decomposable(graph: Graph) -> None:
-    """Checks that all clrt-specific ops of a graph have a form in ONNX.
+    """Checks that all clrt-specific ops of a graph and its subgraphs can be exported as ONNX ops.
 
     Raises:
-        UnsupportedError: Some ops have none; the message names them all.
+        UnsupportedError: Some ops cannot; the message names all their nodes.
     """
     nodes = [n for g in all_graphs(graph) for n in g.nodes]
     bad = [repr(n) for n in nodes if n.op.domain == "clrt" and _entry(n) is None]
@@ -283,7 +296,9 @@ def _entry(node: Node) -> Decomposition | None:
 
 
 def decompose_all(graph: Graph) -> Graph:
-    """Returns a copy of a graph without clrt-specific ops; subgraphs are unchanged."""
+    """Returns a copy of a graph in which export decompositions replace clrt-specific ops;
+    subgraphs are unchanged.
+    """
     copy = graph.copy()
     single = frozenset(v for v, users in copy.users().items() if v.is_constant and len(users) == 1)
     names = Names(copy.names())
@@ -307,7 +322,13 @@ def decompose_all(graph: Graph) -> Graph:
 
 
 def _rename_outputs(node: Node, results: dict[Value, Value], nodes: Sequence[Node]) -> None:
-    """Gives new nodes the name and outputs of the node that they replace."""
+    """Gives the last of the new nodes the name of the replaced node, and the new nodes its outputs.
+
+    Args:
+        node: Replaced node.
+        results: Output of `node` for each value that replaces it.
+        nodes: New nodes; at least one.
+    """
     nodes[-1].name = node.name
     for new_node in nodes:
         new_node.inputs = [None if v is None else results.get(v, v) for v in new_node.inputs]

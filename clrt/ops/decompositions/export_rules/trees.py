@@ -55,11 +55,11 @@ class TreeEnsembleRegressor(Op):
 
 @dataclass
 class _Rows:
-    """Columns of the attributes, stored as rows.
+    """Attributes of TreeEnsembleRegressor as rows, under construction.
 
     Attributes:
-        nodes: One row per node: tree, node, feature, value, mode, true child, false child,
-            missing flag.
+        nodes: One row per node: tree, node, feature, value, mode, true child, false child, missing
+            flag.
         targets: One row per leaf weight: tree, node, target, weight.
     """
 
@@ -69,7 +69,7 @@ class _Rows:
 
 @register_decomposition(DecisionTrees, audience=DecompositionStage.EXPORT)
 def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
-    """Replaces a DecisionTrees node.
+    """Exports DecisionTrees as TreeEnsembleRegressor, or as an empty slice if there are no targets.
 
     Raises:
         UnsupportedError: The trees are not constant, or compare in float64.
@@ -100,7 +100,14 @@ def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
 
 
 def _add_tree(rows: _Rows, tree: int, root: int, tables: list[Array]) -> None:
-    """Adds the nodes reachable from a root; a node with two parents is duplicated."""
+    """Adds the nodes of one tree to `rows`; a node with two parents is duplicated.
+
+    Args:
+        rows: Rows to append to.
+        tree: Tree number in the rows.
+        root: Index of the root, or ~index of a leaf.
+        tables: Inputs of DecisionTrees after x.
+    """
     nodes, splits, _, starts, entries, weights = tables
     pending, count = [(0, root)], 1
     while pending:

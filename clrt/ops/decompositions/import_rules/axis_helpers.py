@@ -7,12 +7,12 @@ from clrt.ops.decompositions.import_rules.import_builder import ImportBuilder
 
 
 def channels_first(body: ImportBuilder, x: Value, rank: int) -> Value:
-    """Transposes `[N, …, C]` to `[N, C, …]`."""
+    """Transposes `x` of rank `rank` from `[N, …, C]` to `[N, C, …]`."""
     return body("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
 
 def channels_last(body: ImportBuilder, y: Value, rank: int) -> Value:
-    """Transposes `[N, C, …]` to `[N, …, C]`."""
+    """Transposes `y` of rank `rank` from `[N, C, …]` to `[N, …, C]`."""
     return body("Transpose", y, perm=[0, *range(2, rank), 1])
 
 
@@ -27,12 +27,12 @@ def merge_heads(body: ImportBuilder, value: Value) -> Value:
 
 
 def dim_of(body: ImportBuilder, value: Value, axis: int) -> Value:
-    """Returns a dim of a value, int64 `[1]`."""
+    """Returns the size of an axis of a value, int64 `[1]`."""
     return body("Shape", value, start=axis, end=axis + 1)
 
 
 def count_up(body: ImportBuilder, count: Value) -> Value:
-    """Returns 0, 1, …, count - 1, for a count of shape `[1]`."""
+    """Returns 0, 1, …, count - 1 as int64 `[count]`; `count` has shape `[1]`."""
     return body("Range", body.scalar(0), body("Squeeze", count, body.ints(0)), body.scalar(1))
 
 

@@ -10,7 +10,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Bernoulli")
 def _bernoulli(body: ImportBuilder) -> None:
-    """Returns 1 if a uniform random number is below the input, else 0.
+    """Decomposes Bernoulli: 1 where a uniform random number is below the input, else 0.
 
     ONNX's function body wrongly compares the other way; ONNX's text and reference do not.
     """

@@ -33,7 +33,9 @@ def _scale(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ImageScaler")
 def _image_scaler(body: ImportBuilder) -> None:
-    """Scales an image and adds one element of `bias` per channel of `[N, C, H, W]`."""
+    """Decomposes ImageScaler: multiplies an image `[N, C, H, W]` by `scale` and adds `bias`
+    `[C]`.
+    """
     bias = body.number(body.attrs["bias"])
     y = _scaled(body, body.inputs[0], body.attrs.get("scale", 1.0))
     body.outputs = [body("Add", y, body("Unsqueeze", bias, body.ints(1, 2)))]
@@ -41,7 +43,11 @@ def _image_scaler(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Crop")
 def _crop(body: ImportBuilder) -> None:
-    """Crops `border` (left, top, right, bottom), or to the height and width in `scale`."""
+    """Decomposes Crop of an image `[N, C, H, W]`.
+
+    `border` holds the elements to remove: left, top, right, bottom. If `scale` is set, it is the
+    output height and width, and only left and top of the border count.
+    """
     left, top, right, bottom = (int(v) for v in body.attrs["border"])
     x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
     if size:
@@ -72,10 +78,11 @@ def _dynamic_slice(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ConstantFill")
 def _constant_fill(body: ImportBuilder) -> None:
-    """Fills a tensor whose shape is an attribute, the input's shape, or (`input_as_shape`) the
-    input.
+    """Decomposes ConstantFill: a tensor filled with the attribute `value`.
 
-    Source: ONNX, opset 1 to 8; PyTorch exported initial states of recurrent nets with it.
+    Its shape is the elements of the input (`input_as_shape`), else the shape of the input, or
+    without input the attribute `shape`; `extra_shape` is appended. Source: ONNX, opset 1 to 8;
+    PyTorch exported initial states of recurrent nets with it.
     """
     dtype = onnx_dtype(body.attrs.get("dtype", DType.FLOAT32.onnx), body.op_type)
     shape = body.ints(*body.attrs.get("shape", ()))

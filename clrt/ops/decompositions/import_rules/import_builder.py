@@ -28,7 +28,7 @@ from clrt.util.host_limits import MAX_COUNT, text_array
 
 @dataclass(frozen=True)
 class BodyNode:
-    """A node of a decomposition, in the opsets that decompositions use.
+    """A node that an import rule adds, in the opsets that all import rules use.
 
     Attributes:
         op_type: Op name.
@@ -46,7 +46,7 @@ class BodyNode:
 
 
 class ImportsBodies(Protocol):
-    """Interface to the importer, which converts nodes of decompositions to IR nodes.
+    """Interface to the importer, which converts the nodes that import rules add to IR nodes.
 
     Attributes:
         names: Names in use.
@@ -55,7 +55,7 @@ class ImportsBodies(Protocol):
     names: Names
 
     def add(self, node: BodyNode) -> list[Value]:
-        """Adds a node and returns its outputs."""
+        """Converts a node to IR and returns its outputs."""
 
     def add_scan(
         self, node: BodyNode, types: Sequence[TensorType | None], step: Step
@@ -65,8 +65,8 @@ class ImportsBodies(Protocol):
         Args:
             node: The Scan, without its subgraph.
             types: Input types of its subgraph; None for unknown ones.
-            step: Builds the subgraph: gets the importer of the subgraph and its inputs, returns
-                its outputs.
+            step: Builds the subgraph: gets the importer of the subgraph and its inputs, returns its
+                outputs.
         """
 
 
@@ -74,16 +74,17 @@ Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 
 
 class ImportBuilder(Builder):
-    """Builds the nodes that replace one node of a file.
+    """Builds the nodes that replace one node of a model file.
 
     Attributes:
-        op_type: Op name of the node.
-        opset: Opset of the node's domain.
-        output_count: Number of outputs of the node.
-        attrs: Attributes present on the node.
-        inputs: Input values; `has` tells whether an optional one is present.
-        types: Input types; None for an omitted or unknown input.
-        outputs: Set by the rule; None for an unsupported output.
+        op_type: Op name of the replaced node.
+        opset: Opset of its domain.
+        output_count: Number of its outputs.
+        attrs: Its attributes that the file sets.
+        inputs: Its input values; `has` tells whether an optional one is present.
+        types: Its input types; None for an omitted or unknown input.
+        outputs: Values that replace its outputs, set by the import rule; None for an unsupported
+            output.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class ImportBuilder(Builder):
         self._importer = importer
 
     def __call__(self, op: str, *inputs: Value | None, domain: str = "", **attrs: Any) -> Value:
-        """Adds a node with one output and returns this output."""
+        """Adds a node with one output and returns this output; `op` is the name of its op."""
         return self.node(op, inputs, 1, domain, **attrs)[0]
 
     def node(
@@ -119,7 +120,15 @@ class ImportBuilder(Builder):
         domain: str = "",
         **attrs: Any,
     ) -> list[Value]:
-        """Adds a node and returns its outputs."""
+        """Adds a node and returns its outputs.
+
+        Args:
+            op: Op name.
+            inputs: Input values; None for an omitted one.
+            outputs: Number of outputs.
+            domain: Op domain; "" for ai.onnx.
+            attrs: Attributes.
+        """
         return self._importer.add(BodyNode(op, domain, inputs, outputs, attrs))
 
     def scan(
@@ -154,11 +163,12 @@ class ImportBuilder(Builder):
         return self.numbers(value)
 
     def number(self, value: float, index: int = 0) -> Value:
-        """Adds a scalar constant of the dtype of an input."""
+        """Adds a scalar constant with the dtype of input `index`."""
         return self.numbers(value, self.input_dtype(index))
 
     def labels(self, strings: str, ints: str) -> Array | None:
-        """Returns the class labels from one of two attributes; None if both are absent.
+        """Returns the class labels of a classifier from one of two attributes; None if both are
+        absent.
 
         Args:
             strings: Name of the attribute with string labels.
@@ -178,15 +188,15 @@ class ImportBuilder(Builder):
         return self("Cast", value, to=dtype.onnx)
 
     def has(self, index: int) -> bool:
-        """Returns whether an optional input is present."""
+        """Returns whether optional input `index` is present."""
         return index < len(self.types) and self.types[index] is not None
 
     def optional(self, index: int) -> Value | None:
-        """Returns an optional input; None if it is omitted."""
+        """Returns optional input `index`; None if it is omitted."""
         return self.inputs[index] if self.has(index) else None
 
     def input_type(self, index: int = 0) -> TensorType:
-        """Returns the type of an input.
+        """Returns the type of input `index`.
 
         Raises:
             ModelError: The input is omitted.
@@ -197,7 +207,7 @@ class ImportBuilder(Builder):
         return type_
 
     def input_dtype(self, index: int = 0) -> DType:
-        """Returns the dtype of an input.
+        """Returns the dtype of input `index`.
 
         Raises:
             ModelError: The input is omitted.
@@ -205,7 +215,7 @@ class ImportBuilder(Builder):
         return self.input_type(index).dtype
 
     def shape_of(self, index: int = 0) -> Shape:
-        """Returns the shape of an input.
+        """Returns the shape of input `index`.
 
         Raises:
             ModelError: The input is omitted.
@@ -217,11 +227,21 @@ class ImportBuilder(Builder):
         return shape
 
     def rank_of(self, index: int = 0) -> int:
-        """Returns the rank of an input; raises the errors of `shape_of`."""
+        """Returns the rank of input `index`.
+
+        Raises:
+            ModelError: The input is omitted.
+            UnsupportedError: Its rank is unknown.
+        """
         return len(self.shape_of(index))
 
     def count_of(self, name: str, default: int | None = None, most: int = MAX_COUNT) -> int:
         """Returns an integer attribute that determines a number of nodes or elements to create.
+
+        Args:
+            name: Attribute name.
+            default: Value if the attribute is absent; None if it is required.
+            most: Maximum value.
 
         Raises:
             ModelError: The attribute is missing, or outside 1..most.
@@ -232,11 +252,11 @@ class ImportBuilder(Builder):
         return count
 
     def size_of(self, index: int, axis: int) -> int:
-        """Returns a dim of an input as an int.
+        """Returns the size of an axis of input `index` as an int.
 
         Raises:
             ModelError: The input is omitted or a scalar.
-            UnsupportedError: The dim is symbolic.
+            UnsupportedError: The dim is symbolic, or the rank unknown.
         """
         shape = self.shape_of(index)
         if not shape:
@@ -247,7 +267,7 @@ class ImportBuilder(Builder):
         return dim
 
     def array_of(self, index: int) -> Array:
-        """Returns the elements of a constant input.
+        """Returns the elements of constant input `index`.
 
         Raises:
             ModelError: The input is omitted.
@@ -259,30 +279,32 @@ class ImportBuilder(Builder):
         return array
 
     def plus(self, value: Value, index: int) -> Value:
-        """Adds an optional input to a value; returns the value if the input is omitted."""
+        """Returns `value` plus optional input `index`; `value` itself if the input is omitted."""
         return self("Add", value, self.inputs[index]) if self.has(index) else value
 
     def as_float32(self, index: int = 0) -> Value:
-        """Returns an input, cast to float32 if needed."""
+        """Returns input `index`, cast to float32 if needed."""
         if self.input_dtype(index) is DType.FLOAT32:
             return self.inputs[index]
         return self.cast(self.inputs[index], DType.FLOAT32)
 
     def rows(self, value: Value, index: int = 0) -> Value:
-        """Reshapes `value` to a matrix of one row if input `index` is 1-D."""
+        """Returns `value` as a matrix of one row if input `index` is 1-D, else unchanged."""
         type_ = self.types[index]
         if type_ is None or type_.rank != 1:
             return value
         return self("Reshape", value, self.ints(1, -1))
 
     def real(self) -> tuple[Value, DType]:
-        """Returns the first input and its compute dtype: float64 stays, others become float32."""
+        """Returns input 0 in its compute dtype, and this dtype: float64 for float64, else
+        float32.
+        """
         if self.input_dtype() is DType.FLOAT64:
             return self.inputs[0], DType.FLOAT64
         return self.as_float32(), DType.FLOAT32
 
     def float32(self, value: Value, dtype: DType) -> Value:
-        """Casts a value of a dtype to float32 if needed."""
+        """Returns `value`, which has dtype `dtype`, cast to float32 if needed."""
         return value if dtype is DType.FLOAT32 else self.cast(value, DType.FLOAT32)
 
 
@@ -292,16 +314,17 @@ Expansion = Callable[[ImportBuilder], None]
 def register_import_decomposition(
     domain: str, *op_types: str, before: int | None = None
 ) -> Callable[[Expansion], Expansion]:
-    """Returns a decorator that registers a rule for ops at import.
+    """Returns a decorator that registers an import rule, which replaces ops of a model file by
+    other nodes.
 
-    A rule that raises `Decompose` leaves this form of the op to the function body of its ONNX
-    schema.
+    A rule sets `outputs` of its ImportBuilder. If it raises `Decompose`, the importer uses the
+    function body in the op's ONNX schema instead.
 
     Args:
         domain: Domain of the ops.
-        op_types: Op names.
-        before: Apply only to opsets below this one, then also to ops that have an op class;
-            None for all.
+        op_types: Names of the ops.
+        before: Opset below which the rule applies, even to ops that have an op class. None for all
+            opsets; op classes then take precedence.
     """
 
     def add(expansion: Expansion) -> Expansion:

@@ -16,7 +16,9 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _product(body: ImportBuilder, rows: int) -> Value:
-    """Returns x W^T + intercepts, [N, rows]."""
+    """Returns x W^T + intercepts, `[N, rows]`, with W and the intercepts from the node's
+    attributes.
+    """
     weights = np.asarray(body.attrs["coefficients"], np.float32).reshape(rows, -1)
     intercepts = np.asarray(body.attrs.get("intercepts") or [0.0], np.float32)
     x = body.rows(body.as_float32())

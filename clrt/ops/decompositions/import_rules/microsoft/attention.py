@@ -25,11 +25,12 @@ _DOMAIN = "com.microsoft"
 
 
 def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
-    """Returns which scores `[B, H, S, T]` a padding mask keeps, bool.
+    """Returns which attention scores `[B, H, S, T]` a padding mask keeps, as a bool that broadcasts
+    to them.
 
-    Input `index` is a mask `[B, T]` or `[B, S, T]`, or 1-D: the end of the keys of each batch row,
-    optionally followed by the starts. (It may be followed by offsets for unpadded batches instead,
-    which have no effect.)
+    The mask is `[B, T]` or `[B, S, T]`, or 1-D: the end of the keys of each batch row, optionally
+    followed by the starts. (Instead of starts, offsets for unpadded batches may follow, which have
+    no effect.)
 
     Args:
         body: Builder.
@@ -58,7 +59,7 @@ def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
 def _mask(
     body: ImportBuilder, index: int, total: Value, added: Value | None = None, like: int = 0
 ) -> Value | None:
-    """Returns the additive mask of scores `[B, H, S, T]`: padding mask plus `added`, or None.
+    """Returns the additive mask of attention scores `[B, H, S, T]`: the padding mask plus `added`.
 
     Args:
         body: Builder.
@@ -66,6 +67,9 @@ def _mask(
         total: T, shape `[1]`.
         added: Additive bias of the scores; None for none.
         like: Input index whose dtype the scores have.
+
+    Returns:
+        The mask; `added` if the padding mask is omitted.
     """
     if not body.has(index):
         return added
@@ -76,7 +80,9 @@ def _mask(
 
 
 def mask_of(body: ImportBuilder, seen: Value) -> Value:
-    """Converts a bool mask to an additive one: 0 where true, else the lowest finite number."""
+    """Converts a bool mask to an additive one in the dtype of input 0: 0 where true, else the
+    lowest finite number.
+    """
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     return body("Where", seen, body.number(0.0), lowest)
 
@@ -97,10 +103,11 @@ def attend(
         q, k, v: Queries, keys, values.
         heads: Number of heads.
         mask: Additive mask; None for none.
-        past: Cached keys and values; None for none.
+        past: Cached keys and values `[B, H, P, D]`; None for none.
 
     Returns:
-        The result; all keys and values by head; with four outputs also the masked scores.
+        The result `[B, S, H * D]`; keys and values `[B, H, P + S, D]`; with four outputs also the
+        masked scores.
     """
     causal = int(body.attrs.get("unidirectional", 0))
     attrs = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal, **_scale(body)}
@@ -115,7 +122,9 @@ def attend(
 
 
 def _scale(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the `scale` attribute of Attention; com.microsoft writes 0 for the default."""
+    """Returns the `scale` attribute for ONNX's Attention; empty for the default, which
+    com.microsoft writes as 0.
+    """
     scale = float(body.attrs.get("scale", 0.0))
     return {"scale": scale} if scale else {}
 
@@ -131,18 +140,21 @@ def _attend_with_capacity(
     count: Value,
     beams: Value | None,
 ) -> list[Value]:
-    """Like `attend`, but caches `[B, H, P, D]` have spare capacity: `count` positions are
-    filled.
+    """Adds ONNX's Attention with caches `[B, H, P, D]` that have spare capacity.
 
     Args:
         body: Builder.
-        q, k, v: New queries, keys, values.
+        q, k, v: New queries, keys, values `[B, S, H * D]`.
         heads: Number of heads.
         mask: Additive mask; None for none.
-        past: Caches of keys and values.
-        count: Number of filled positions, shape `[1]`.
-        beams: Beam indices `[B / W, W, P]`: which of its W beams row b reads each position
-            from; None to read its own.
+        past: Caches of keys and values; their first `count` positions are filled.
+        count: Number of filled positions, one element.
+        beams: Beam indices `[B / W, W, P]`: which of its W beams row b reads each position from;
+            None to read its own.
+
+    Returns:
+        The result `[B, S, H * D]`; caches with the new keys and values; with more than three
+        outputs also the masked scores.
     """
     q, k, v = (split_heads(body, t, heads) for t in (q, k, v))
     count = body.cast(body("Reshape", count, body.ints(1)), DType.INT64)
@@ -186,7 +198,14 @@ def _attend_with_capacity(
 
 
 def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Value) -> Value:
-    """Gathers a cache `[B, H, P, D]` so that position p of row b comes from row `rows[b, p]`."""
+    """Gathers a cache so that position p of row b comes from row `rows[b, p]`.
+
+    Args:
+        body: Builder.
+        value: Cache `[B, H, P, D]`.
+        rows: Source rows `[B, P]`.
+        positions: 0, 1, …, P - 1.
+    """
     indices = [
         body("Unsqueeze", t, body.ints(2))
         for t in (rows, body("Expand", positions, body("Shape", rows)))
@@ -198,12 +217,16 @@ def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Val
 
 
 def _projection(body: ImportBuilder) -> Value:
-    """Returns x @ weights + bias: queries, keys and values concatenated."""
+    """Returns input 0 @ weights + bias (inputs 1 and 2): queries, keys and values concatenated
+    along the last axis.
+    """
     return body.plus(body("MatMul", *body.inputs[:2]), 2)
 
 
 def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
-    """Splits a projection into queries, keys and values."""
+    """Splits concatenated queries, keys and values, by the widths in `qkv_hidden_sizes` or
+    equally.
+    """
     sizes = body.attrs.get("qkv_hidden_sizes")
     if sizes:
         return body.node("Split", [qkv, body.ints(*sizes)], 3, axis=-1)
@@ -211,14 +234,16 @@ def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
 
 
 def project(body: ImportBuilder) -> list[Value]:
-    """Projects x to queries, keys and values."""
+    """Returns queries, keys and values: projections of input 0 by weights and bias in inputs 1
+    and 2.
+    """
     return _split_qkv(body, _projection(body))
 
 
 def self_attention(
     body: ImportBuilder, qkv: Value, mask: int, past: int, added: Value | None = None, like: int = 0
 ) -> None:
-    """Adds attention on a projection, with keys and values appended to the past ones.
+    """Adds attention on concatenated queries, keys and values, after the cached keys and values.
 
     Args:
         body: Builder; its outputs are set.
@@ -258,10 +283,14 @@ def _attention(body: ImportBuilder) -> None:
 
 
 def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
-    """Returns q, k, v `[B, S, H * D]`, plus bias, from inputs that may be packed or split by
+    """Returns q, k, v `[B, S, H * D]`, plus bias, from the first three inputs.
+
+    These may be separate, packed (`[B, S, H, 3, D]`, or `[B, S, H, 2, D]` for k and v), or split by
     head.
 
-    Input `bias` holds the biases of all three, concatenated.
+    Args:
+        body: Builder.
+        bias: Input index of the biases of q, k and v, concatenated.
     """
     packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:
@@ -291,15 +320,15 @@ def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
 def _multi_head(
     body: ImportBuilder, bias: int, mask: int, past: int, count: int, beams: int
 ) -> None:
-    """Adds attention; arguments are input indices.
+    """Decomposes multi-head attention ops of com.microsoft, which differ in their input indices.
 
     Args:
         body: Builder; its outputs are set.
-        bias: Input of the bias of q, k and v.
-        mask: Input of the padding mask; the next one is the additive bias of the scores.
-        past: Input of past keys; the next one is past values.
-        count: Input of the number of filled cache positions.
-        beams: Input of the beam indices.
+        bias: Input index of the bias of q, k and v.
+        mask: Input index of the padding mask; the next one is the additive bias of the scores.
+        past: Input index of past keys; the next one is past values.
+        count: Input index of the number of filled cache positions.
+        beams: Input index of the beam indices.
     """
     heads, (q, k, v) = int(body.attrs["num_heads"]), _operands(body, bias)
     total, cache = dim_of(body, k, 1), None

@@ -66,12 +66,22 @@ def _attn_lstm(body: ImportBuilder) -> None:
 
 
 def _valid_positions(body: ImportBuilder, count: Value, lengths: Value) -> Value:
-    """Returns which of `count` positions are before the end of each row, `[B, positions]`."""
+    """Returns which of positions 0 to count - 1 are below `lengths` `[B]`, bool `[B, count]`."""
     return body("Less", count_up(body, count), body("Unsqueeze", lengths, body.ints(1)))
 
 
 def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> Value | None:
-    """Returns the slice of an input for a direction; None if the input is omitted."""
+    """Returns the slice of an input that belongs to one direction of the LSTM, `[1, …]`.
+
+    Args:
+        body: Builder.
+        index: Input index; its axis 0 is the direction.
+        number: Direction.
+        count: Number of directions.
+
+    Returns:
+        The slice; None if the input is omitted.
+    """
     value = body.optional(index)
     if not value or count == 1:
         return value
@@ -79,24 +89,24 @@ def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> V
 
 
 def _required(params: dict[str, Value | None], name: str) -> Value:
-    """Returns a required parameter."""
+    """Returns parameter `name` of `params`, which must not be None."""
     value = params[name]
     assert value is not None
     return value
 
 
 def _zeros(body: ImportBuilder, *sizes: Value) -> Value:
-    """Returns float32 zeros of the given dims."""
+    """Returns float32 zeros; `sizes` are the dims, int64 `[1]` each."""
     return body("Expand", body.floats(0), body("Concat", *sizes, axis=0))
 
 
 def _reverse(body: ImportBuilder, value: Value, lengths: Value) -> Value:
-    """Reverses each sequence of `[T, B, …]` up to its length."""
+    """Reverses the first `lengths[b]` steps of each sequence b of `value` `[T, B, …]`."""
     return body("ReverseSequence", value, lengths, time_axis=0, batch_axis=1)
 
 
 def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
-    """Returns the LSTM attributes for one direction."""
+    """Returns the attributes of ONNX's LSTM for direction `number` of AttnLSTM."""
     attrs = {k: body.attrs[k] for k in ("clip", "hidden_size", "input_forget") if k in body.attrs}
     functions = [name.lower() for name in body.attrs.get("activations", ())]
     first, end = _FUNCTIONS_PER_DIRECTION * number, _FUNCTIONS_PER_DIRECTION * (number + 1)
@@ -112,11 +122,14 @@ def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
 def _step(
     params: dict[str, Value | None], attrs: dict[str, Any]
 ) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
-    """Returns the Scan body: an LSTM step on x and the last attention output, then attention.
+    """Returns a function that builds the Scan body of AttnLSTM.
+
+    The body runs an LSTM step on x and the last attention output, then attention with the new state
+    as query.
 
     Args:
-        params: Parameters and memory by name; None for omitted ones.
-        attrs: Attributes of LSTM, which leaves rows past their end unchanged.
+        params: Parameters and attention memory by name; None for omitted ones.
+        attrs: Attributes of the LSTM.
     """
 
     def step(body: ImportBuilder, inputs: list[Value]) -> list[Value]:

@@ -13,11 +13,11 @@ _DOMAIN = "com.microsoft"
 
 
 def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
-    """Returns the signal axes.
+    """Returns the axes that Rfft or Irfft transforms.
 
     Args:
         body: Builder.
-        behind: Number of axes after the signal axes.
+        behind: Number of axes of input 0 after the transformed ones.
 
     Raises:
         UnsupportedError: The transform is normalized or not onesided.
@@ -32,7 +32,15 @@ def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
 def _transform(
     body: ImportBuilder, x: Value, axis: int, *, inverse: int, onesided: int = 0
 ) -> Value:
-    """Adds a DFT along an axis."""
+    """Adds a DFT along an axis of x and returns its output.
+
+    Args:
+        body: Builder.
+        x: Tensor `[…, 1 or 2]`.
+        axis: Transformed axis.
+        inverse: 1 for the inverse transform.
+        onesided: 1 if only the first half of the spectrum is present.
+    """
     axes = (None, body.scalar(axis))
     return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
 
@@ -49,7 +57,9 @@ def _rfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Irfft")
 def _irfft(body: ImportBuilder) -> None:
-    """Inverts Rfft, assuming an even size of the last signal axis; the spectrum does not tell."""
+    """Decomposes Irfft, assuming an even size of the last signal axis, which the spectrum does
+    not determine.
+    """
     *others, last = _signal_axes(body, 1)
     y = body.inputs[0]
     for axis in others:
@@ -60,7 +70,9 @@ def _irfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "ComplexMul", "ComplexMulConj")
 def _complex_mul(body: ImportBuilder) -> None:
-    """Multiplies complex numbers `[…, 2]`; ComplexMulConj conjugates the second one."""
+    """Decomposes ComplexMul and ComplexMulConj: products of complex numbers `[…, 2]`;
+    ComplexMulConj conjugates the second factor.
+    """
     (a, b), (c, d) = (
         body.node("Split", [value], 2, num_outputs=2, axis=-1) for value in body.inputs[:2]
     )

@@ -110,7 +110,7 @@ def _simplified_layer_normalization(body: ImportBuilder) -> None:
 
 
 def _skip(body: ImportBuilder, bias: int) -> Value:
-    """Returns input + skip + bias."""
+    """Returns input 0 + input 1 (skip) + optional input `bias`."""
     return body.plus(body("Add", *body.inputs[:2]), bias)
 
 
@@ -136,7 +136,8 @@ def _skip_simplified_layer_normalization(body: ImportBuilder) -> None:
 def _embed_layer_normalization(body: ImportBuilder) -> None:
     """Decomposes EmbedLayerNormalization.
 
-    Inputs: ids, segments, three tables, gamma, beta, mask, positions.
+    Inputs: token ids, segment ids, tables of words, positions and segments, gamma, beta, mask,
+    positions.
     """
     positions = body.optional(8) or positions_of(body)
     tables = body.inputs
@@ -144,7 +145,7 @@ def _embed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def positions_of(body: ImportBuilder) -> Value:
-    """Returns positions 0, 1, …, S - 1 of ids `[B, S]`."""
+    """Returns positions 0, 1, …, S - 1 for token ids `[B, S]` in input 0."""
     return count_up(body, dim_of(body, body.inputs[0], 1))
 
 
@@ -154,11 +155,12 @@ def embed(
     positions: Value,
     affine: Sequence[Value],
 ) -> None:
-    """Adds up word, position and segment embeddings and normalizes them; sets the outputs.
+    """Adds up word, position and segment embeddings and normalizes them.
 
     Args:
-        body: Builder.
-        look_up: Returns rows of a table; gets its input index and the row ids.
+        body: Builder; its outputs are set: normalized embeddings, lengths by the mask in input 7,
+            sums.
+        look_up: Returns rows of a table; gets the table's input index and the row ids.
         positions: Position ids.
         affine: Gamma and beta.
     """
@@ -189,16 +191,22 @@ def _fused_matmul_activation(body: ImportBuilder) -> None:
 
 
 def _product(body: ImportBuilder) -> Value:
-    """Returns the product of FusedMatMul."""
+    """Returns the matrix product of FusedMatMul, multiplied by `alpha`."""
     a, b = (_transposed_operand(body, index, side) for index, side in enumerate("AB"))
     y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
     return y if alpha == 1 else body("Mul", y, body.number(alpha))
 
 
 def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
-    """Returns an operand with the axis moves of the attributes `transBatch…` and `trans…`.
+    """Returns an operand of FusedMatMul, transposed as its attributes say.
 
-    transBatch moves axis 0 before the columns; trans swaps rows and columns.
+    `transBatchA` or `transBatchB` moves axis 0 before the columns; `transA` or `transB` swaps rows
+    and columns.
+
+    Args:
+        body: Builder.
+        index: Input index.
+        side: "A" or "B".
     """
     rank = body.rank_of(index)
     perm = list(range(rank))
@@ -211,7 +219,7 @@ def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
 
 
 def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
-    """Returns the parameter names of the activation that the node names.
+    """Returns the parameter names of the node's attribute `activation`; empty if it is not set.
 
     Raises:
         UnsupportedError: clrt lacks the activation.
@@ -223,19 +231,21 @@ def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
 
 
 def _named_parameters(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the activation's parameters from the attributes `activation_…`."""
+    """Returns the activation's parameters by name, from the attributes `activation_…`."""
     attributes = ((name, f"activation_{name}") for name in _parameter_names(body))
     return {name: body.attrs[attr] for name, attr in attributes if attr in body.attrs}
 
 
 def _listed_parameters(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the activation's parameters from the attribute `activation_params`."""
+    """Returns the activation's parameters by name, from the list in attribute
+    `activation_params`.
+    """
     values = [float(v) for v in body.attrs.get("activation_params", ())]
     return dict(zip(_parameter_names(body), values, strict=False))
 
 
 def _activated(body: ImportBuilder, value: Value, parameters: dict[str, Any]) -> Value:
-    """Applies the node's activation, if it has one."""
+    """Applies the activation in the node's attribute `activation`, if it is set, to `value`."""
     name = body.attrs.get("activation", "")
     if name == "Clip":
         bounds = [body.number(parameters[k]) if k in parameters else None for k in ("min", "max")]
@@ -251,7 +261,7 @@ def _fused_gemm(body: ImportBuilder) -> None:
 
 
 def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
-    """Adds a Conv with the attributes of the node."""
+    """Adds a Conv of `inputs` (x, weights, bias) with the attributes of the replaced node."""
     attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
     return body("Conv", *inputs, **attrs)
 
@@ -259,7 +269,14 @@ def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
 def conv_and_activation(
     body: ImportBuilder, x: Value, weights: Value, bias: Value | None, added: Value | None
 ) -> Value:
-    """Adds a convolution, plus `added` if not None, then the activation of the node."""
+    """Returns the convolution of x, plus `added` if not None, then the activation of the replaced
+    node.
+
+    Args:
+        body: Builder.
+        x, weights, bias: Inputs of Conv; bias may be None.
+        added: Tensor added before the activation; None for none.
+    """
     y = _conv(body, x, weights, bias)
     return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
 
@@ -279,7 +296,9 @@ def _nhwc_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "NhwcFusedConv")
 def _nhwc_fused_conv(body: ImportBuilder) -> None:
-    """FusedConv with channels last; the weights have channels first."""
+    """Decomposes NhwcFusedConv: FusedConv with channels last in x and y, but first in the
+    weights.
+    """
     rank = body.rank_of()
     y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
     total = body.plus(channels_last(body, y, rank), 3)
@@ -292,8 +311,8 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
 
     Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1) dilation.
 
-    The second output is the new state: the last P positions of past inputs and x. With channels
-    last, x and the states are `[B, L, …]`, and all axes after L are channels.
+    Output 1 is the new state: the last P positions of past inputs and x. With `channels_last`, x
+    and the states are `[B, L, …]`, and all axes after L are channels.
     """
     forms = {"ndim": 1, "state_window": 0}
     if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
@@ -326,7 +345,7 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
 
 
 def _one_axis_of_channels(body: ImportBuilder, value: Value) -> Value:
-    """Converts `[B, L, …]` to `[B, C, L]`."""
+    """Converts `[B, L, …]`, where all axes after L are channels, to `[B, C, L]`."""
     return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
@@ -351,7 +370,9 @@ def _skip_group_norm(body: ImportBuilder) -> None:
 
 
 def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
-    """Applies the node's GroupNorm to a value with the shape and dtype of input 0."""
+    """Returns GroupNorm of x, with the attributes, gamma and beta of the replaced node; x has
+    the shape and dtype of input 0.
+    """
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
         x = channels_first(body, x, rank)
@@ -374,7 +395,15 @@ def _bias_softmax(body: ImportBuilder) -> None:
 
 
 def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: int) -> Value:
-    """Returns positions `[B, S]`; a single number is the first position."""
+    """Returns the positions of RotaryEmbedding as `[B, S]`.
+
+    Args:
+        body: Builder.
+        given: Positions `[B, S]`, or one number: the first position.
+        rank: Rank of `given`.
+        like: Tensor with axis 0 of size B and axis `axis` of size S.
+        axis: Sequence axis of `like`.
+    """
     if rank > 1:
         return given
     batch, length = (dim_of(body, like, a) for a in (0, axis))

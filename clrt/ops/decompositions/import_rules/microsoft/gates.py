@@ -16,7 +16,7 @@ _DOMAIN = "com.microsoft"
 
 
 def _as_input(body: ImportBuilder, value: Value, index: int = 0) -> Value:
-    """Casts a float32 value to the dtype of an input."""
+    """Casts a float32 value to the dtype of input `index`."""
     dtype = body.input_dtype(index)
     return value if dtype is DType.FLOAT32 else body.cast(value, dtype)
 

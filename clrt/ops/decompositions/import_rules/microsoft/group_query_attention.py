@@ -26,7 +26,9 @@ _DOMAIN = "com.microsoft"
 
 
 def split_groups(body: ImportBuilder) -> list[Value]:
-    """Returns q, k, v by head, from the first three inputs or from a packed input 0."""
+    """Returns q, k, v as `[B, heads, S, D]`, from the first three inputs or from a packed input
+    0.
+    """
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     operands = body.inputs[:3]
     if not body.has(1):
@@ -38,10 +40,15 @@ def split_groups(body: ImportBuilder) -> list[Value]:
 
 
 def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
-    """Returns the position of each sequence's first new row, `[B]`, from total lengths.
+    """Returns the position of the first new row of each sequence, `[B]`.
 
     In a first call, a sequence may be shorter than the number of rows; its positions still start at
     0.
+
+    Args:
+        body: Builder.
+        lengths: Length of each sequence including the new rows, `[B]`.
+        rows: Number of new rows, `[1]`.
     """
     return body("Max", body("Sub", lengths, rows), body.scalar(0))
 
@@ -53,7 +60,8 @@ def rotate(
     table: int,
     places: Value,
 ) -> list[Value]:
-    """Applies rotary embeddings to queries and keys, if the node has `do_rotary`.
+    """Applies rotary embeddings to queries and keys, if the node has `do_rotary`, else returns them
+    unchanged.
 
     Args:
         body: Builder.
@@ -73,7 +81,14 @@ def rotate(
 
 
 def _quantize_rows(body: ImportBuilder, rows: Value, scale: int) -> Value:
-    """Converts rows to the cache's format: quantized to 8 or 4 bits if input `scale` is present."""
+    """Converts new keys or values to the format of the cache: quantized to 8 or 4 bits, or
+    unchanged.
+
+    Args:
+        body: Builder.
+        rows: Keys or values by head.
+        scale: Input index of the scale; if omitted, the cache is not quantized.
+    """
     if not body.has(scale):
         return rows
     bits = _bits(body)
@@ -88,7 +103,14 @@ def _quantize_rows(body: ImportBuilder, rows: Value, scale: int) -> Value:
 
 
 def _dequantize_cache(body: ImportBuilder, cache: Value, scale: int) -> Value:
-    """Converts a cache from the format of `_quantize_rows` to the dtype of input 0."""
+    """Converts a cache from the format of `_quantize_rows` to the dtype of input 0.
+
+    Args:
+        body: Builder.
+        cache: Keys or values by head.
+        scale: Input index of the scale; if omitted, the cache is not quantized and returned
+            unchanged.
+    """
     if not body.has(scale):
         return cache
     if _bits(body) == 4:
@@ -101,10 +123,10 @@ def _dequantize_cache(body: ImportBuilder, cache: Value, scale: int) -> Value:
 
 
 def _bits(body: ImportBuilder) -> int:
-    """Returns the bits per element of a quantized cache.
+    """Returns the bits per element of a quantized cache, from attribute `kv_cache_bit_width`.
 
     Raises:
-        UnsupportedError: ONNX Runtime supports this format on GPUs only.
+        UnsupportedError: The cache has another dtype than int8 for 8 bits and uint8 for 4.
     """
     bits = int(body.attrs.get("kv_cache_bit_width", 0))
     wanted = {8: DType.INT8, 4: DType.UINT8}.get(bits)
@@ -114,16 +136,27 @@ def _bits(body: ImportBuilder) -> int:
 
 
 def grown(body: ImportBuilder, cache: Value, rows: Value, first: Value, total: Value) -> Value:
-    """Writes rows into a cache `[B, K, P, D]` at position `first` `[B]`, and grows it to
-    `total`.
+    """Returns a cache that holds new rows, grown to a total length.
+
+    Args:
+        body: Builder.
+        cache: `[B, K, P, D]`.
+        rows: New rows, `[B, K, S, D]`.
+        first: Position of the first new row per sequence, `[B]`.
+        total: Minimum number of positions of the result, `[1]`.
     """
     return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
 def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
-    """Returns how many of `lengths` positions a sliding-window cache of `size` `[1]` holds.
+    """Returns the number of positions that a sliding-window cache holds, `[B]`.
 
     Once the cache is full, size - window + 1 positions are evicted at a time.
+
+    Args:
+        body: Builder.
+        lengths: Number of positions of each sequence, `[B]`.
+        size: Capacity of the cache, `[1]`.
     """
     window = body.scalar(int(body.attrs["local_window_size"]) - 1)
     step = body("Sub", size, window)
@@ -133,7 +166,15 @@ def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
 
 
 def _slice_rows(body: ImportBuilder, cache: Value, first: Value, size: Value) -> Value:
-    """Returns `size` `[1]` rows of a cache `[B, K, P, D]` from position `first` `[B]` on."""
+    """Returns consecutive rows of a cache, `[B, K, size, D]`.
+
+    Args:
+        body: Builder.
+        cache: `[B, K, P, D]`.
+        first: Position of the first returned row per sequence, `[B]`; rows past the end repeat the
+            last one.
+        size: Number of rows, `[1]`.
+    """
     positions = body("Add", body("Unsqueeze", first, body.ints(1)), count_up(body, size))
     last = body("Sub", dim_of(body, cache, 2), body.scalar(1))
     positions = body("Unsqueeze", body("Min", positions, last), body.ints(1, 3))
@@ -146,18 +187,18 @@ def _slice_rows(body: ImportBuilder, cache: Value, first: Value, size: Value) ->
 def _update_window(
     body: ImportBuilder, new: Sequence[Value], before: Value, lengths: Value, rows: Value
 ) -> tuple[list[Value], list[Value], Value]:
-    """Updates sliding-window caches with new rows.
+    """Appends new keys and values to the sliding-window caches in inputs 3 and 4.
 
     Args:
         body: Builder.
-        new: New keys and values.
+        new: New keys and values by head.
         before: Previous length per sequence, `[B]`.
         lengths: New length per sequence, `[B]`.
         rows: Number of new rows, `[1]`.
 
     Returns:
-        Caches with all visible rows; the caches to output; position of the first visible row,
-        `[B]`.
+        Caches of keys and values with all rows that queries see; the same, cut to their capacity,
+        to output; position of the first row of the former, `[B]`.
     """
     body.input_type(3)
     size = dim_of(body, body.inputs[3], 2)
@@ -174,7 +215,7 @@ def _update_window(
 def _bias_of_keys(
     body: ImportBuilder, bias: Value, keys: Value, count: Value, by_row: bool
 ) -> Value:
-    """Returns the part of an additive score bias that belongs to `keys`.
+    """Returns the columns of an additive score bias that belong to the keys in `keys`.
 
     Args:
         body: Builder.
@@ -195,13 +236,17 @@ def _bias_of_keys(
 
 
 def _scores_kind(body: ImportBuilder) -> int:
-    """Returns what the fourth output holds: 0 nothing, 1 scores before softmax, 2 after softmax."""
+    """Returns what output 3 of the node holds: 0 nothing, 1 scores before softmax, 2 after
+    softmax.
+    """
     kind = int(body.attrs.get("qk_output", 0))
     return kind if body.output_count > 3 and kind in (1, 2) else 0
 
 
 def _in_order(body: ImportBuilder) -> bool:
-    """Returns whether position and sequence length alone determine which keys a query sees."""
+    """Returns whether the keys that a query sees depend only on its position and the sequence
+    length, with a plain softmax and no output of scores.
+    """
     window = int(body.attrs.get("local_window_size", -1))
     causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)
     return not (
@@ -216,7 +261,15 @@ def _attend_in_order(
     rows: Value,
     attrs: Mapping[str, Any],
 ) -> Value:
-    """Adds attention to all keys of each sequence, or up to each query's position if causal."""
+    """Adds attention to all keys of each sequence, or up to each query's position if causal.
+
+    Args:
+        body: Builder.
+        operands: Queries, keys and values by head.
+        lengths: Length per sequence, `[B]`.
+        rows: Number of new rows, `[1]`.
+        attrs: Attributes of Attention.
+    """
     window = int(body.attrs.get("local_window_size", -1))
     causal: dict[str, Any] = {}
     if body.attrs.get("causal", 1):
@@ -230,13 +283,16 @@ def _attend_in_order(
 def _with_sink(
     body: ImportBuilder, k: Value, v: Value, mask: Value, count: Value
 ) -> tuple[Value, Value, Value]:
-    """Appends one position with value 0, which absorbs part of the softmax, to k, v and mask.
+    """Appends one position with key and value 0, which absorbs part of the softmax, to k, v and
+    mask.
+
+    Its score is that of input 11 (per head), or 0.
 
     Args:
         body: Builder.
         k, v: Keys and values by head.
         mask: Additive mask.
-        count: Number of positions, `[1]`.
+        count: Number of positions of k, `[1]`.
     """
     extra = body.ints(1)
     k, v = (padded(body, t, 2, after=extra) for t in (k, v))

@@ -36,7 +36,7 @@ def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MaxpoolWithMask")
 def _maxpool_with_mask(body: ImportBuilder) -> None:
-    """MaxPool that ignores elements where the mask is 0.
+    """Decomposes MaxpoolWithMask: MaxPool that ignores elements where the mask is 0.
 
     ONNX Runtime also ignores the rest of a window row after its first masked element.
     """
@@ -89,9 +89,16 @@ def _crop_and_resize(body: ImportBuilder) -> None:
 
 
 def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
-    """Returns row (axis 0) or column coordinates of regions, and whether they are inside x.
+    """Returns the sampled row or column coordinates of CropAndResize, and whether they are inside
+    x.
 
-    Coordinates outside are set to 0. Both broadcast to `shape`, `[R, rows, columns]`.
+    Args:
+        body: Builder.
+        axis: 0 for rows, 1 for columns.
+        shape: `[R, rows, columns]`: number of regions, and output size.
+
+    Returns:
+        Coordinates, 0 if outside, and a bool: both broadcast to `shape`.
     """
     start, end = (
         body("Gather", body.inputs[1], body.ints(column), axis=1) for column in (axis, axis + 2)

@@ -19,9 +19,10 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 def _linear_attention(body: ImportBuilder) -> None:
     """Decomposes LinearAttention.
 
-    Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, log of its decay, learning rate.
+    Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, logarithm of the state's decay, learning
+    rate.
 
-    Decay and rate are per head; the decay may also be per row of the state.
+    Decay and rate are per token and head; the decay may also be per row of the state.
     """
     rule = body.attrs.get("update_rule", "gated_delta")
     if rule not in _RULES:
@@ -66,7 +67,7 @@ def _linear_attention(body: ImportBuilder) -> None:
 
 
 def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
-    """Repeats each head of `[B, T, H, …]` `times` times, adjacent."""
+    """Repeats each head of `[B, T, H, a, b]` `times` times; the copies of a head are adjacent."""
     if times == 1:
         return value
     spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
@@ -76,7 +77,15 @@ def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
 
 
 def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
-    """Returns the Scan body: decays and updates the state, then reads it with q."""
+    """Returns a function that builds the Scan body of LinearAttention, for one token.
+
+    The body decays the state `[B, H, D, E]`, adds k v (or, if there is a learning rate, the rate
+    times what the state lacks of v), and returns the new state and q times this state.
+
+    Args:
+        names: Names of the scanned inputs, which follow the state: q, k, v, then decay and rate if
+            present.
+    """
 
     def token(body: ImportBuilder, inputs: list[Value]) -> list[Value]:
         state = inputs[0]
