@@ -336,7 +336,7 @@ def pack_b(
 
     Returns:
         Launches that pack B, empty if it is packed at load; the packed buffer; and its strides
-            along the two batch axes, in elements.
+        along the two batch axes, in elements.
 
     Raises:
         UnsupportedError: B is computed, or a strided view of a constant, in another dtype than A.

@@ -99,7 +99,7 @@ def constant_panels(
 
     Returns:
         The panels and their C type; None if B or its zero point is not a constant, or if B varies
-            along batch axes of which there are more than two.
+        along batch axes of which there are more than two.
     """
     zeros = None if zero is None else zero.numbers
     if not value.has_numbers or not value.is_constant or (zero is not None and zeros is None):

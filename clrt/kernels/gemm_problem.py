@@ -132,7 +132,7 @@ class Epilogue:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of the GEMM kernels: INPUTS, OPERANDS, READS, BODY, RESULT."""
+        """Macros by which GEMM kernels apply an epilogue: INPUTS, OPERANDS, READS, BODY, RESULT."""
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             if operand.in_tile:

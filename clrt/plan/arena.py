@@ -18,8 +18,8 @@ class LiveInterval:
 
     Attributes:
         nbytes: Size in bytes, before alignment.
-        first: Index of the first step, or memory event, that accesses it.
-        last: Index of the last one, inclusive.
+        first: Index of the first step, or memory event, that accesses the buffer.
+        last: Index of the last step, or memory event, that accesses the buffer.
     """
 
     nbytes: int
@@ -27,7 +27,7 @@ class LiveInterval:
     last: int
 
     def meets(self, other: LiveInterval) -> bool:
-        """Returns whether both lifetimes have a step in common."""
+        """Returns whether two buffers are both alive in some step."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -57,12 +57,15 @@ class Arena:
 
 
 def align(nbytes: int) -> int:
-    """Rounds a size up to a multiple of `ALIGNMENT_BYTES`; at least one such unit."""
+    """Rounds a buffer size up to a multiple of `ALIGNMENT_BYTES`; 0 becomes `ALIGNMENT_BYTES`."""
     return max(-(-nbytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
 
 
 def live_bytes(intervals: Sequence[LiveInterval]) -> int:
-    """Returns the peak sum of aligned sizes alive at one step: a lower bound of any arena."""
+    """Returns the peak of live bytes: the largest sum of aligned sizes alive in one step.
+
+    No arena for these buffers can be smaller.
+    """
     change: dict[int, int] = {}
     for interval in intervals:
         size = align(interval.nbytes)
@@ -76,11 +79,11 @@ def live_bytes(intervals: Sequence[LiveInterval]) -> int:
 
 
 def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
-    """Assigns each buffer a slab of exactly its size, for simulators.
+    """Assigns each buffer its own slab of exactly its size, for simulators.
 
-    A simulator then detects every access out of a tensor's bounds, and reports no initialised
-    tensor as uninitialised: Oclgrind drops what it knows of a whole buffer if the host writes to
-    a part of it.
+    A simulator can then detect every access out of a tensor's bounds. It also does not report
+    initialised tensors as uninitialised: Oclgrind forgets the initialised bytes of a whole buffer
+    if the host writes to a part of it.
 
     Raises:
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.

@@ -12,8 +12,9 @@ from clrt.plan.arena import Allocation, Arena, LiveInterval
 class StackingOrder:
     """Relative arena layout: for each buffer, the buffers below it whose lifetimes overlap it.
 
-    A buffer starts at the highest end of its supports. So buffers alive together never overlap,
-    whatever their sizes, and at the sizes of the original arena no offset is higher than there.
+    A buffer starts at the highest end of the buffers directly below it. So buffers alive together
+    never overlap, whatever their sizes; at the sizes of the original arena, no offset exceeds the
+    original one.
 
     Attributes:
         order: Buffer indices by ascending slab and offset.
@@ -46,7 +47,11 @@ class StackingOrder:
         return cls(tuple(order), tuple(supports), tuple(p.slab for p in places))
 
     def arena(self, aligned_bytes: Sequence[int]) -> Arena:
-        """Lays out buffers of new sizes, which must be aligned (`arena.align`)."""
+        """Returns the arena for buffers of new sizes in this stacking order.
+
+        Args:
+            aligned_bytes: Size of each buffer, aligned by `arena.align`.
+        """
         ends = [0] * len(aligned_bytes)
         starts = ends.copy()
         for index, supports in zip(self.order, self.supports, strict=True):

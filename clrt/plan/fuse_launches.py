@@ -20,7 +20,7 @@ from clrt.plan.steps import Region
 
 @dataclass(frozen=True)
 class MissedRegion:
-    """Near miss of a launch fusion rule.
+    """Near miss of a launch fusion rule: nodes that it almost fuses into a region.
 
     Attributes:
         rule: Name of the rule.
@@ -39,7 +39,7 @@ class FusedLaunches:
 
     Attributes:
         order: Regions and unfused nodes in execution order, without views.
-        misses: Near misses.
+        misses: Near misses of launch fusion rules.
     """
 
     order: tuple[Region | Node, ...]
@@ -47,10 +47,11 @@ class FusedLaunches:
 
 
 def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
-    """Finds the regions of a specialised graph and orders them among the other nodes.
+    """Finds regions of nodes to fuse in a specialised graph; orders them among the other nodes.
 
     A region runs at the position of its last node, or earlier if a node in between reads one of its
-    outputs. Views are left out. A region that would depend on itself is refused, with a near miss.
+    outputs. Views are left out. A region that would depend on itself is refused and reported as a
+    near miss.
 
     Raises:
         ShapeError: A kernel index or argument would exceed 32 bits.
@@ -73,8 +74,10 @@ def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
 
 
 def by_edges(graph: Graph) -> list[Node]:
-    """Returns the nodes other than views in topological order, by depth-first search from the graph
-    outputs: the order in which a file lists independent nodes has no effect.
+    """Returns the nodes other than views in topological order.
+
+    The order comes from a depth-first search from the graph outputs, so the order in which a file
+    lists independent nodes has no effect.
     """
     nodes = [n for n in graph.nodes if not is_view(n)]
     return list(_Edges(graph).from_outputs(nodes))
@@ -94,7 +97,7 @@ class _Edges:
     def from_outputs(self, nodes: Sequence[Node]) -> Iterator[Node]:
         """Returns `nodes` in topological order, by depth-first search from the graph outputs.
 
-        The order of the argument only matters for nodes that no output depends on.
+        The order of `nodes` only matters for nodes that no graph output depends on.
         """
         ends = [self._producers[v] for v in self._outputs if v in self._producers]
         return (node for (node,) in self.ordered([*ends, *nodes], {}))
@@ -102,14 +105,14 @@ class _Edges:
     def ordered(
         self, nodes: Sequence[Node], regions: Mapping[Node, Region]
     ) -> list[tuple[Node, ...]]:
-        """Sorts nodes and regions topologically, otherwise as listed.
+        """Sorts nodes and regions topologically, keeping the order of `nodes` where possible.
 
         Args:
-            regions: Regions by their last node, which represents them in the result.
+            regions: Regions by their last node, which stands for the region in the result.
 
         Returns:
-            Strongly connected components: one node each, or several that depend on each other, at
-            least one of them a region.
+            Strongly connected components: one node each, or several that depend on each other, of
+            which at least one stands for a region.
         """
         last = {n: r.node for r in regions.values() for n in r.nodes}
 
@@ -125,12 +128,12 @@ class _Edges:
 def connected(
     nodes: Iterable[Node], before: Callable[[Node], Iterator[Node]]
 ) -> list[tuple[Node, ...]]:
-    """Returns the strongly connected components of a graph in topological order.
+    """Returns the strongly connected components of a graph of nodes in topological order.
 
     Source: Tarjan, Depth-First Search and Linear Graph Algorithms (1972).
 
     Args:
-        before: Yields the nodes that a node depends on.
+        before: Yields the nodes that a node directly depends on.
     """
     components: list[tuple[Node, ...]] = []
     low: dict[Node, int] = {}  # Tarjan's low-link
@@ -171,7 +174,7 @@ def _pop_component(stack: list[Node], first: Node, low: dict[Node, int]) -> tupl
 
 
 class _Search:
-    """Greedy search for regions.
+    """Greedy search for regions of nodes that launch fusion rules match.
 
     Attributes:
         regions: Regions found so far, by their last node.
@@ -188,7 +191,7 @@ class _Search:
         self._region_of: dict[Node, Region] = {}
 
     def visit(self, node: Node) -> None:
-        """Adds a region that ends with `node` if a rule matches; records near misses."""
+        """Adds a region that ends with `node` if a fusion rule matches; records near misses."""
         if node in self._region_of:
             return
         for rule in self._rules:

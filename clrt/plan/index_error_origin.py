@@ -13,10 +13,10 @@ _MAX_NAMED = 3
 
 
 def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
-    """Returns the error to raise for a number out of range that a kernel reported.
+    """Returns the error to raise for an out-of-range number that a kernel reported.
 
     Args:
-        error: The number, its node and operand.
+        error: The number, with the node and the operand that contains it.
         model: The whole model, in which inputs of partial graphs are looked up by name.
 
     Returns:
@@ -38,11 +38,14 @@ def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
 
 
 def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
-    """Returns the names of the model inputs that a value depends on, and whether its elements are
-    elements of the only one, passed on by data movement alone.
+    """Returns the model inputs that a value depends on.
 
-    Suffixes after graph breaks, and graphs in nodes, have inputs that are values of another graph:
-    these are looked up by name in the model.
+    Inputs of suffixes after graph breaks, and of subgraphs of nodes, are values of another graph:
+    they are looked up by name in the model.
+
+    Returns:
+        Names of the model inputs; and whether there is just one, whose elements reach the value
+        through data movement alone.
     """
     produced, suppliers = _values_of(model)
     inputs = {v.name for v in model.inputs}
@@ -68,23 +71,23 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
 
 
 def _moves(node: Node) -> bool:
-    """Whether the op only moves elements."""
+    """Returns whether a node only moves elements."""
     return isinstance(node.op, Op) and node.op.is_data_movement
 
 
 def _read(node: Node) -> list[Value]:
-    """Returns the inputs that the output elements depend on; of data movement only the data."""
+    """Returns the inputs that a node's output elements depend on; of data movement only input 0."""
     first = 1 if _moves(node) else None
     return [v for v in node.inputs[:first] if v is not None]
 
 
 def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value]]]:
-    """Maps names of values to values of the model.
+    """Maps value names to values of the model, for graphs whose inputs are values of another one.
 
     Returns:
-        Two mappings. The first holds the outputs of all nodes, and for each captured input of a
-        graph in a node the outer value; captures are the last inputs. The second maps the other
-        inputs of graphs in nodes to the inputs of their node, any of which may supply them.
+        Two mappings. The first holds the outputs of all nodes, and for each input that a subgraph
+        of a node captures the outer value. The second maps the other inputs of subgraphs to the
+        inputs of their node, any of which may supply them.
     """
     outer_values: dict[str, Value] = {}
     suppliers: dict[str, Sequence[Value]] = {}

@@ -26,13 +26,14 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 class VariableArguments:
     """The 32-bit launch arguments that vary with input shape, as parallel columns.
 
-    The value of an argument is that of a formula; for the offset of a buffer in the arena, plus the
-    buffer's start in the arena, in elements.
+    The value of an argument is the value of a formula. For the offset of a tensor in the arena, the
+    start of its arena buffer, in elements, is added.
 
     Attributes:
         launches: Index of the launch in the plan.
-        arguments: Index of the kernel argument; a buffer's offset is the argument after it.
-        tenants: Number of the arena buffer whose offset is added; -1 if none is.
+        arguments: Index of the OpenCL argument. The offset of a buffer is the argument after the
+            buffer.
+        tenants: Number of the arena buffer whose start is added; -1 for none.
     """
 
     launches: Ints
@@ -49,8 +50,8 @@ class VariableArguments:
 
         Args:
             launches: All launches of a plan, in order.
-            trace: Its formulas.
-            tenant_of: Returns the number of the arena buffer that holds a buffer; -1 if none does.
+            trace: Formulas of the plan's numbers.
+            tenant_of: Returns the number of the arena buffer that holds a tensor; -1 if none does.
         """
         rows: list[tuple[int, int, int, int, int]] = []
         for number, launch in enumerate(launches):
@@ -71,7 +72,7 @@ class VariableArguments:
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 
     def evaluate(self, numbers: Ints, offsets: Sequence[int]) -> Int32s:
-        """Computes the values of the arguments, in the order of the columns.
+        """Computes the values of all varying arguments, in the order of the columns.
 
         Args:
             numbers: Value of each formula at the sizes of a call.
@@ -83,10 +84,10 @@ class VariableArguments:
 
 
 class VariableGlobalSizes:
-    """The global sizes that vary with input shape.
+    """The global sizes of launches that vary with input shape.
 
     Attributes:
-        launches: Indices in the plan of the launches that have them.
+        launches: Indices in the plan of the launches with such sizes.
     """
 
     def __init__(self, launches: Sequence[Launch], trace: ShapeTrace) -> None:
@@ -98,7 +99,7 @@ class VariableGlobalSizes:
         self._index = [self._distinct.index(f) for f in formulas]
 
     def evaluate(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """Computes the global sizes, in the order of `launches`.
+        """Computes the varying global sizes, in the order of `launches`.
 
         Args:
             numbers: Value of each formula at the sizes of a call.

@@ -50,8 +50,13 @@ def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
 
 
 def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
-    """Yields one event per launch: a node reads no input after the launch that computes it
-    (`LaunchFusionRule.emit`).
+    """Yields a memory event per launch of a region.
+
+    A node's inputs are no longer read after the launch that computes the node
+    (`LaunchFusionRule.emit`). A last event holds nodes that no launch computes, if any.
+
+    Args:
+        index: Index of the region's step in the plan.
     """
     remaining = list(region.nodes)
     for launch, _, completed in region.work():
@@ -67,8 +72,9 @@ def assign_roots(
     read_only: Collection[Value] = (),
     inside: Mapping[Value, Value] = MappingProxyType({}),
 ) -> dict[Value, Value]:
-    """Decides which values share memory: views with their input, in-place results with an input
-    whose last use is the same node.
+    """Decides which values share memory: views with their input, and results computed in place.
+
+    A result is computed in place of an input whose last use is the same node.
 
     Args:
         times: Memory events of the plan.
@@ -134,8 +140,11 @@ def _reusable_root(
 
     Args:
         candidates: Indices of the inputs of `node` that its op allows to be overwritten.
+        tick: The memory event in which `node` runs.
+        last: Index of the memory event with the last use, by root.
         now: Index of the memory event `tick`.
-        subviews: Subviews and views of them, which are never reused.
+        root: Returns the value that owns the memory of a value.
+        subviews: Subviews and views of subviews, whose memory is never reused.
     """
     for position in candidates:
         value = node.input(position)
@@ -161,14 +170,15 @@ def buffer_lifetimes(
     roots: Mapping[Value, Value],
     external: Collection[Value] = (),
 ) -> tuple[list[Placed], list[LiveInterval]]:
-    """Returns the buffers of the arena, and the size and lifetime of each in the same order.
+    """Returns the buffers of an arena, and the size and lifetime of each in the same order.
 
-    Sizes are plain numbers even in a traced plan: offsets are no formulas of the input shapes (see
-    `arena_relayout`). Lifetimes are indices of `times`; -1 stands for before the first event
-    (inputs) and len(times) for after the last (outputs).
+    Sizes are plain numbers even in a traced plan: arena offsets are not formulas of the input
+    shapes (see `arena_relayout`). Lifetimes are indices of `times`; -1 stands for before the first
+    event (inputs) and len(times) for after the last (outputs).
 
     Args:
-        roots: The value that owns the memory of each value that shares memory; see `share`.
+        times: Memory events of the plan.
+        roots: Maps each value that shares memory to its owner; see `assign_roots`.
         external: Root values in memory of the caller, which are left out.
     """
     spans: dict[Placed, tuple[int, int]] = {}
@@ -193,13 +203,13 @@ def buffer_lifetimes(
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node only reshapes its input, so that the output shares its memory."""
+    """Returns whether a node only reshapes its input, so that its output shares the memory."""
     assert isinstance(node.op, Op)
     return node.op.is_view(node.input_types)
 
 
 def is_view_by_sizes(node: Node) -> bool:
-    """Whether a node is a view at the bound sizes, but not at every size of the symbolic dims."""
+    """Returns whether a node is a view at the bound sizes but not at all sizes of symbolic dims."""
     assert isinstance(node.op, Op)
     types = (None if v is None else TensorType(v.dtype, symbolic_shape(v)) for v in node.inputs)
     return is_view(node) and not node.op.is_view(list(types))

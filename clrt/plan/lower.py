@@ -11,15 +11,18 @@ from clrt.util.host_limits import check_host_bytes
 
 
 def lower(node: Node, ctx: Lowering) -> PlanStep:
-    """Lowers a node to a plan step.
+    """Chooses how a plan runs a node: kernel launches of a variant, or the host.
+
+    Launches without work-items are left out; their kernels are recorded in `DeviceStep.also`.
 
     Returns:
-        A DeviceStep of the cheapest variant that applies, with the reject reasons of the cheaper
-        ones; a HostStep with all reject reasons if none applies. Launches of no work-items are
-        left out, but their kernels are recorded in `also`.
+        A DeviceStep of the first variant in the order of `by_cost` that can run the node, with the
+        reject reasons of the variants before it; a HostStep with all reject reasons if there is
+        none.
 
     Raises:
         ShapeError: A kernel argument of the chosen variant would exceed 32 bits.
+        OutOfMemoryError: The outputs of a HostStep would exceed the host's memory limit.
     """
     assert isinstance(node.op, Op)
     rejected: list[str] = []

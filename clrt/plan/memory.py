@@ -37,16 +37,16 @@ class Memory:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes allocated on the device, which a memory limit bounds; staging is left out."""
+        """Bytes on the device, to which a memory limit applies: weights, plan and arena."""
         return self.weights_bytes + self.plan_bytes + self.arena_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Device bytes and staging bytes."""
+        """Device bytes plus staging bytes."""
         return self.device_bytes + self.staging_bytes
 
     def to_dict(self) -> dict[str, int | str]:
-        """Returns all sizes in bytes by attribute name, and the graph break, for JSON."""
+        """Returns a dict for JSON: the attributes by name, `device_bytes` and `total_bytes`."""
         sums = {"device_bytes": self.device_bytes, "total_bytes": self.total_bytes}
         return {**asdict(self), **sums}
 
@@ -70,6 +70,7 @@ def memory_of(
     """Computes the memory use of a plan.
 
     Args:
+        plan: The plan.
         graph_break: The graph break at the end of the plan; None if there is none.
         model_constants: Constants of the model, which all its plans share; other constants count as
             those of the plan.
@@ -106,7 +107,7 @@ def batch_resizer(
     """Returns a function from a batch size to the shapes of all inputs at that batch.
 
     The batch is the symbol at axis 0 of the first input that has a symbol there. A symbol at axis 0
-    of another input counts as the batch too if it has the same size.
+    of another input counts as the batch, too, if it has the same size at `shapes`.
 
     Args:
         bindings: Size of each symbol at `shapes`.
@@ -139,9 +140,9 @@ def largest_batch(needed: Callable[[int], int], limit: int) -> int:
     """Returns the largest batch that fits in `limit` bytes, by bisection; 0 if not even 1 does.
 
     Args:
-        needed: Returns the device bytes at a batch. Raises OutOfMemoryError if one buffer exceeds
-            the device's maximum allocation, ShapeError if the model does not support the batch;
-            both count as not fitting.
+        needed: Returns the device bytes needed at a batch size. Raises OutOfMemoryError if one
+            buffer exceeds the device's maximum allocation, ShapeError if the model does not support
+            the batch; both count as not fitting.
     """
 
     def fits(batch: int) -> bool:
@@ -167,7 +168,8 @@ def out_of_memory(
     """Returns the error for input shapes that need more memory than is available.
 
     Args:
-        what: The shapes, as text.
+        what: Description of the input shapes for the message.
+        memory: Memory needed at these shapes.
         available: Available bytes.
         of: Subject and verb in front of `available` in the message, such as "memory_limit is".
         fitting: Largest batch that would fit; 0 if none does, None if unknown.
@@ -185,9 +187,10 @@ def out_of_memory(
 
 
 def with_batch(error: OutOfMemoryError, fitting: int | None) -> OutOfMemoryError:
-    """Appends the batch that would fit to the message of an error.
+    """Returns an out-of-memory error whose message also names the batch that would fit.
 
     Args:
+        error: The original error.
         fitting: Largest batch that would fit; 0 if none does, None if unknown.
     """
     text = f"{error} {_remedy(fitting)}".rstrip()

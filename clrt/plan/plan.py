@@ -49,11 +49,12 @@ class Plan:
         roots: Maps each value that shares memory to its root, the value that owns the memory.
         live_bytes: Peak of live bytes, a lower bound of the arena's size.
         external: Root values in memory of the caller, bound at each run.
-        contract: Inputs and outputs that it binds in device memory.
-        statuses: Status words, in which kernels report indices out of range, by number.
+        contract: Inputs and outputs that the plan binds in device memory.
+        statuses: Status words, in which kernels report out-of-range indices; their index is their
+            number.
         missed_regions: Near misses of launch fusion rules.
         also: Kernels that the graph launches at other input shapes only, to be compiled in advance.
-        parts: Subviews of the nodes, aliased or copied.
+        parts: Outcome of placing each subview: aliased or copied.
     """
 
     graph: Graph
@@ -70,7 +71,7 @@ class Plan:
     parts: tuple[SubviewNote, ...] = ()
 
     def root(self, value: Value) -> Value:
-        """Returns the value that owns the memory of `value`."""
+        """Returns the value that owns the memory of `value`; `value` itself if it shares none."""
         return self.roots.get(value, value)
 
     @cached_property
@@ -128,7 +129,9 @@ def make_plan(
     """Plans a specialised graph for a device.
 
     Args:
-        record: Returns the tuning record of a kernel entry point; an empty one if there is none.
+        caps: Capabilities of the device.
+        record: Returns the tuning record of a kernel, by its entry point, or of a group of
+            thresholds, by its name; empty if there is none.
         contract: Inputs and outputs to bind in device memory.
 
     Raises:
@@ -173,7 +176,7 @@ def _check_index_ranges(steps: Sequence[PlanStep]) -> None:
 def _kernels_at_all_shapes(
     graph: Graph, steps: Sequence[PlanStep], ctx: Lowering
 ) -> dict[KernelSpec, None]:
-    """Returns all kernels that the graph launches at any size of the model's dims.
+    """Returns all kernels that a graph launches at any size of the model's dims, as dict keys.
 
     These are the kernels of the steps, including copies that may be elided at these sizes, and
     those of nodes that are views at these sizes only, such as a Transpose that moves a dim of 1.
@@ -193,9 +196,9 @@ def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
 
 
 def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
-    """Returns the root values in memory of the caller, as keys.
+    """Returns the root values in memory of the caller, as dict keys.
 
-    These are the device inputs, and the non-constant roots of device outputs.
+    These are the inputs on the device, and the non-constant roots of outputs on the device.
     """
     external = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
@@ -208,7 +211,14 @@ def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) ->
 def _without_copies(
     step: PlanStep, roots: Mapping[Value, Value], inside: Mapping[Value, Value]
 ) -> PlanStep:
-    """Drops the copy launches of a step whose source and destination are the same memory."""
+    """Returns a step without copy launches whose source and destination share memory.
+
+    Copies that access an aliased subview are kept.
+
+    Args:
+        roots: Maps each value that shares memory to the value that owns it.
+        inside: Maps aliased subviews to their parents.
+    """
     if not isinstance(step, DeviceStep) or not any(x.copy for x in step.launches):
         return step
 
@@ -221,7 +231,7 @@ def _without_copies(
 
 
 def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
-    """Returns the buffers of the arena with size and lifetime, in indices of memory events."""
+    """Returns the buffers of a plan's arena with size and lifetime, in indices of memory events."""
     owners, intervals = buffer_lifetimes(
         plan.graph, memory_events(plan.steps), plan.roots, plan.external
     )
@@ -229,7 +239,10 @@ def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
 
 
 def step_lifetimes(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
-    """Returns the buffers of the arena with size and lifetime, in indices of steps."""
+    """Returns the buffers of a plan's arena with size and lifetime, in indices of steps.
+
+    Index -1 stands for before the first step, len(plan.steps) for after the last.
+    """
     step_of = [
         -1,
         *(t.step for t in memory_events(plan.steps)),

@@ -10,7 +10,7 @@ from clrt.plan.steps import launches_of
 
 
 def plans_equivalent(left: Plan, right: Plan) -> bool:
-    """Whether two plans have equal launches in the same order.
+    """Returns whether two plans have equal launches in the same order.
 
     Kernels, sizes and scalar arguments must be equal. A buffer of `left` must always correspond to
     the same buffer of `right`, of equal type and shape, and constants must have equal elements.

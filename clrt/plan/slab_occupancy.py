@@ -12,7 +12,9 @@ _Ranges = list[int]
 
 @dataclass(frozen=True)
 class LifetimeNodes:
-    """A lifetime as nodes of a segment tree over time: node n has the children 2n and 2n + 1.
+    """A buffer's lifetime as nodes of a segment tree over time.
+
+    Node n has the children 2n and 2n + 1.
 
     Attributes:
         parts: Disjoint nodes that cover the lifetime.
@@ -24,11 +26,11 @@ class LifetimeNodes:
 
     @classmethod
     def from_interval(cls, first: int, last: int, ticks: int) -> LifetimeNodes:
-        """Decomposes an interval of time.
+        """Returns the tree nodes that cover a lifetime.
 
         Args:
-            first: First tick of the lifetime.
-            last: Last tick, inclusive.
+            first: Index of the first memory event of the lifetime.
+            last: Index of the last memory event, inclusive.
             ticks: Number of leaves of the tree, a power of 2 greater than `last`.
         """
         low, high = first + ticks, last + ticks + 1
@@ -71,7 +73,13 @@ class SlabOccupancy:
 
 
 def _lowest_gap(occupied: Sequence[_Ranges], nbytes: int) -> int:
-    """Returns the lowest offset from which on `nbytes` are outside of all ranges."""
+    """Returns the lowest offset in bytes at which `nbytes` are free.
+
+    Args:
+        occupied: Lists of byte ranges, none of which may overlap; a list alternates start and end,
+            ascending.
+        nbytes: Size in bytes.
+    """
     offset, free, current = 0, 0, 0
     while free < len(occupied):  # `free` consecutive lists are free at `offset`
         ranges = occupied[current]

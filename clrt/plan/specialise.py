@@ -61,7 +61,7 @@ class GraphBreak:
 
     @property
     def title(self) -> str:
-        """The first node and the number of others, for messages."""
+        """Name of the first node at the graph break and the number of other nodes, for messages."""
         more = len(self.nodes) - 1
         return f"{self.nodes[0]}{f' and {more} more' if more else ''}"
 
@@ -69,11 +69,12 @@ class GraphBreak:
 def specialise(
     graph: Graph, bindings: Bindings, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Graph:
-    """Returns a copy of the graph in which every shape is static.
+    """Returns a copy of a graph in which every shape is static: dims are bound to sizes.
 
     Args:
         bindings: Size of each symbol of the input shapes.
-        shapes: Shapes of the inputs for which the model declares none, by name.
+        shapes: Shapes of the inputs for which the model declares none, by name; None if there are
+            none.
 
     Raises:
         ShapeError: The shapes are inconsistent with an op inside the graph.
@@ -96,7 +97,7 @@ def specialise_to_break(
     donated: Collection[str] = (),
     repeated: bool = False,
 ) -> tuple[Graph, GraphBreak | None]:
-    """Specialises a copy of the graph up to the first graph break.
+    """Binds the dims of a copy of a graph to sizes, up to the first graph break.
 
     Args:
         bindings: Size of each symbol of the input shapes.
@@ -106,7 +107,8 @@ def specialise_to_break(
         repeated: Whether the plan serves many runs, so that planning may take longer.
 
     Returns:
-        The specialised graph, and the graph break at its end; None if it is the whole graph.
+        The specialised graph, and the graph break at its end; None instead of the break if the
+        whole graph is specialised.
 
     Raises:
         ShapeError: The shapes are inconsistent with an op inside the graph.
@@ -173,11 +175,11 @@ def specialise_to_break(
 def fix_inputs(
     graph: Graph, shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Array]
 ) -> None:
-    """Sets the shapes of graph inputs for a run; turns inputs of known elements into constants.
+    """Sets the shapes of a graph's inputs for a run; turns inputs of known elements into constants.
 
     Args:
         shapes: Shapes of input tensors by name; inputs with a static shape keep theirs.
-        known: Elements by name of the inputs that become constants.
+        known: Elements, by name, of the inputs to turn into constants.
     """
     for value in graph.inputs:
         if value.name in known:
@@ -191,14 +193,18 @@ def fix_inputs(
 
 
 def _resolve(value: Value, replacements: Mapping[Value, Value]) -> Value:
-    """Follows replacements to the last one."""
+    """Returns the final replacement of a value; the value itself if it is not replaced.
+
+    Args:
+        replacements: New value by old value; new values may be replaced in turn.
+    """
     while value in replacements:
         value = replacements[value]
     return value
 
 
 def _aliases_any(node: Node, owned: Collection[Value]) -> bool:
-    """Whether input 0 is one of the values in `owned`, or a view of one."""
+    """Returns whether input 0 of a node is one of the values in `owned`, or a view of one."""
     value = node.input(0)
     while value is not None and value not in owned and value.producer is not None:
         maker = value.producer
@@ -207,21 +213,21 @@ def _aliases_any(node: Node, owned: Collection[Value]) -> bool:
 
 
 def _lacks_plan_time_input(node: Node) -> bool:
-    """Whether an input whose elements planning needs is not constant."""
+    """Returns whether the elements of an input that planning needs are unknown."""
     assert isinstance(node.op, Op)
     wanted = (node.input(i) for i in node.op.plan_time_inputs)
     return any(v is not None and not v.has_numbers for v in wanted)
 
 
 def _is_host_driven(node: Node) -> bool:
-    """Whether the host executes the node: by its op, or since a value lives on the host."""
+    """Returns whether the host executes a node, by its op or because a value is on the host."""
     assert isinstance(node.op, Op)
     values = (*node.inputs, *node.outputs)
     return node.op.host_driven or any(v is not None and v.type.on_host for v in values)
 
 
 def _drop_host_values(graph: Graph) -> None:
-    """Removes graph inputs and outputs that live on the host: plans hold device values only."""
+    """Removes graph inputs and outputs that are on the host: plans hold device values only."""
     graph.inputs = [v for v in graph.inputs if not v.type.on_host]
     pairs = zip(graph.output_names, graph.outputs, strict=True)
     device_outputs = [(n, v) for n, v in pairs if not v.type.on_host]
@@ -232,9 +238,13 @@ def _drop_host_values(graph: Graph) -> None:
 
 
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
-    """Whether a value depends on the graph break: computed after it, or a constant of open sizes.
+    """Returns whether a value is unknown before the graph break is executed.
 
-    Binds a constant's sizes if they are known by now.
+    If the value is a constant with symbolic dims, binds those that are known.
+
+    Args:
+        blocked: Values computed after the graph break.
+        sizes: Sizes of the symbols known so far.
     """
     if value.is_constant and not value.has_numbers:
         value.type = value.type.bind(sizes)
@@ -243,9 +253,10 @@ def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
 
 
 def _infer(node: Node, sizes: dict[str, int]) -> bool:
-    """Sets the output types of a node; returns False if a shape depends on computed data.
+    """Sets the types of a node's outputs; returns False if a shape depends on computed data.
 
-    Adds dims that were unknown until now to `sizes`.
+    Args:
+        sizes: Sizes of symbols known so far; those that the inferred shapes determine are added.
 
     Raises:
         ShapeError: A size is negative, or a tensor exceeds the limits of rank or elements.
@@ -264,7 +275,11 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
 
 
 def _record_sizes(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
-    """Adds the sizes of symbolic dims of a value that the inferred type resolves."""
+    """Adds to `sizes` the symbols of a value's declared shape that its inferred type determines.
+
+    Args:
+        sizes: Size by symbol; known sizes are not changed.
+    """
     for name, size in match_symbols(value.shape or (), type_.shape or ()).items():
         sizes.setdefault(name, size)
 
@@ -276,7 +291,7 @@ def _types(node: Node) -> list[TensorType]:
 
 
 def _reset_sizes(node: Node) -> None:
-    """Replaces declared static dims of a host-driven node's outputs by inferred ones, or none.
+    """Replaces declared static dims of a host-driven node's outputs by inferred or unknown dims.
 
     The sizes that the file declares may be wrong; the computed outputs determine them.
     """
@@ -292,19 +307,23 @@ def _reset_sizes(node: Node) -> None:
 
 
 def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
-    """Whether symbolic dims agree with an inferred type at the known sizes.
+    """Returns whether a declared shape agrees with an inferred type.
 
-    Kernel choice relies on which dims are the same symbol.
+    Choosing a kernel relies on the declared shape: on which dims are the same symbol.
+
+    Args:
+        dims: The declared shape, which may be symbolic.
+        sizes: Sizes of the symbols known so far.
     """
     bound = tuple(substitute(d, sizes) for d in dims)
     return type_.is_compatible(TensorType(type_.dtype, bound))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
-    """Checks that sizes are not negative, and that rank and number of elements are in bounds.
+    """Checks that a value's sizes are not negative, and that rank and elements are in bounds.
 
     Raises:
-        ShapeError: One of these does not hold.
+        ShapeError: A size is negative, or the rank or the number of elements is too large.
     """
     shape = type_.static_shape or ()
     if any(d < 0 for d in shape):
@@ -324,11 +343,17 @@ def _check_size(value: Value, type_: TensorType) -> None:
 def _break_graph(
     first: Graph, waiting: list[Node], suffix: list[Node], sizes: Bindings
 ) -> tuple[Graph, GraphBreak]:
-    """Splits off `suffix`, the nodes that depend on the nodes in `waiting`, and these.
+    """Splits a specialised graph at a graph break.
 
     Args:
+        first: The graph; it keeps the nodes before the break.
         waiting: Nodes that need computed data. All go into one graph break, since each break costs
             another plan of the suffix.
+        suffix: The nodes in `waiting`, and the nodes that depend on them.
+        sizes: Sizes of the symbols known so far.
+
+    Returns:
+        The graph before the break, and the break.
     """
     host_driven: list[Node] = []
     reads, known, needed = dict[Value, None](), dict[Value, None](), dict[Value, None]()
@@ -369,10 +394,11 @@ def _break_graph(
 
 
 def _fold(node: Node, budget: FoldBudget) -> bool:
-    """Evaluates a node whose inputs are constants; its outputs become constants.
+    """Evaluates a node whose inputs are constants, and turns its outputs into constants.
 
     Returns:
-        False if an input is not constant, the result is too large or the budget is used up.
+        Whether the node was evaluated. False if an input is not constant, the result is too large
+        or the budget is used up.
     """
     if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]
@@ -406,7 +432,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
 
 
 def _grows_weight(node: Node) -> bool:
-    """Whether folding would expand a weight that is stored in fewer bits to save memory."""
+    """Returns whether folding a node would expand a weight stored in fewer bits to save memory."""
     stored = sum(v.nbytes for v in node.inputs if v is not None)
     return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
 

@@ -15,10 +15,10 @@ class DeviceStep:
     """Kernel launches that compute a node; those of several nodes are a `Region`.
 
     Attributes:
-        nodes: The node.
+        nodes: The computed node, as a tuple; of a region, all its nodes.
         variant: Name of the kernel variant.
         launches: Launches in execution order.
-        rejected: Names and reject reasons of the cheaper variants.
+        rejected: Names and reject reasons of the variants that were tried before.
         also: Kernels that the step launches at other input shapes only, to be compiled in advance.
     """
 
@@ -30,14 +30,15 @@ class DeviceStep:
 
     @property
     def node(self) -> Node:
-        """The node; of a region its last node."""
+        """The computed node; of a region its last node."""
         return self.nodes[-1]
 
     def work(self) -> Iterator[tuple[Launch, Node, tuple[Node, ...]]]:
         """Yields each launch, the node it is attributed to, and the nodes that it computes.
 
         A node is computed by the first launch that has its output as an argument. A launch is
-        attributed to the first node that it computes, else to the node that is computed next.
+        attributed to the first node that it computes; if it computes none, to the node that is
+        computed next.
         """
         remaining = list(self.nodes)
         for launch in self.launches:
@@ -48,7 +49,7 @@ class DeviceStep:
             yield launch, node, computed
 
     def launches_of(self, node: Node) -> list[Launch]:
-        """Returns the launches that are attributed to a node."""
+        """Returns the launches of this step that are attributed to a node (see `work`)."""
         return [launch for launch, attributed, _ in self.work() if attributed is node]
 
 
@@ -76,7 +77,7 @@ class HostStep:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The node as a tuple, as device steps have it."""
+        """The node, as a tuple of one element."""
         return (self.node,)
 
 

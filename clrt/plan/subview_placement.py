@@ -40,7 +40,7 @@ class SubviewNote:
     Attributes:
         node: The node that declares the subview, such as a Concat or Split.
         value: The subview.
-        whole: Its parent.
+        parent: The parent of the subview.
         reason: Why the node copies the subview; "" if it aliases its parent.
     """
 
@@ -68,8 +68,8 @@ class SubviewPlacement:
 def place_subviews(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
     """Aliases subviews to their parents' memory, as far as the launches support it.
 
-    Subviews that are outputs come first, then those that are inputs, in topological order of the
-    nodes. A value that is a subview of two nodes is aliased by the first.
+    Subviews that are outputs of their node (Split) are tried before inputs (Concat), each in
+    topological order of the nodes. A value that is a subview of two nodes is aliased by the first.
     """
     nodes = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
     subviews_of = {n: subviews for n in nodes if (subviews := _op(n).subviews(n))}
@@ -88,7 +88,13 @@ def place_subviews(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Su
 
 @dataclass(frozen=True)
 class _SubviewLocation:
-    """Location of a value in its parent, in elements: rows of `width` with stride `pitch`."""
+    """Location of a subview in its parent: evenly spaced rows.
+
+    Attributes:
+        offset: Offset of the first row in the parent, in elements.
+        width: Row width in elements.
+        pitch: Distance between the starts of rows in the parent, in elements.
+    """
 
     offset: int
     width: int
@@ -97,15 +103,15 @@ class _SubviewLocation:
     def within(
         self, outer: _SubviewLocation, elems: int, outer_elems: int
     ) -> _SubviewLocation | None:
-        """Composes this location with that of the parent in its own parent.
+        """Composes this location with the location of the parent in a parent of its own.
 
         Args:
-            outer: Location of the parent.
-            elems: Number of elements of the value.
+            outer: Location of the parent in its parent.
+            elems: Number of elements of the subview.
             outer_elems: Number of elements of the parent.
 
         Returns:
-            Location in the outermost value; None if the elements are not evenly spaced rows there.
+            Location in the parent's parent; None if the elements are not evenly spaced rows there.
         """
         offset, width, pitch = self.offset, outer.width, outer.pitch
         if width == pitch or outer_elems == width:
@@ -128,7 +134,7 @@ class _SubviewSearch:
     Attributes:
         steps: Steps of the plan; those in `_outdated` still have to be lowered again.
         inside: Aliased subviews so far, by their value with views resolved.
-        notes: Outcomes so far.
+        notes: Outcomes so far, one per visited subview.
     """
 
     graph: Graph
@@ -150,17 +156,21 @@ class _SubviewSearch:
                 self._uses.setdefault(self.base(value), {})[index] = None
 
     def base(self, value: Value) -> Value:
-        """Resolves views: returns the value at the start of a chain of views."""
+        """Returns the value at the start of a chain of views; `value` itself if it is no view."""
         while value in self._views:
             value = self._views[value]
         return value
 
     def visit(self, node: Node, number: int, part: Subview, alone: bool) -> None:
-        """Aliases a subview if possible, and notes the outcome.
+        """Aliases a subview to its parent if possible, and notes the outcome.
+
+        Does nothing for an empty subview.
 
         Args:
-            number: Index among the subviews of the node.
-            alone: Whether no other subview of the node is the same value.
+            node: The node that declares the subview.
+            number: Index of the subview among the node's subviews.
+            part: The subview.
+            alone: Whether the value is only one subview of the node.
         """
         if not prod(part.value.dims):
             return
@@ -168,7 +178,7 @@ class _SubviewSearch:
         self.notes.append(SubviewNote(node, part.value, part.parent, reason or ""))
 
     def _reject_reason(self, part: Subview) -> str | None:
-        """Returns why a subview cannot be aliased, apart from its launches; None if it can be."""
+        """Returns why a subview cannot be aliased; None if that depends on its launches alone."""
         value = self.base(part.value)
         if value.is_constant or self.base(part.parent).is_constant:
             return f"%{(value if value.is_constant else part.parent).name} is a constant"
@@ -183,7 +193,17 @@ class _SubviewSearch:
         return None
 
     def _try(self, node: Node, number: int, part: Subview, alone: bool) -> str | None:
-        """Aliases a subview; on failure restores the state and returns the reason."""
+        """Tries to alias a subview to its parent.
+
+        Args:
+            node: The node that declares the subview.
+            number: Index of the subview among the node's subviews.
+            part: The subview.
+            alone: Whether the value is only one subview of the node.
+
+        Returns:
+            None on success; else the reason, with the state restored.
+        """
         index, value, whole = self._step_of[node], self.base(part.value), self.base(part.parent)
         inner = list(islice(self._within(value), _MAX_NESTED))
         parents = list(islice(self._chain(whole), _MAX_NESTED))
@@ -218,7 +238,11 @@ class _SubviewSearch:
         return reason
 
     def _step(self, index: int) -> PlanStep:
-        """Returns a step; lowers it again, without copies, if its aliased subviews changed."""
+        """Returns a step of the plan by index.
+
+        If aliased subviews of its node changed, the step is lowered again first, without their
+        copies.
+        """
         if index in self._outdated:
             self._outdated.remove(index)
             old_step = self.steps[index]
@@ -230,18 +254,20 @@ class _SubviewSearch:
         return self.steps[index]
 
     def _copied_bytes(self, node: Node, part: Subview) -> int:
-        """Returns the bytes of the parent that copying the subview moves, row gaps included.
+        """Returns the bytes of the parent that a copy of a subview reads or writes.
 
-        The bytes of the subview itself are not counted.
+        The bytes of the subview itself are not counted. If `node` computes the subview (Split),
+        gaps between its rows count.
         """
         size = part.value.nbytes
         return size * part.pitch // part.width if part.value.producer is node else size
 
     def _moved_bytes(self, values: Sequence[Value], skipped: int | None) -> int:
-        """Sums the bytes that launches move for values, including gaps between strided rows.
+        """Returns the bytes that launches move for values, including gaps between strided rows.
 
         Args:
-            skipped: Index of a step to leave out; None for none.
+            values: The values.
+            skipped: Index of a step whose launches are not counted; None to count all.
         """
         moved = 0
         for value in values:
@@ -257,7 +283,7 @@ class _SubviewSearch:
         return moved
 
     def _within(self, value: Value) -> Iterator[Value]:
-        """Yields the subviews aliased to a value, transitively."""
+        """Yields the subviews aliased to a value, directly or through other subviews."""
         stack = [iter(self._held.get(value, ()))]
         while stack:
             inner = next(stack[-1], None)
@@ -268,10 +294,11 @@ class _SubviewSearch:
                 stack.append(iter(self._held.get(inner, ())))
 
     def _misfits(self, values: Sequence[Value], skipped: int | None) -> Iterator[str]:
-        """Yields why launches do not support the locations of values, all inside the first one.
+        """Yields reasons why launches cannot access values as rows of their outermost parent.
 
         Args:
-            skipped: Index of a step to leave out; None for none.
+            values: A subview that is tentatively aliased, then the subviews aliased to it.
+            skipped: Index of a step whose launches are ignored; None to check all.
         """
         for inner in values:
             place = self._place_of(inner)
@@ -291,7 +318,10 @@ class _SubviewSearch:
             yield value
 
     def _place_of(self, value: Value) -> _SubviewLocation | None:
-        """Returns the location in the outermost parent; None if it is not evenly spaced rows."""
+        """Returns the location of an aliased subview in its outermost parent.
+
+        None if its elements are not evenly spaced rows there.
+        """
         part = self.inside[value]
         place: _SubviewLocation | None = _SubviewLocation(part.offset, part.width, part.pitch)
         parent_value = self.base(part.parent)
@@ -305,10 +335,10 @@ class _SubviewSearch:
     def _launches(
         self, value: Value, skipped: int | None
     ) -> Iterator[tuple[DeviceStep, Launch, BufferArg]]:
-        """Yields the launch arguments that access a value or a view of it.
+        """Yields each launch argument that accesses a value or a view of it, with step and launch.
 
         Args:
-            skipped: Index of a step to leave out; None for none.
+            skipped: Index of a step whose launches are left out; None to yield all.
         """
         for index in self._uses.get(value, ()):
             if index == skipped:
@@ -321,12 +351,12 @@ class _SubviewSearch:
                         yield step, launch, arg
 
     def _accesses(self, arg: BufferArg, value: Value) -> bool:
-        """Whether an argument accesses elements of a value or of a view of it."""
+        """Returns whether a launch argument accesses elements of a value or of a view of it."""
         buffer = arg.buffer
         return isinstance(buffer, Value) and arg.elems != 0 and self.base(buffer) is value
 
     def result(self) -> SubviewPlacement:
-        """Returns the placement, with launch offsets and strides adjusted to it."""
+        """Returns the placement found so far, with offsets and strides of launches adjusted."""
         places = {v: self._place_of(v) for v in self.inside}
         moved = {i for v in places for i in self._uses.get(v, ())}
         steps = [
@@ -365,11 +395,11 @@ class _SubviewSearch:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Adjusted launch argument of an aliased subview.
+    """Adjustment of a launch argument whose value is an aliased subview.
 
     Attributes:
         offset: Offset in the outermost parent, in elements.
-        is_apart: Whether rows are strided, so that stride arguments change too.
+        is_apart: Whether rows are not contiguous, so that stride arguments change too.
     """
 
     offset: int
@@ -377,7 +407,12 @@ class _Fit:
 
 
 def _fit(arg: BufferArg, place: _SubviewLocation, value: Value) -> _Fit | str:
-    """Adjusts a launch argument to the location of its value.
+    """Adjusts a launch argument to the location of its value in the outermost parent.
+
+    Args:
+        arg: The argument.
+        place: Location of `value`.
+        value: The aliased subview.
 
     Returns:
         The adjustment; a verb phrase for the reject reason if the launch does not support it.

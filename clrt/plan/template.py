@@ -82,7 +82,10 @@ def trace_plan(
 
 
 def _can_instantiate(plan: Plan) -> bool:
-    """Whether a traced plan holds at other sizes: no host steps, no size-dependent weights."""
+    """Returns whether a traced plan can be evaluated at other sizes.
+
+    It can if it has no host steps and no packed weights that depend on the sizes.
+    """
     if plan.host_steps:
         return False
     buffers = (b for x in launches_of(plan.steps) for b in x.buffers)
@@ -91,7 +94,7 @@ def _can_instantiate(plan: Plan) -> bool:
 
 
 def _varies(value: Value) -> bool:
-    """Whether the elements of a constant depend on the symbolic sizes."""
+    """Returns whether the elements of a constant depend on the symbolic sizes."""
     known = value.type.known_elements
     if isinstance(known, np.ndarray) and known.dtype == object:
         return any(is_traced(x) for x in known.flat)
@@ -106,11 +109,11 @@ class PlanTemplate:
         plan: Plan with traced numbers. Arithmetic on these extends the trace, so only this module
             reads them.
         launches: Launches of the plan in execution order.
-        tenants: Number of each buffer in the arena.
-        words: Launch arguments that vary with the sizes.
-        grids: Global sizes that vary with the sizes.
-        derived: Uses of constants that the host computes from the sizes: index of the launch, index
-            of the argument, constant.
+        buffer_numbers: Number of each buffer in the arena.
+        arguments: Launch arguments that vary with the sizes.
+        global_sizes: Global sizes that vary with the sizes.
+        derived: Uses of constants that the host computes from the sizes: (index of the launch,
+            OpenCL index of the argument, constant).
         uploads: Bytes by constant and packed layout, of constants independent of the sizes.
         derived_uploads: Constants computed from the sizes, with the formula of their bytes.
         costs: Relative cost of each launch; None until first computed.
@@ -143,14 +146,14 @@ class PlanTemplate:
             tuple(int(n) for n in launch.local_size or ())
 
     def instantiate(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
-        """Evaluates the plan at other sizes.
+        """Evaluates this template's plan at other sizes.
 
         Args:
             bindings: Size of each symbol.
             max_slab_bytes: Maximum size of one device allocation.
 
         Returns:
-            None if the template does not hold at these sizes, so that they must be planned.
+            The plan; None if the template does not hold at these sizes, which then must be planned.
         """
         evaluation = self.trace.evaluate(bindings)
         if evaluation is None:
@@ -187,7 +190,7 @@ class PlanTemplate:
         return searched
 
     def _tenant_of(self, buffer: Buffer) -> int:
-        """Returns the number of the arena buffer that holds a buffer; -1 if none does."""
+        """Returns the number of the arena buffer that holds a tensor; -1 if none does."""
         root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
         return (
             -1
@@ -205,7 +208,7 @@ class PlanTemplate:
 
 
 class _Events:
-    """Starts and ends of arena lifetimes in order of time, to compute the peak of live bytes."""
+    """Starts and ends of the lifetimes of arena buffers, to compute the peak of live bytes."""
 
     def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
         # At each tick ends come before starts, so that the peak is reached after the starts.
@@ -216,7 +219,11 @@ class _Events:
         self._signs = np.array([1 if comes else -1 for _, comes, _ in ordered], np.int64)
 
     def peak(self, nbytes: Ints) -> int:
-        """Returns the largest sum of live bytes, given the aligned size of each arena buffer."""
+        """Returns the peak of live bytes: the largest sum of buffers alive at one time.
+
+        Args:
+            nbytes: Aligned size of each arena buffer.
+        """
         return int(np.cumsum(nbytes[self._tenants] * self._signs).max(initial=0))
 
 
@@ -280,7 +287,10 @@ class InstantiatedPlan(Plan):
         return self._with_nodes(self.template.plan.parts)
 
     def _with_nodes(self, traced: _T) -> _T:
-        """Instantiates an object that refers to nodes, after all nodes of the graph."""
+        """Returns the copy of a traced object that refers to nodes of the graph.
+
+        The graph's nodes are instantiated first.
+        """
         _ = self.graph.nodes
         return self._instantiate(traced)
 
@@ -298,7 +308,10 @@ class InstantiatedPlan(Plan):
 
     @property
     def costs(self) -> tuple[int, ...]:
-        """Relative cost of each launch, computed once per template: all scale alike."""
+        """Relative cost of each launch, computed once per template.
+
+        The first plan's costs serve all sizes, on the assumption that all launches scale alike.
+        """
         if self.template.costs is None:
             self.template.costs = super().costs
         return self.template.costs
@@ -322,7 +335,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def words(self) -> Int32s:
-        """Values of the varying launch arguments, in the order of the template's `words`."""
+        """Values of the varying launch arguments, in the order of `template.arguments`."""
         offsets = [p.offset_bytes for p in self.arena.places]
         return self.template.arguments.evaluate(np.array(self._numbers, np.int64), offsets)
 
@@ -333,16 +346,20 @@ class InstantiatedPlan(Plan):
 
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:
-        """Varying global sizes, in the order of the template's `grids`."""
+        """Varying global sizes, in the order of `template.global_sizes.launches`."""
         return self.template.global_sizes.evaluate(self._numbers)
 
     def derived(self) -> Iterator[tuple[int, int, Value]]:
-        """Yields launch index, argument index and constant of each size-dependent constant."""
+        """Yields the uses of constants that depend on the sizes.
+
+        Yields:
+            Index of the launch, OpenCL index of the argument, and the constant.
+        """
         return ((launch, index, self._instantiate(v)) for launch, index, v in self.template.derived)
 
 
 class _InstantiatedGraph(Graph):
-    """Instantiated graph whose nodes are built on first access."""
+    """Graph of an instantiated plan, whose nodes are built on first access."""
 
     def __init__(self, traced: Graph, instantiate: TemplateInstantiator) -> None:
         self.name, self.output_names = traced.name, list(traced.output_names)
@@ -357,7 +374,7 @@ class _InstantiatedGraph(Graph):
 
 
 class _InstantiatedMapping(Mapping[_K, _T]):
-    """View of a mapping from traced objects, keyed by their instantiated copies."""
+    """View of a mapping from traced objects, whose keys are the objects' instantiated copies."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class TemplateInstantiator:
-    """Copies traced objects at other sizes, each one once.
+    """Copies traced objects of a plan with formulas replaced by numbers, each object once.
 
     Objects that do not depend on the sizes are shared, not copied: weights, kernels, ops.
     """
@@ -37,7 +37,10 @@ class TemplateInstantiator:
         return cast(_T, self._copy(traced))
 
     def source(self, copy: _T) -> _T:
-        """Returns the traced value or scratch buffer of a copy; other objects unchanged."""
+        """Returns the traced original of a copied value or scratch buffer.
+
+        Any object that is not such a copy is returned unchanged.
+        """
         return cast(_T, self._sources.get(id(copy), copy))
 
     def _copy(self, traced: Any) -> Any:
@@ -87,7 +90,10 @@ class TemplateInstantiator:
         return [self._copy(x) for x in traced]
 
     def _with_fields(self, traced: Any) -> Any:
-        """Copies a dataclass at other sizes; returns the object itself if no field changed."""
+        """Copies a dataclass instance with formulas in its fields replaced by numbers.
+
+        Returns the instance itself if no field changed.
+        """
         old = {f.name: getattr(traced, f.name) for f in fields(traced) if f.init}
         new = {name: self._copy(x) for name, x in old.items()}
         if isinstance(traced, TensorType):

@@ -18,7 +18,7 @@ _Reader: TypeAlias = Callable[[Evaluation], "Array | None"]
 
 
 def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
-    """Returns the trace that known elements depend on; None if they depend on no size."""
+    """Returns the trace that the tensors' known elements depend on; None if there is none."""
     for type_ in types:
         known = type_.known_elements
         if isinstance(known, TracedConstant):
@@ -29,7 +29,7 @@ def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
 
 
 def derive(node: Node, trace: ShapeTrace) -> None:
-    """Evaluates a node; its outputs become constants that are recomputed for other sizes."""
+    """Evaluates a node; turns its outputs into constants that are recomputed for other sizes."""
     derivation = _Derivation(node, trace)
     arrays = derivation.now()
     for index, (value, array) in enumerate(zip(node.outputs, arrays, strict=False)):
@@ -39,7 +39,7 @@ def derive(node: Node, trace: ShapeTrace) -> None:
 
 
 class _Derivation:
-    """Computes the outputs of a node from the sizes of an evaluation, once per evaluation."""
+    """Recomputes the outputs of a node from the sizes of an evaluation, once per evaluation."""
 
     def __init__(self, node: Node, trace: ShapeTrace) -> None:
         self._node = node
@@ -48,11 +48,11 @@ class _Derivation:
         self._readers = [None if t is None else _reader(t, trace) for t in self._inputs]
 
     def now(self) -> list[Array]:
-        """Returns the outputs at the sizes of the trace."""
+        """Returns the node's outputs at the sizes with which the trace was recorded."""
         return self._compute([None if t is None else _traced_array(t) for t in self._inputs])
 
     def reader(self, index: int) -> Callable[[Evaluation], Array]:
-        """Returns a function from an evaluation to output `index`."""
+        """Returns a function that computes output `index` of the node at an evaluation's sizes."""
 
         def read(evaluation: Evaluation) -> Array:
             if self not in evaluation.arrays:
@@ -72,7 +72,7 @@ class _Derivation:
 
 
 def _traced_array(type_: TensorType) -> Array:
-    """Returns the elements at the sizes of the trace."""
+    """Returns the known elements of a type, at the sizes with which the trace was recorded."""
     known = type_.known_elements
     if isinstance(known, TracedConstant):
         return known.array
@@ -84,7 +84,7 @@ def _traced_array(type_: TensorType) -> Array:
 
 
 def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
-    """Returns a function from an evaluation to the elements of a constant at its sizes."""
+    """Returns a function that computes the known elements of a type at an evaluation's sizes."""
     known = type_.known_elements
     if isinstance(known, TracedConstant):
         return known.derive

@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def nbytes(self) -> int:
-        """Sum of all bytes."""
+        """Sum of the bytes read and written, and those of scratch buffers."""
         return self.read + self.written + self.scratch
 
 
@@ -58,14 +58,16 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
 
 
 def _unpacked(buffer: Buffer) -> Buffer:
-    """Returns the constant of a packed weight; other buffers unchanged."""
+    """Returns the constant that a packed weight is made from; other buffers unchanged."""
     return buffer.value if isinstance(buffer, PackedWeight) else buffer
 
 
 def accessed_bytes(launch: Launch) -> dict[Buffer, int]:
-    """Returns the bytes that a launch accesses of each buffer, by its arguments' element counts.
+    """Returns the bytes that a launch accesses of each buffer.
 
-    Buffers without an element count count whole. Status words are left out.
+    They follow from the element counts of the launch's arguments.
+
+    A buffer without an element count counts as a whole. Status words are left out.
     """
     elems_of: dict[Buffer, int | None] = {}
     for arg in launch.args:

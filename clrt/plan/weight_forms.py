@@ -12,7 +12,10 @@ from clrt.plan.steps import DeviceStep
 
 
 def packed_weights(plans: Sequence[Plan]) -> list[PackedWeight]:
-    """Returns the packed weights of constants that are read in one layout only, and never as is."""
+    """Returns the packed weights of constants that all plans read in one packed layout only.
+
+    Constants that a plan also reads unpacked are left out.
+    """
     forms: dict[Any, dict[str, PackedWeight | None]] = {}
     for plan in plans:
         for step in plan.steps:
