@@ -30,8 +30,7 @@ _PASSES = {
 
 @pytest.mark.parametrize("source", sorted(WHOLE_RANGE))
 def test_whole_range_kernels_avoid_index_overflow(source: str) -> None:
-    text = read_source(source)
-    kernels = text[text.index("DATA_T") if "DATA_T" in text else 0 :]
+    kernels = re.sub(r"//.*", "", read_source(source))
     found = [rule for rule, form in _PASSES.items() if re.search(form, kernels)]
     assert not found
 

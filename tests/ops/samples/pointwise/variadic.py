@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ops.pointwise.variadic import MAX_OPERANDS, Clip, Variadic
-from tests.ops.samples.pointwise.pointwise import draw, pointwise_samples
+from tests.ops.samples.pointwise.table import draw, pointwise_samples
 from tests.ops.samples.registry import Sample, samples_of
 
 
