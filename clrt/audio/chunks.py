@@ -14,10 +14,10 @@ from clrt.errors import InputError
 
 
 class Chunks:
-    """Iterates over audio in chunks float32 `[samples]`, without loading a whole file.
+    """Iterable of audio chunks, float32 `[samples]`; it reads a file piece by piece.
 
     Args:
-        source: Audio source, as in `read_audio`.
+        source: Audio: a path, the bytes of a file, or an array, as in `read_audio`.
         samples: Samples per chunk. The last chunk is padded with zeros.
         sampling_rate: Sampling rate of the chunks, in Hz.
         source_rate: Sampling rate of an array, in Hz; None for `sampling_rate`.
@@ -46,7 +46,7 @@ class Chunks:
 
     @property
     def taken(self) -> int:
-        """Deprecated name of `samples_read`."""
+        """Deprecated name of `samples_read`; reading it warns."""
         warnings.warn("use Chunks.samples_read", DeprecationWarning, stacklevel=2)
         return self.samples_read
 

@@ -54,15 +54,16 @@ PREPROCESSOR = "preprocessor_config.json"
 
 
 def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
-    """Reads the feature extractor of a configuration.
+    """Reads the feature extractor of an audio model from its preprocessor_config.json.
 
     Args:
-        source: Contents of a preprocessor_config.json, its path, or that of its folder.
+        source: Path or contents of the preprocessor_config.json, or path of the model's folder.
+            In a folder without that file, processor_config.json is read.
 
     Raises:
         ModelError: A file is missing or damaged, or a value is out of range.
         UnsupportedError: The feature extractor or an option is not supported.
-        InputError: The source is neither a path nor a dict.
+        InputError: `source` is neither a path nor a dict.
     """
     if isinstance(source, Mapping):
         return preset_of(source, "The configuration")
@@ -85,10 +86,10 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
 
 
 def is_whisper(source: Path) -> bool:
-    """Whether a source is a folder whose config.json is Whisper's, or a compiled file.
+    """Returns whether a source is a folder whose config.json is Whisper's, or any compiled file.
 
     Raises:
-        ModelError: The file is damaged.
+        ModelError: config.json is damaged.
     """
     return is_compiled(source) or (
         read_optional(source / "config.json").get("model_type") == "whisper"
@@ -99,10 +100,12 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
     """Creates the feature extractor from the contents of a preprocessor_config.json.
 
     Args:
+        values: The contents.
         name: Name of the file, the subject of error messages.
 
     Raises:
-        ModelError, UnsupportedError: As `read_preset`.
+        ModelError: A value is missing, of another type or out of range.
+        UnsupportedError: The feature extractor or an option is not supported.
     """
     kind = values.get("feature_extractor_type")
     known = ", ".join(_PRESETS)
@@ -132,10 +135,16 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
 
 
 def _value(option: str, given: object, default: object, name: str) -> Any:
-    """Returns an option's value after checking its type, that of the default, and its range.
+    """Returns an option of a feature extractor after checking its type and range.
+
+    Args:
+        option: Name of the option.
+        given: Its value in the file.
+        default: Default value, whose type the value must have.
+        name: Name of the file, the subject of error messages.
 
     Raises:
-        ModelError: It has another type, or is out of range.
+        ModelError: The value has another type, or is out of range.
     """
     if isinstance(default, bool):
         fits = isinstance(given, bool)

@@ -27,10 +27,10 @@ class CtcVocabulary:
     """Tokens of a CTC model's classes.
 
     Attributes:
-        tokens: Token of each class.
-        blank: Class of the CTC blank, which separates repeated letters.
+        tokens: Text of each class's token, by class index.
+        blank: Class index of the CTC blank, which separates repeated letters.
         delimiter: Token between words.
-        lower: Whether text is converted to lower case.
+        lower: Whether decoded text is converted to lower case.
     """
 
     tokens: Sequence[str]
@@ -67,10 +67,10 @@ class CtcVocabulary:
         )
 
     def decode(self, classes: Sequence[int] | np.ndarray[Any, Any]) -> str:
-        """Decodes the best class of each time step: merges repeats and drops blanks.
+        """Converts the most likely class of each time step to text: merges repeats, drops blanks.
 
         Args:
-            classes: Class per time step, `[steps]`.
+            classes: Class index per time step, `[steps]`.
 
         Raises:
             ModelError: A class has no token.
@@ -98,15 +98,15 @@ class CtcSpeech:
 
     Attributes:
         model: Model from samples to scores `[batch, steps, classes]`.
-        features: Feature extractor of its inputs.
-        vocabulary: Tokens of its classes.
+        features: Feature extractor of the model's inputs.
+        vocabulary: Tokens of the model's classes.
 
     Args:
         folder: A Hugging Face folder with the model as ONNX.
         device, strict, cache_dir: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged, or the model has another form.
+        ModelError: A file is missing or damaged, or no output is `[batch, steps, classes]`.
         UnsupportedError: The model needs an op or an option that clrt does not support.
     """
 
@@ -132,7 +132,7 @@ class CtcSpeech:
             )
 
     def check(self, options: SpeechOptions) -> None:
-        """Checks that a CTC model supports the options.
+        """Checks that a CTC model supports the options: no language, no prompt, no translation.
 
         Raises:
             InputError: It does not.
@@ -149,7 +149,12 @@ class CtcSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """Transcribes audio inputs, each as one segment.
+        """Transcribes audio inputs, each as one segment; no segment if no text is recognized.
+
+        Args:
+            sounds: Audio inputs, as in `Features`.
+            sampling_rate: Sampling rate of arrays, in Hz; None for the model's.
+            options: Ignored; see `check`.
 
         Raises:
             InputError: An input is damaged, empty, too short for the model, or of a wrong type.
@@ -159,7 +164,13 @@ class CtcSpeech:
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
-        """Returns a stream with the only segment of an audio input."""
+        """Transcribes an audio input at once; the stream has its one segment, or none without text.
+
+        Args:
+            sound: One audio input, as in `Features`.
+            sampling_rate: Sampling rate of an array, in Hz; None for the model's.
+            options: Ignored; see `check`.
+        """
         transcript = self._transcript(sound, sampling_rate)
         return TranscriptStream(transcript.duration, iter(transcript.segments), str, Event())
 
@@ -191,6 +202,11 @@ def _is_scores(shape: Sequence[int | str] | None) -> bool:
 
 
 def _token_text(value: object, default: str) -> str:
-    """Returns the text of a token in a configuration: a string, or an object with `content`."""
+    """Returns the text of a token in a tokenizer_config.json.
+
+    Args:
+        value: The text, or an object with the text as `content`.
+        default: Text if the value has neither form.
+    """
     content = value.get("content") if isinstance(value, Mapping) else value
     return content if isinstance(content, str) and content else default

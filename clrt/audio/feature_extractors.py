@@ -31,7 +31,7 @@ _VARIANCE = 1e-7
 
 @dataclass(frozen=True)
 class LogMel:
-    """Whisper's log-mel features. Fields are those of transformers' WhisperFeatureExtractor."""
+    """Feature extractor of Whisper. Fields are those of transformers' WhisperFeatureExtractor."""
 
     output: ClassVar[str] = "input_features"
 
@@ -49,15 +49,18 @@ class LogMel:
 
     @property
     def frames(self) -> int:
-        """Number of frames of a result."""
+        """Number of frames of the features."""
         return self.most_samples // self.hop_length
 
     def graph(self) -> Graph:
-        """Returns the graph that computes the features."""
+        """Returns the graph that computes the features from `feeds`."""
         return log_mel_graph(self._spectrum(), self.frames, self.output)
 
     def decades_graph(self) -> Graph:
-        """Returns the graph without normalization by the maximum, for any number of frames."""
+        """Returns the graph that computes log10 of mel bands, for any number of frames.
+
+        It lacks the clamping by the maximum that `graph` applies.
+        """
         return decades_graph(self._spectrum(), self.output)
 
     def _spectrum(self) -> MelSpectrum:
@@ -67,7 +70,11 @@ class LogMel:
         return MelSpectrum(window * real, window * imaginary, filters, self.hop_length)
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns the graph's inputs: audio padded with zeros, and mirrored at both ends."""
+        """Returns the graph's inputs: audio padded with zeros, and mirrored at both ends.
+
+        Args:
+            sounds: Audio inputs, float32 `[samples]`, at most `most_samples` long.
+        """
         before, hop, end = self.n_fft // 2, self.hop_length, self.most_samples
         longest = max(map(len, sounds))
         count = -(-(longest + before) // hop)  # later frames contain zeros only
@@ -85,7 +92,14 @@ class LogMel:
         return {BLOCKS: padded.reshape(len(sounds), blocks, hop)}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns the mask of frames that start within the audio, if requested; else {}."""
+        """Returns the input `attention_mask`: 1 for frames that start within the audio.
+
+        Args:
+            sounds: Audio inputs, float32 `[samples]`.
+
+        Returns:
+            int64 `[sounds, frames]`, by name; {} unless `return_attention_mask`.
+        """
         if not self.return_attention_mask:
             return {}
         starts = np.arange(self.frames) * self.hop_length
@@ -94,7 +108,7 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Samples for wav2vec2. Fields are those of transformers' Wav2Vec2FeatureExtractor."""
+    """Feature extractor of wav2vec2. Fields are those of transformers' Wav2Vec2FeatureExtractor."""
 
     output: ClassVar[str] = "input_values"
     most_samples: ClassVar[None] = None
@@ -105,13 +119,16 @@ class Waveform:
     return_attention_mask: bool = False
 
     def graph(self) -> None:
-        """Returns None: normalizing on the host is faster than a transfer to a device."""
+        """Returns None: features are computed on the host, faster than a transfer to a device."""
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """Returns the samples, padded to the longest input; normalized if `do_normalize`.
 
-        Normalized to mean 0 and variance 1: with `return_attention_mask` without the padding, else
-        with it, as in transformers.
+        Each input is normalized to mean 0 and variance 1, as in transformers: over its samples with
+        `return_attention_mask`, else over samples and padding.
+
+        Args:
+            sounds: Audio inputs, float32 `[samples]`.
 
         Returns:
             float32 `[sounds, samples]`, by the name `output`.
@@ -124,7 +141,14 @@ class Waveform:
         return {self.output: padded}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns the mask of samples that are not padding, if requested; else {}."""
+        """Returns the input `attention_mask`: 1 for samples, 0 for padding.
+
+        Args:
+            sounds: Audio inputs, float32 `[samples]`.
+
+        Returns:
+            int64 `[sounds, samples]`, by name; {} unless `return_attention_mask`.
+        """
         if not self.return_attention_mask:
             return {}
         places = np.arange(max(map(len, sounds)))
@@ -133,7 +157,10 @@ class Waveform:
 
 @dataclass(frozen=True)
 class FilterBank:
-    """Kaldi's filter bank features. Fields are those of transformers' ASTFeatureExtractor."""
+    """Feature extractor of the Audio Spectrogram Transformer: Kaldi's filter bank features.
+
+    Fields are those of transformers' ASTFeatureExtractor.
+    """
 
     output: ClassVar[str] = "input_values"
 
@@ -154,7 +181,7 @@ class FilterBank:
         return (self.max_length - 1) * self._hop + self._length
 
     def graph(self) -> Graph:
-        """Returns the graph that computes the features."""
+        """Returns the graph that computes the features from `feeds`."""
         mean, scale = (self.mean, 0.5 / self.std) if self.do_normalize else (0.0, 1.0)
         return fbank_graph(self._spectrum(), self.max_length, mean, scale, self.output)
 
@@ -166,7 +193,13 @@ class FilterBank:
         return MelSpectrum(prepared @ real, prepared @ imaginary, filters, self._hop)
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns the graph's inputs: audio padded with zeros, and which frames end within it."""
+        """Returns the graph's inputs: audio padded with zeros, and a mask of frames.
+
+        The mask is true for frames that end within the audio.
+
+        Args:
+            sounds: Audio inputs, float32 `[samples]`.
+        """
         counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
         max_frames = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)
         blocks = max_frames + -(-self._length // self._hop) - 1
@@ -178,7 +211,7 @@ class FilterBank:
         return {BLOCKS: padded.reshape(len(sounds), blocks, self._hop), VALID: valid[..., None]}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Returns {}: all results have the same length."""
+        """Returns {}: AST has no mask, because all inputs get `max_length` frames."""
         return {}
 
 
@@ -193,7 +226,7 @@ def _normalize(samples: FloatArray) -> None:
 
 
 def _part(sound: FloatArray, start: int, end: int) -> FloatArray:
-    """Returns samples `start` to `end`, padded with zeros after the end of the audio."""
+    """Returns samples `start` to `end` of `sound`, padded with zeros after the end of the audio."""
     part = np.zeros(end - start, np.float32)
     available = sound[start:end]
     part[: len(available)] = available

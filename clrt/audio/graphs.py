@@ -32,7 +32,7 @@ class MelSpectrum:
     Attributes:
         real, imaginary: Matrices from a frame to its spectrum, with the window, `[length, bins]`.
         filters: Weights of the bins in each mel band, `[bins, mels]`.
-        hop: Samples between the starts of frames.
+        hop: Number of samples between the starts of consecutive frames.
     """
 
     real: Doubles
@@ -47,9 +47,12 @@ class MelSpectrum:
 
 
 def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
-    """Builds Whisper's features: log10 of mel bands, clamped to 8 below the maximum, and scaled.
+    """Builds the graph of Whisper's features: log10 of mel bands, clamped and scaled.
+
+    Values are clamped to at least the maximum minus 8.
 
     Args:
+        spectrum: Constants of the transform.
         frames: Number of frames of the result; missing input frames count as silence.
         name: Name of the output.
 
@@ -72,13 +75,15 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
 
 
 def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
-    """Builds log10 of mel bands, the part of `log_mel_graph` before its maximum.
+    """Builds the graph of log10 of mel bands, neither clamped nor scaled.
 
     Args:
+        spectrum: Constants of the transform.
         name: Name of the output.
 
     Returns:
-        Graph with the input of `log_mel_graph`, and output float32 `[batch, mels, frames]`.
+        Graph with input `blocks`, as in `log_mel_graph`, and output float32
+        `[batch, mels, frames]`.
     """
     build = OpBuilder()
     x = build("Transpose", _decades(build, spectrum), perm=(0, 2, 1))
@@ -86,20 +91,29 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
 
 
 def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
-    """Adds the input `blocks` and ops for log10 of its mel energies, `[batch, frames, mels]`."""
+    """Adds the input `blocks` and ops for log10 of its mel energies to a graph.
+
+    Args:
+        build: Builder of the graph.
+        spectrum: Constants of the transform.
+
+    Returns:
+        float32 `[batch, frames, mels]`.
+    """
     blocks = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
     x = build("Log", build("Max", _mel(build, blocks, spectrum), floats(_MIN_ENERGY)))
     return build("Mul", x, floats(1 / np.log(10)))
 
 
 def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, name: str) -> Graph:
-    """Builds Kaldi's filter bank energies, as used by the Audio Spectrogram Transformer.
+    """Builds the graph of Kaldi's filter bank energies, for the Audio Spectrogram Transformer.
 
     Args:
+        spectrum: Constants of the transform.
         frames: Number of frames of the result; missing input frames are 0 before `mean` is
             subtracted.
-        mean: Subtracted from the logarithms.
-        scale: Factor of the result.
+        mean: Subtracted from the logarithms of the energies.
+        scale: Factor of the difference.
         name: Name of the output.
 
     Returns:
@@ -123,7 +137,16 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
 
 
 def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
-    """Adds ops for the mel energies `[batch, frames, mels]` of the frames of `blocks`."""
+    """Adds ops for the mel energies of all frames to a graph.
+
+    Args:
+        build: Builder of the graph.
+        blocks: Samples, `[batch, blocks, hop]`; frame k starts at block k.
+        spectrum: Constants of the transform.
+
+    Returns:
+        float32 `[batch, frames, mels]`.
+    """
     length, last = len(spectrum.real), spectrum.blocks - 1
     parts = []
     for k in range(spectrum.blocks):
@@ -155,9 +178,9 @@ def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
 
 
 def _is_symmetric(spectrum: MelSpectrum) -> bool:
-    """Whether the transform ignores sample 0 and is symmetric in the others.
+    """Returns whether the transform ignores sample 0 and is symmetric in the other samples.
 
-    The cosine matrix must be even, and the sine matrix odd, under reversal of samples 1 and up.
+    Symmetric means that reversal of samples 1 and up keeps `real` and negates `imaginary`.
     """
     if len(spectrum.real) % 2 or len(spectrum.real) < 4:
         return False

@@ -16,7 +16,7 @@ _STEP = np.log(6.4) / 27
 
 
 def hertz_to_mel(hertz: Doubles, scale: Scale = "slaney") -> Doubles:
-    """Converts frequencies to a mel scale.
+    """Converts frequencies in Hz to the mel scale of Slaney (as in librosa) or Kaldi.
 
     Source: Slaney, Auditory Toolbox (1998), as librosa has it; Kaldi's 1127 ln(1 + f / 700).
     """
@@ -33,7 +33,13 @@ def mel_to_hertz(mel: Doubles) -> Doubles:
 
 
 def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
-    """Returns triangular filters of area 1 from 0 Hz to `highest`, `[n_fft // 2 + 1, mels]`.
+    """Returns the weights of triangular mel filters of area 1, `[n_fft // 2 + 1, mels]`.
+
+    Args:
+        mels: Number of filters.
+        n_fft: Length of the Fourier transform, in samples.
+        rate: Sampling rate, in Hz.
+        highest: End of the last filter, in Hz; the first one starts at 0 Hz.
 
     Source: librosa.filters.mel, and transformers' mel_filter_bank with norm="slaney".
     """
@@ -44,7 +50,13 @@ def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
 
 
 def kaldi_filters(mels: int, n_fft: int, rate: int, lowest: float) -> Doubles:
-    """Returns filters triangular in mel from `lowest` to half the rate, `[n_fft // 2 + 1, mels]`.
+    """Returns the weights of filters that are triangles in mel, `[n_fft // 2 + 1, mels]`.
+
+    Args:
+        mels: Number of filters.
+        n_fft: Length of the Fourier transform, in samples.
+        rate: Sampling rate, in Hz; the last filter ends at half of it.
+        lowest: Start of the first filter, in Hz.
 
     Source: Kaldi's MelBanks; transformers' mel_filter_bank with triangularize_in_mel_space.
     """
@@ -61,12 +73,23 @@ def _triangles(bins: Doubles, edges: Doubles) -> Doubles:
 
 
 def hann(length: int, periodic: bool) -> Doubles:
-    """Returns the Hann window, `[length]`."""
+    """Returns the Hann window, `[length]`.
+
+    Args:
+        length: Number of samples.
+        periodic: Whether the window's period is `length`; if not, `length - 1`, with 0 at both
+            ends.
+    """
     return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (length - (not periodic)))
 
 
 def fourier(length: int, n_fft: int) -> tuple[Doubles, Doubles]:
-    """Returns real and imaginary part of the DFT matrix, each `[length, n_fft // 2 + 1]`."""
+    """Returns the real and the imaginary part of a DFT matrix, each `[length, n_fft // 2 + 1]`.
+
+    Args:
+        length: Number of input samples; the transform pads them with zeros to `n_fft`.
+        n_fft: Length of the transform.
+    """
     turns = np.outer(np.arange(length), np.arange(n_fft // 2 + 1)) % n_fft
     angle = 2 * np.pi * turns / n_fft
     return np.cos(angle), -np.sin(angle)
@@ -75,9 +98,17 @@ def fourier(length: int, n_fft: int) -> tuple[Doubles, Doubles]:
 def emphasis(length: int, factor: float) -> Doubles:
     """Returns the matrix that subtracts a frame's mean and applies pre-emphasis.
 
-    Pre-emphasis subtracts `factor` times the preceding sample; the first sample precedes itself. A
-    frame is a row vector multiplied by the matrix `[length, length]`. Source: Kaldi's
-    ProcessWindow.
+    Pre-emphasis subtracts `factor` times the preceding sample; from the first sample it subtracts
+    `factor` times that sample itself.
+
+    Args:
+        length: Number of samples per frame.
+        factor: Factor of pre-emphasis.
+
+    Returns:
+        `[length, length]`; a frame is a row vector, to be multiplied by this matrix.
+
+    Source: Kaldi's ProcessWindow.
     """
     centred = np.eye(length) - 1 / length
     step = np.eye(length) - factor * np.eye(length, k=1)

@@ -30,7 +30,7 @@ def check_rate(rate: object) -> int:
     """Returns a sampling rate in Hz as an int.
 
     Raises:
-        InputError: It is not an integer, or out of range.
+        InputError: The rate is not an integer, or out of range.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
         raise InputError(f"sampling_rate is {rate!r}; it is a whole number of samples a second.")
@@ -60,7 +60,13 @@ def resample(samples: FloatArray, rate: int, to: int) -> FloatArray:
 
 
 def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[FloatArray]:
-    """Yields resampled blocks of a signal as soon as they can be computed."""
+    """Yields resampled blocks of a signal as soon as they can be computed.
+
+    Args:
+        blocks: Consecutive blocks of the signal, float32 `[samples]`.
+        rate: Sampling rate of the signal, in Hz.
+        to: Sampling rate of the result, in Hz.
+    """
     if rate == to:
         yield from blocks
         return
@@ -71,9 +77,10 @@ def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[Floa
 
 
 class Resampler:
-    """Resamples a signal in blocks.
+    """Converts the sampling rate of a signal that arrives in blocks.
 
-    Output n is at input position n * step / phases; each of the `phases` fractional positions has
+    Reduced, the ratio of the rates is step / phases. Output sample n is at input position
+    n * step / phases; each of the `phases` fractional positions has
     its own filter. A group of outputs, a multiple of `phases`, is the product of a row of inputs
     and a matrix that holds the group's filters, each at the rows of its inputs.
     """
@@ -89,7 +96,11 @@ class Resampler:
         self._num_outputs = 0
 
     def push(self, block: FloatArray) -> FloatArray:
-        """Adds a block of inputs and returns the outputs that it completes."""
+        """Adds a block of input samples and returns the output samples that it completes.
+
+        Args:
+            block: float32 `[samples]`.
+        """
         self._buffer = np.concatenate([self._buffer, np.asarray(block, np.float32)])
         self._num_inputs += len(block)
         # Index of the last output whose filter ends within the available inputs.
@@ -98,7 +109,7 @@ class Resampler:
         return self._outputs(max(count - count % self._group, self._num_outputs))
 
     def finish(self) -> FloatArray:
-        """Returns the remaining outputs; zeros follow the last input."""
+        """Returns the remaining output samples; zeros are assumed after the last input sample."""
         remaining = -(-self._num_inputs * self._phases // self._step) - self._num_outputs
         end = self._num_outputs + -(-remaining // self._group) * self._group
         room = end * self._step // self._phases + self._half_taps - self._num_inputs
@@ -106,7 +117,7 @@ class Resampler:
         return self._outputs(end)[:remaining]
 
     def _outputs(self, end: int) -> FloatArray:
-        """Computes outputs up to `end`, in whole groups."""
+        """Computes the output samples up to `end`; their number is a multiple of the group size."""
         group, hop = self._group, self._group // self._phases * self._step
         result = np.empty(((end - self._num_outputs) // group, group), np.float32)
         start = (
@@ -131,16 +142,25 @@ class Resampler:
 
 
 def _half_taps(phases: int, step: int) -> int:
-    """Returns half the number of taps of a filter."""
+    """Returns half the number of taps of a filter.
+
+    Args:
+        phases, step: Output and input rate, divided by their greatest common divisor.
+    """
     return ceil(_ZEROS / (_CUTOFF * min(1.0, phases / step)))
 
 
 @lru_cache(16)
 def _filter_matrix(phases: int, step: int, first: int, group: int) -> tuple[int, FloatArray]:
-    """Returns the filter matrix of up to 128 outputs of a group, from output `first` on.
+    """Returns the filters of up to 128 consecutive output samples as a matrix.
+
+    Args:
+        phases, step: Output and input rate, divided by their greatest common divisor.
+        first: First output sample, relative to its group.
+        group: Number of output samples of a group.
 
     Returns:
-        Index of the matrix's first input, relative to the group, and the matrix, float32
+        Index of the matrix's first input sample relative to the group, and the matrix, float32
         `[inputs, outputs]`.
     """
     outputs = np.arange(first, min(first + _COLUMNS, group))

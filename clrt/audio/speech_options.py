@@ -11,14 +11,15 @@ _MAX_TEMPERATURE = 10.0
 
 @dataclass(frozen=True)
 class Fallback:
-    """When the text of a window is decoded again at a higher temperature, or dropped as silence.
+    """Limits that decide whether a window is decoded again at a higher temperature, or is silence.
 
     Attributes:
         temperatures: Temperatures in the order of attempts. 0 selects the most likely token.
-        compression_ratio: Maximum compression ratio of a text; a higher one indicates repetition,
-            and the text is decoded again; None for no limit.
-        logprob: Minimum mean log-probability of a text, below which it is decoded again; None for
-            no limit.
+        compression_ratio: Maximum compression ratio of a window's text. A higher one indicates
+            repetition, and the window is decoded again. None for no limit.
+        logprob: Minimum mean log-probability of a window's tokens, below which the window is
+            decoded
+            again; None for no limit.
         no_speech: Probability of no speech above which a window has no text, if its mean
             log-probability is also below `logprob`; None to keep all texts.
 
@@ -50,11 +51,12 @@ class SpeechOptions:
     Attributes:
         language: Spoken language, as a code or a name; None to detect it.
         task: "transcribe", or "translate" into English.
-        timestamps: Whether segments have times within a window.
+        timestamps: Whether the model predicts times within each window of 30 s; if not, a window is
+            one segment.
         prompt: Text assumed to precede the audio, such as the spelling of names; None for none.
         condition: Whether a window is conditioned on the text of the windows before.
-        fallback: When a window is decoded again.
-        seed: Seed of random draws.
+        fallback: Limits for decoding a window again.
+        seed: Seed of the random draws at temperatures above 0.
     """
 
     language: str | None = None

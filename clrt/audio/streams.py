@@ -29,7 +29,10 @@ Sound: TypeAlias = Any
 
 
 def sounds_of(given: Sound) -> list[Sound]:
-    """Returns the audio inputs of a call as a list; a list of numbers is one input.
+    """Returns the audio inputs of a call as a list.
+
+    Args:
+        given: One input, or a list of inputs. A list of numbers is one input.
 
     Raises:
         InputError: It is an empty list.
@@ -42,7 +45,7 @@ def sounds_of(given: Sound) -> list[Sound]:
 
 
 def is_batch(given: Sound) -> bool:
-    """Whether a call's input is a batch: a list, unless it is a list of numbers."""
+    """Returns whether the audio argument of a call is a list of inputs, not a list of numbers."""
     is_list = isinstance(given, list | tuple)
     return is_list and not (given and isinstance(given[0], int | float | np.number))
 
@@ -85,7 +88,17 @@ def read_audio(
 def mono_blocks(
     source: Sound, sampling_rate: int | None = None, *, to: int
 ) -> Generator[FloatArray]:
-    """Reads audio as `read_audio` does, in blocks, without loading a whole file."""
+    """Yields the blocks of audio as mono, float32 `[samples]`, without loading a whole file.
+
+    Args:
+        source: A path, the bytes of a file, or an array, as in `read_audio`.
+        sampling_rate: Sampling rate of an array in Hz; None for `to`. Ignored for files.
+        to: Sampling rate of the result, in Hz.
+
+    Raises:
+        InputError: The source is damaged, empty, or of a wrong type.
+        UnsupportedError: The file is not WAV, and soundfile is not installed.
+    """
     if isinstance(source, str | Path | bytes | bytearray | memoryview):
         with _stream(source) as stream:
             rate, frames = _decoded(stream, _name(source))
@@ -120,7 +133,19 @@ def _name(source: Sound) -> str:
 
 
 def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
-    """Returns sampling rate in Hz, and an iterator of blocks `[frames, channels]`."""
+    """Opens an audio file.
+
+    Args:
+        stream: The file.
+        name: Name of the file in error messages.
+
+    Returns:
+        Sampling rate in Hz, and an iterator of blocks, float32 `[frames, channels]`.
+
+    Raises:
+        InputError: The file is empty, damaged, or not an audio file.
+        UnsupportedError: The file is not WAV, and soundfile is not installed.
+    """
     if is_wav(stream):
         header = read_header(stream, name)
         if header.is_known:
@@ -150,7 +175,7 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
     """Returns an array as `[channels, samples]`, after checking its type and shape.
 
     Raises:
-        InputError: It is not an array of floats or int16 of that shape.
+        InputError: It is not `[samples]` or `[channels, samples]` of floats or int16.
     """
     try:
         array = np.asarray(given)
@@ -191,5 +216,5 @@ def _check_finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[Float
 
 
 def _to_mono(block: FloatArray) -> FloatArray:
-    """Returns the mean over the channels of `[frames, channels]`."""
+    """Averages the channels of `[frames, channels]`; returns `[frames]`."""
     return block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)

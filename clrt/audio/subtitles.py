@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def srt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """Yields an .srt file, one entry per segment."""
+    """Yields the text of an .srt file, one entry per segment."""
     for number, segment in enumerate(segments, start=1):
         text = _line(segment.text).replace("-->", "->")
         yield f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{text}\n\n"
 
 
 def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """Yields a .vtt file: its header, and one entry per segment."""
+    """Yields the text of a .vtt file: its header, then one entry per segment."""
     yield "WEBVTT\n\n"
     for segment in segments:
         text = _line(segment.text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -28,12 +28,17 @@ def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Returns a text on one line, because an empty line would end the entry."""
+    """Joins the lines of a text to one, because an empty line would end the subtitle entry."""
     return " ".join(text.split())
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """Formats a time as HH:MM:SS, `mark`, and milliseconds."""
+    """Formats a time as HH:MM:SS, decimal mark and milliseconds.
+
+    Args:
+        seconds: The time, in seconds.
+        mark: Decimal mark.
+    """
     whole, thousandths = divmod(round(max(seconds, 0.0) * 1000), 1000)
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)

@@ -38,8 +38,8 @@ class Transcriber:
     - `timestamps`: whether segments have times within a window of 30 s; True by default.
     - `prompt`: text assumed to precede the audio, such as the spelling of names.
     - `condition`: whether a window is conditioned on the text before it; True by default.
-    - `fallback`: when a window is decoded again (`clrt.audio.Fallback`).
-    - `seed`: seed of random draws; 0 by default.
+    - `fallback`: limits for decoding a window again (`clrt.audio.Fallback`).
+    - `seed`: seed of the random draws at temperatures above 0; 0 by default.
 
     Thread-safe.
 
@@ -53,7 +53,7 @@ class Transcriber:
         cache_dir: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged, or the model has another form.
+        ModelError: A file is missing or damaged, or the model is neither Whisper nor a CTC model.
         UnsupportedError: The model needs an op or an option that clrt does not support.
     """
 
@@ -76,7 +76,7 @@ class Transcriber:
 
     @property
     def model(self) -> Model:
-        """The loaded model. For a CTC model: samples to scores `[batch, steps, classes]`."""
+        """The loaded model; a CTC model maps samples to scores `[batch, steps, classes]`."""
         return self._speech.model
 
     @property
@@ -97,7 +97,7 @@ class Transcriber:
         Args:
             audio: Audio of any length, as in `Features`.
             sampling_rate: As in `Features`.
-            options: Options listed at the class.
+            options: Options listed at `Transcriber`.
 
         Raises:
             InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
@@ -118,10 +118,11 @@ class Transcriber:
         Args:
             audio: Audio of any length, as in `Features`.
             sampling_rate: As in `Features`.
-            options: Options listed at the class.
+            options: Options listed at `Transcriber`.
 
         Raises:
-            InputError: As a call.
+            InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
+                option has no valid value.
         """
         sounds, chosen = sounds_of(audio), self._options(options)
         transcripts = self._speech.transcribe(sounds, sampling_rate, chosen)
@@ -135,10 +136,11 @@ class Transcriber:
         Args:
             audio: One audio input of any length, as in `Features`.
             sampling_rate: As in `Features`.
-            options: Options listed at the class.
+            options: Options listed at `Transcriber`.
 
         Raises:
-            InputError: As a call.
+            InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
+                option has no valid value.
         """
         if is_batch(audio):
             raise InputError("A stream is of one sound; give each in the list a stream of its own.")
@@ -171,7 +173,7 @@ def _find_source(source: str | Path) -> Path:
     """Returns the file or folder of a model, by path or by name in Hugging Face's cache.
 
     Raises:
-        ModelError: There is none.
+        ModelError: There is no such file, folder or cached name.
         UnsupportedError: Finding a name needs the extra `text`, which is not installed.
     """
     path = expanded(source)

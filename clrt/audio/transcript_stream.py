@@ -18,9 +18,9 @@ class TranscriptStream(Iterator[TranscriptSegment]):
         duration: Duration of the audio, in seconds.
 
     Args:
-        segments: Source of segments; ends soon after `ended` is set.
-        language: Returns the language code; "" while unknown.
-        ended: Event that ends transcription.
+        segments: Iterator that transcribes; it ends soon after `ended` is set.
+        language: Function that returns the language code; "" while unknown.
+        ended: Event that `cancel` and `close` set to end transcription.
     """
 
     def __init__(

@@ -11,16 +11,16 @@ from clrt.audio.subtitles import srt_entries, vtt_entries
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """A segment of a transcript.
+    """A segment of a transcript: text with its start and end time.
 
     Attributes:
         start, end: Seconds from the start of the audio.
         text: Text, with a leading space if the model outputs one.
-        logprob: Mean log-probability of its tokens; None for models without tokens.
-        no_speech: Probability of no speech in the window of the segment; None for models that do
-            not estimate it.
+        logprob: Mean log-probability of the segment's tokens; None for CTC models.
+        no_speech: Probability of no speech in the segment's window; None for models that do not
+            estimate it.
         language: Language code, such as "en"; "" if the model has none.
-        tokens: Tokens of the model, with timestamps.
+        tokens: The segment's token ids, timestamps included; () for CTC models.
     """
 
     start: float
@@ -52,7 +52,13 @@ class Transcript:
     def of(
         cls, segments: Sequence[TranscriptSegment], language: str, duration: float
     ) -> Transcript:
-        """Creates the transcript of segments, whose texts are joined."""
+        """Creates a transcript, whose text joins those of the segments.
+
+        Args:
+            segments: Segments in order of time.
+            language: Language code; "" if the model has none.
+            duration: Duration of the audio, in seconds.
+        """
         text = "".join(segment.text for segment in segments).strip()
         return cls(text, tuple(segments), language, duration)
 

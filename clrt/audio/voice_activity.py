@@ -35,10 +35,10 @@ class SpeechThresholds:
     """Thresholds that turn chunk probabilities into segments. The defaults are Silero's.
 
     Attributes:
-        speech: Minimum probability of the chunk with which a segment starts.
-        silence: Probability below which a segment may end; None for 0.15 less than `speech`, at
-            least 0.01.
-        min_speech_ms: Segments that are not longer, in ms, are dropped.
+        speech: Minimum probability of the first chunk of a segment.
+        silence: Probability below which a pause begins that may end a segment; None for 0.15 less
+            than `speech`, at least 0.01.
+        min_speech_ms: Segments of at most this length, in ms, are dropped.
         min_silence_ms: Minimum pause that ends a segment, in ms.
         pad_ms: Padding at both ends of a segment in ms, at most half the pause between two.
 
@@ -66,12 +66,14 @@ class SpeechThresholds:
 
     @property
     def ends_below(self) -> float:
-        """Probability below which a segment may end."""
+        """Probability below which a pause begins: `silence`, or its default."""
         return max(self.speech - 0.15, 0.01) if self.silence is None else self.silence
 
 
 class VoiceActivity:
-    """Finds speech with a model in the form of Silero VAD, which maps chunk and state to both.
+    """Finds speech in audio with Silero VAD or a model of the same inputs and outputs.
+
+    The model maps a chunk and a state to the probability of speech and the next state.
 
     The state stays on the device between chunks. Each call has its own state, so calls may come
     from several threads.
@@ -179,7 +181,7 @@ class VoiceActivity:
 
 @dataclass
 class SegmentFinder:
-    """Finds segments in chunk probabilities, in samples.
+    """Finds segments of speech in chunk probabilities; all times are counted in samples.
 
     A segment is held back until the next one starts, which may limit its padding.
 
@@ -187,10 +189,10 @@ class SegmentFinder:
         thresholds: Thresholds of segments.
         rate: Sampling rate in Hz.
         samples: Samples per chunk.
-        at: Position of the next chunk.
+        at: Start of the next chunk.
         start: Start of the current segment; None outside of speech.
-        pause: Start of the current pause in the segment; None for none.
-        waiting: Padded start and unpadded end of the segment held back; None for none.
+        pause: Start of the current pause in the segment; None if there is none.
+        waiting: Padded start and unpadded end of the segment held back; None if there is none.
     """
 
     thresholds: SpeechThresholds
@@ -202,7 +204,11 @@ class SegmentFinder:
     waiting: tuple[int, int] | None = field(default=None)
 
     def push(self, probability: float) -> Iterator[tuple[int, int]]:
-        """Adds a chunk's probability and yields the segments that are now final."""
+        """Adds a chunk and yields the segments that are now final, as (start, end) in samples.
+
+        Args:
+            probability: Probability of speech in the chunk.
+        """
         at, self.at = self.at, self.at + self.samples
         if probability >= self.thresholds.speech:
             self.pause = None
@@ -213,7 +219,7 @@ class SegmentFinder:
                 yield from self._close(self.pause)
 
     def finish(self, length: int) -> Iterator[tuple[int, int]]:
-        """Yields the remaining segments.
+        """Yields the remaining segments, as (start, end) in samples.
 
         Args:
             length: Number of samples of the audio.

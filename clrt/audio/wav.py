@@ -60,12 +60,12 @@ class WavHeader:
 
     @property
     def frame_bytes(self) -> int:
-        """Size of a frame, one sample per channel, in bytes."""
+        """Size in bytes of a frame, which is one sample per channel."""
         return self.channels * self.bits // 8
 
 
 def is_wav(stream: BinaryIO) -> bool:
-    """Whether a stream starts as a WAV file does; rewinds the stream."""
+    """Returns whether a stream starts as a WAV file does, and rewinds the stream."""
     head = stream.read(12)
     stream.seek(0)
     return len(head) == 12 and head[:4] == b"RIFF" and head[8:] == b"WAVE"
@@ -75,6 +75,7 @@ def read_header(stream: BinaryIO, name: str) -> WavHeader:
     """Reads the header of a WAV file; leaves the stream at the first sample.
 
     Args:
+        stream: The file, at its start.
         name: Name of the file in error messages.
 
     Raises:
@@ -97,9 +98,12 @@ def read_header(stream: BinaryIO, name: str) -> WavHeader:
 
 
 def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
-    """Parses a format chunk: codec, channels, rate, bytes per frame and bits per sample.
+    """Parses a format chunk of a WAV file.
 
-    None if it is too short.
+    Returns:
+        Codec, channels, frames per second, bytes per frame and bits per sample; None if the chunk
+            is
+        too short.
     """
     if len(chunk) < 16:
         return None
@@ -128,10 +132,15 @@ def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> Wav
 
 
 def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[FloatArray]:
-    """Yields the samples in blocks `[frames, channels]`, full scale 1.
+    """Yields the samples of a WAV file in blocks `[frames, channels]`, full scale 1.
 
     If the header promises more samples than there are, as in files written by a pipe and in
-    truncated ones, reads those that are there, with a warning.
+    truncated ones, reads the available samples with a warning.
+
+    Args:
+        stream: The file, at its first sample.
+        header: Its header.
+        name: Name of the file, for the warning.
     """
     width = header.frame_bytes
     promised = None if header.nbytes is None else header.nbytes // width

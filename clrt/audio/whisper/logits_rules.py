@@ -18,11 +18,11 @@ _NEVER = np.float32(-np.inf)
 
 @dataclass(frozen=True, eq=False)
 class WhisperLogitsProcessor:
-    """Masks the logits of tokens that may not follow in a window.
+    """Masks the logits of tokens that may not follow those of a window, by Whisper's rules.
 
     Attributes:
         suppressed: Tokens that are never allowed.
-        first_suppressed: Tokens that are not allowed first.
+        first_suppressed: Tokens that are not allowed as the first one of a window.
         end: End token; lower tokens are text.
         first_time: Timestamp token of the window's start; each higher token is 0.02 s later.
         timestamps: Whether timestamps are generated; they come in pairs and do not decrease.
@@ -86,7 +86,7 @@ def log_probabilities(scores: FloatArray) -> FloatArray:
 
 
 def _log_sum(scores: FloatArray) -> float:
-    """log(sum(exp(scores)))."""
+    """Returns log(sum(exp(scores))) without overflow; -inf if all scores are -inf."""
     top = float(scores.max())
     if top == -np.inf:
         return top

@@ -31,10 +31,10 @@ class WhisperModel:
     """A Whisper model as read from its files.
 
     Attributes:
-        graph: Graph of encoder and decoder, or the header of its compiled file.
-        decoder: Configuration of the decoder, with its encoder.
+        graph: Graph of encoder and decoder; for a compiled file its header.
+        decoder: Configuration of the decoder, which contains the encoder's.
         preset: Feature extractor of the encoder's input.
-        vocabulary: Tokens.
+        vocabulary: Tokens of the model.
     """
 
     graph: Graph | SafetensorsHeader
@@ -55,7 +55,9 @@ class WhisperModel:
 
 
 def read_whisper_model(source: Path) -> WhisperModel:
-    """Reads a model; from a compiled file all but the graph, which `load` maps.
+    """Reads a Whisper model.
+
+    Of a compiled file, the graph is not read; loading the model maps it.
 
     Args:
         source: A Hugging Face folder, or a compiled file.
@@ -74,9 +76,11 @@ def read_whisper_model(source: Path) -> WhisperModel:
 
 
 def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
-    """Writes a model as one file, with its weights packed for the process's device.
+    """Writes a Whisper model as one file, with its weights packed for the process's device.
 
     Args:
+        model: Model with a graph, as read from a folder.
+        path: File to write.
         producer: Name of the writing program.
 
     Raises:
@@ -118,8 +122,13 @@ def _read_compiled(path: Path) -> WhisperModel:
 def _checked(preset: Preset, decoder: DecoderConfig, source: Path) -> LogMel:
     """Returns the feature extractor after checking that it fits the encoder.
 
+    Args:
+        preset: Feature extractor.
+        decoder: Configuration of the decoder, which contains the encoder's.
+        source: Path of the model, for the message.
+
     Raises:
-        ModelError: Its type or its numbers of frames and mel bands differ.
+        ModelError: It is not Whisper's, or its number of frames or mel bands differs.
     """
     encoder = decoder.encoder
     assert encoder is not None

@@ -15,12 +15,12 @@ STEPS_PER_SECOND = 50
 
 @dataclass(frozen=True)
 class WindowSegment:
-    """A segment of a window.
+    """A segment of speech within a window of 30 s.
 
     Attributes:
         start, end: Times in steps of 0.02 s from the window's start.
-        first: Index of its first token among those of the window.
-        tokens: Tokens, with timestamps.
+        first: Index of the segment's first token in the window's tokens.
+        tokens: The segment's tokens, timestamps included.
     """
 
     start: int
@@ -32,7 +32,7 @@ class WindowSegment:
 def split_window(
     tokens: Sequence[int], first_time: int, frames: int
 ) -> tuple[list[WindowSegment], int]:
-    """Splits a window into segments; returns them, and the number of frames that are finished.
+    """Splits the tokens of a window into segments by their timestamps.
 
     Two consecutive timestamps end a segment and start the next one. Tokens after the last such pair
     are cut off, unless they end with a timestamp: the next window decodes their audio again.
@@ -41,6 +41,9 @@ def split_window(
         tokens: Tokens of the window, without the end token.
         first_time: Timestamp token of the window's start.
         frames: Number of frames of the window that contain audio.
+
+    Returns:
+        The segments, and the number of frames after which the next window starts.
     """
     times = [token >= first_time for token in tokens]
     ends = [k + 1 for k in range(len(tokens) - 1) if times[k] and times[k + 1]]
@@ -63,7 +66,15 @@ def split_window(
 
 
 def _whole(tokens: Sequence[int], first_time: int, frames: int) -> WindowSegment:
-    """Returns a window as one segment, which ends with its last timestamp, or with the audio."""
+    """Returns the tokens of a window as one segment.
+
+    It ends at the last timestamp; at the end of the audio if there is none above 0.
+
+    Args:
+        tokens: Tokens of the window, without the end token.
+        first_time: Timestamp token of the window's start.
+        frames: Number of frames of the window that contain audio.
+    """
     last = next((t for t in reversed(tokens) if t >= first_time), first_time)
     end = last - first_time if last > first_time else frames // FRAMES_PER_STEP
     return WindowSegment(0, end, 0, tuple(tokens))

@@ -33,13 +33,18 @@ class Spectrogram:
     frames: int
 
     def window(self, start: int, frames: int) -> FloatArray:
-        """Returns features from frame `start` on, `[mels, frames]`, zero-padded at the end."""
+        """Returns the features of a window, `[mels, frames]`, padded with zeros at the end.
+
+        Args:
+            start: First frame of the window.
+            frames: Number of frames of the window.
+        """
         part = self.values[:, start : start + frames]
         return np.pad(part, ((0, 0), (0, frames - part.shape[1])))
 
 
 class SpectrogramMaker:
-    """Computes the features of audio, one window at a time.
+    """Computes Whisper's log-mel features of audio of any length, one window at a time.
 
     The maximum over the whole audio determines the clamping, as in transformers and openai/whisper.
     Audio shorter than a window is padded with silence.
@@ -63,7 +68,7 @@ class SpectrogramMaker:
         )
 
     def __call__(self, samples: FloatArray) -> Spectrogram:
-        """Computes the features of samples, float32 `[samples]`.
+        """Computes the log-mel features of samples, float32 `[samples]`.
 
         Raises:
             OutOfMemoryError: The features exceed CLRT_HOST_LIMIT.
@@ -89,7 +94,12 @@ class SpectrogramMaker:
         self._model.close()
 
     def _parts(self, samples: FloatArray, frames: int) -> Iterator[FloatArray]:
-        """Yields log10 of mel bands for each window, `[mels, frames]`."""
+        """Yields log10 of mel bands, `[mels, frames]`, for one window after the other.
+
+        Args:
+            samples: float32 `[samples]`.
+            frames: Total number of frames.
+        """
         preset, hop = self.preset, self.preset.hop_length
         before = preset.n_fft // 2
         beyond = ceil_div(preset.n_fft, hop) - 1
@@ -103,7 +113,13 @@ class SpectrogramMaker:
 
 
 def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatArray:
-    """Returns samples `start` to `end`, with up to `margin` mirrored samples beyond each end."""
+    """Returns samples `start` to `end`; beyond the audio they are mirrored, then zero.
+
+    Args:
+        samples: The audio, float32 `[samples]`.
+        start, end: Range of samples, which may begin before 0 and end after the audio.
+        margin: Maximum number of mirrored samples at each end.
+    """
     part = np.zeros(end - start, np.float32)
     inner = samples[max(start, 0) : end]
     at = max(-start, 0)

@@ -30,11 +30,11 @@ _MAX_BATCH, _MAX_BATCH_BYTES = 8, 1 << 30
 
 
 class WhisperSpeech:
-    """A Whisper model on a device.
+    """A Whisper model on a device: transcribes audio to segments with times.
 
     Attributes:
         features: Feature extractor of a window, for use by callers.
-        vocabulary: Tokens.
+        vocabulary: Tokens of the model.
 
     Args:
         source: A Hugging Face folder, or a compiled file.
@@ -77,11 +77,11 @@ class WhisperSpeech:
 
     @property
     def model(self) -> Model:
-        """Encoder and decoder as one model over a paged cache."""
+        """Loaded model of encoder and decoder, with a paged KV cache."""
         return self._engine.model
 
     def check(self, options: SpeechOptions) -> None:
-        """Checks that the model supports the options.
+        """Checks that the model supports the language and task of the options.
 
         Raises:
             InputError: It does not.
@@ -94,7 +94,12 @@ class WhisperSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """Transcribes audio inputs.
+        """Transcribes audio inputs, whose windows run in one batch.
+
+        Args:
+            sounds: Audio inputs, as in `Features`.
+            sampling_rate: Sampling rate of arrays, in Hz; None for the model's.
+            options: Options of the transcription.
 
         Raises:
             InputError: An input is damaged, empty, or of a wrong type.
@@ -118,7 +123,17 @@ class WhisperSpeech:
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
-        """Transcribes an audio input to a stream of segments; raises what `transcribe` does."""
+        """Transcribes an audio input to a stream of segments.
+
+        Args:
+            sound: One audio input, as in `Features`.
+            sampling_rate: Sampling rate of an array, in Hz; None for the model's.
+            options: Options of the transcription.
+
+        Raises:
+            InputError: The input is damaged, empty, or of a wrong type.
+            OutOfMemoryError: The input exceeds CLRT_HOST_LIMIT.
+        """
         course, seconds = self._open(sound, sampling_rate, options)
         ended = Event()
         segments = (segment for _, segment in self._run_windows([course], options, ended))
@@ -136,7 +151,7 @@ class WhisperSpeech:
     def _open(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> tuple[TranscriptionState, float]:
-        """Reads an audio input; returns its transcription state, and its duration in seconds."""
+        """Reads an audio input; returns its new transcription state and its duration in seconds."""
         samples = read_audio(sound, sampling_rate, to=self.features.sampling_rate)
         spectrogram = self._spectrograms(samples)
         context = self._engine.context
@@ -146,8 +161,15 @@ class WhisperSpeech:
     def _run_windows(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> Iterator[tuple[int, TranscriptSegment]]:
-        """Yields segments with the index of their input, running one window of each input at a
-        time.
+        """Transcribes audio inputs, one window of each input at a time.
+
+        Args:
+            courses: Transcription state of each input, which is updated.
+            options: Options of the transcription.
+            ended: Event that ends transcription.
+
+        Yields:
+            Index of the input in `courses`, and a segment.
         """
         while running := [k for k, course in enumerate(courses) if not course.is_over]:
             window_segments = self._run_locked([courses[k] for k in running], options, ended)
@@ -160,7 +182,16 @@ class WhisperSpeech:
     def _run_locked(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """Returns the segments of each input's next window; locks the engine for the call."""
+        """Transcribes the next window of each input, with the engine locked for this thread.
+
+        Args:
+            courses: Transcription state of each input, which is updated.
+            options: Options of the transcription.
+            ended: Event that ends transcription.
+
+        Returns:
+            Segments of each input's window, in the order of `courses`.
+        """
         call = ActiveCall()
         try:
             self._engine_lock.take(call)
@@ -180,7 +211,16 @@ class WhisperSpeech:
     def _run_batch(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """Returns the segments of each input's next window, in the order of `courses`."""
+        """Transcribes the next window of each input as one batch; detects unknown languages first.
+
+        Args:
+            courses: Transcription state of each input, which is updated.
+            options: Options of the transcription.
+            ended: Event that ends transcription.
+
+        Returns:
+            Segments of each input's window, in the order of `courses`.
+        """
         sources = [self._engine.read(course.frames) for course in courses]
         try:
             unknown = [k for k, course in enumerate(courses) if not course.language]

@@ -26,17 +26,17 @@ _MAX_CONDITION_TEMPERATURE = 0.5
 
 
 class TranscriptionState:
-    """Transcription of one audio input, window by window.
+    """State of the transcription of one audio input, which proceeds window by window.
 
     Attributes:
-        language: Language code; "" until known.
+        language: Language code; "" until it is detected.
 
     Args:
         spectrogram: Features of the audio.
         vocabulary: Tokens of the model.
         options: Options of the transcription.
         window: Number of frames of a window.
-        context: Maximum number of tokens of a text.
+        context: Maximum number of tokens of a window, prompt included.
 
     Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGenerationMixin`.
     """
@@ -69,7 +69,7 @@ class TranscriptionState:
         return self._spectrogram.window(self._seek, self._window).T
 
     def window(self, source: EncoderInput) -> Window:
-        """Returns the next window to decode.
+        """Returns the next window to decode, with its prompt.
 
         Args:
             source: Encoder input with the window's features.
@@ -83,7 +83,14 @@ class TranscriptionState:
         return Window(source, asked, len(asked) - last, self._random)
 
     def take(self, text: DecodedWindow) -> list[TranscriptSegment]:
-        """Converts a window's text to segments and advances to the next window."""
+        """Converts a window's decoded text to segments and advances to the next window.
+
+        Args:
+            text: Decoded text of the window.
+
+        Returns:
+            The window's segments; [] for silence.
+        """
         options, first_time = self._options, self._vocabulary.first_time
         frames = min(self._window, self._spectrogram.frames - self._seek)
         start = self._seek
@@ -118,7 +125,7 @@ class TranscriptionState:
         )
 
     def _previous_tokens(self) -> list[int]:
-        """Returns the tokens of earlier text for the prompt of the next window."""
+        """Returns the tokens of earlier text that precede the next window's prompt; [] for none."""
         first_time = self._vocabulary.first_time
         previous: list[int] = []
         for tokens in self._previous_texts:

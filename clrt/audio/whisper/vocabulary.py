@@ -38,14 +38,15 @@ class WhisperVocabulary:
     Attributes:
         tokenizer: Tokenizer of text.
         size: Number of logits.
-        start: Token that starts a text.
-        end: Token that ends a text; lower tokens are text.
-        previous: Token before text of earlier windows; None if the model has none.
-        no_timestamps: Token of text without timestamps. Higher tokens are timestamps, 0.02 s apart.
+        start: Token at the start of each window's text.
+        end: Token at the end of each window's text; lower tokens are text.
+        previous: Token before the text of earlier windows; None if the model has none.
+        no_timestamps: Token that asks for text without timestamps. Higher tokens are timestamps,
+            0.02 s apart.
         languages: Language tokens by code; empty for English-only models.
         tasks: Task tokens by name; empty for English-only models.
         suppressed: Tokens that are never allowed.
-        first_suppressed: Tokens that are not allowed first.
+        first_suppressed: Tokens that are not allowed as the first one of a window.
         most_first_time: Maximum of the first timestamp, in steps of 0.02 s; None for any.
     """
 
@@ -66,6 +67,7 @@ class WhisperVocabulary:
         """Reads tokenizer.json and generation_config.json of a Hugging Face folder.
 
         Args:
+            folder: The folder.
             size: Number of logits.
 
         Raises:
@@ -138,7 +140,7 @@ class WhisperVocabulary:
         )
 
     def values(self) -> dict[str, Any]:
-        """Returns the vocabulary as keys of a generation_config.json."""
+        """Returns the vocabulary as options of a generation_config.json, as JSON values."""
         return {
             "is_multilingual": bool(self.languages),
             "decoder_start_token_id": self.start,
@@ -154,12 +156,12 @@ class WhisperVocabulary:
 
     @property
     def first_time(self) -> int:
-        """Timestamp token of time 0."""
+        """Timestamp token of the window's start, 0 s."""
         return self.no_timestamps + 1
 
     @property
     def no_speech(self) -> int:
-        """Token of no speech."""
+        """Token whose probability is that of a window without speech."""
         return self.no_timestamps - 1
 
     @cached_property
@@ -173,10 +175,12 @@ class WhisperVocabulary:
         return {token: code for code, token in self.languages.items()}
 
     def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
-        """Returns the tokens that a text starts with.
+        """Returns the tokens that start a window's text: start, language, task and timestamps.
 
         Args:
-            language: Language code, as returned by `language_of`.
+            language: Language code, as returned by `language_of`; ignored for English-only models.
+            task: Task name; ignored for English-only models.
+            timestamps: Whether timestamps are generated.
         """
         tokens = [self.start]
         if self.languages:
@@ -184,7 +188,11 @@ class WhisperVocabulary:
         return tokens if timestamps else [*tokens, self.no_timestamps]
 
     def rules(self, timestamps: bool) -> WhisperLogitsProcessor:
-        """Returns the rules for tokens after the prompt."""
+        """Returns the rules for the tokens that may follow the prompt.
+
+        Args:
+            timestamps: Whether timestamps are generated.
+        """
         return WhisperLogitsProcessor(
             np.array(self.suppressed, np.int64),
             np.array(self.first_suppressed, np.int64),
@@ -195,7 +203,13 @@ class WhisperVocabulary:
         )
 
     def language_of(self, name: str | None) -> str | None:
-        """Returns the code of a language, given its code, token or English name; None for None.
+        """Returns the code of a language.
+
+        Args:
+            name: Code, token or English name of the language; None to detect it.
+
+        Returns:
+            Language code; None if `name` is None.
 
         Raises:
             InputError: The model does not support the language.
@@ -235,7 +249,7 @@ class WhisperVocabulary:
         """Returns the code of the most likely language; "en" for an English-only model.
 
         Args:
-            logits: Logits after the token `start`, `[vocabulary]`.
+            logits: Logits that follow the token `start`, `[vocabulary]`.
         """
         if not self.languages:
             return "en"
@@ -243,7 +257,7 @@ class WhisperVocabulary:
         return self._codes[tokens[int(np.argmax(logits[tokens]))]]
 
     def encode(self, text: str) -> list[int]:
-        """Tokenizes the text of a prompt."""
+        """Tokenizes text that precedes a window, without special tokens."""
         tokens = self._checked.encode(f" {text.strip()}", add_special_tokens=False).ids
         return [t for t in tokens if t < self.end]
 
@@ -254,11 +268,12 @@ class WhisperVocabulary:
 
 
 class _TokenIds:
-    """Reads tokens from generation_config.json with checks, or else from tokenizer.json.
+    """Reads and checks token ids of generation_config.json; tokenizer.json has missing ones.
 
     Args:
-        file: File of the values, for messages.
-        values: Contents of the file.
+        file: Path of generation_config.json, for messages.
+        values: Contents of that file.
+        tokenizer: The tokenizer.
         size: Number of logits.
 
     Raises:
@@ -272,7 +287,7 @@ class _TokenIds:
         self._tokenizer, self._size = tokenizer, size
 
     def found(self, key: str, text: str) -> int | None:
-        """Returns a token id; None if there is none.
+        """Returns a token id; None if neither file has it.
 
         Args:
             key: Key of generation_config.json.
@@ -288,8 +303,12 @@ class _TokenIds:
     def token(self, key: str, text: str) -> int:
         """Returns the id of a required token.
 
+        Args:
+            key: Key of generation_config.json.
+            text: Text of the token in tokenizer.json.
+
         Raises:
-            ModelError: There is none.
+            ModelError: Neither file has it.
         """
         token = self.found(key, text)
         if token is None:
@@ -300,7 +319,13 @@ class _TokenIds:
         return token
 
     def tokens(self, key: str, texts: Sequence[str]) -> dict[str, int]:
-        """Returns token ids by the text between `<|` and `|>`."""
+        """Returns the ids of several tokens by their text without `<|` and `|>`.
+
+        Args:
+            key: Key of generation_config.json, which maps texts to ids.
+            texts: Texts of the tokens in tokenizer.json, if the key is missing; unknown ones are
+                skipped.
+        """
         by_text = self._values.get(key)
         if by_text is None:
             ids = {text: self._tokenizer.token_to_id(text) for text in texts}
@@ -310,7 +335,10 @@ class _TokenIds:
         return {str(t).strip("<|>"): self._checked(key, token) for t, token in by_text.items()}
 
     def numbers(self, key: str) -> list[int]:
-        """Returns a list of token ids, without those that have no logits."""
+        """Returns the token ids listed under `key` of generation_config.json; [] if it is missing.
+
+        Ids without logits are left out.
+        """
         tokens = self._values.get(key)
         if tokens is None:
             return []
@@ -319,7 +347,7 @@ class _TokenIds:
         return [t for t in tokens if 0 <= t < self._size]
 
     def count(self, key: str) -> int | None:
-        """Returns an integer of 0 or more; None if there is none."""
+        """Returns the integer under `key`, 0 or more; None if the key is missing."""
         value = self._values.get(key)
         if value is not None and (type(value) is not int or value < 0):
             raise ModelError(f"'{self._file}' must give {key} as a number of at least 0.")

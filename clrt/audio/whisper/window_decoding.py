@@ -22,12 +22,12 @@ from clrt.generation.sequences import KvSequence, ScheduledSequence
 
 @dataclass(eq=False)
 class Window:
-    """A window to decode.
+    """A window of audio to decode, with its prompt.
 
     Attributes:
         source: Encoder input of the window.
-        prompt: Prompt tokens, which end with those of `WhisperVocabulary.prompt`.
-        asked: Number of the latter.
+        prompt: Prompt tokens: those of earlier text, then those of `WhisperVocabulary.prompt`.
+        asked: Number of prompt tokens from `WhisperVocabulary.prompt`.
         draws: Random generator for drawing tokens.
     """
 
@@ -43,9 +43,9 @@ class DecodedWindow:
 
     Attributes:
         tokens: Tokens, without the end token.
-        logprobs: Log-probability per token, and of the end token, if there was one.
-        no_speech: Probability of no speech.
-        temperature: Temperature at which it was decoded.
+        logprobs: Log-probability of each token, and of the end token if it was reached.
+        no_speech: Probability that the window has no speech.
+        temperature: Temperature at which the text was decoded.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -55,12 +55,12 @@ class DecodedWindow:
 
     @property
     def logprob(self) -> float:
-        """Mean log-probability of the tokens; 0 if there are none."""
+        """Mean of `logprobs`, the end token included; 0 if there are none."""
         return float(np.mean(self.logprobs)) if self.logprobs else 0.0
 
 
 class WindowReader:
-    """Decodes the texts of windows.
+    """Decodes the texts of windows in batches, with retries at higher temperatures.
 
     Args:
         engine: Decoder engine, for one thread at a time.
@@ -72,7 +72,7 @@ class WindowReader:
         self._sampler = TokenSampler(Sampling(), vocabulary.size, seed=0)
 
     def languages(self, sources: Sequence[EncoderInput]) -> list[str]:
-        """Detects the language of each encoder input.
+        """Detects the spoken language of each encoder input; returns their codes.
 
         Raises:
             ClrtError: A run failed.
@@ -95,7 +95,13 @@ class WindowReader:
         fallback: Fallback,
         ended: Event,
     ) -> list[DecodedWindow]:
-        """Decodes the text of each window; texts are incomplete if `ended` is set meanwhile.
+        """Decodes the text of each window; repeats poor ones at the next temperatures.
+
+        Args:
+            windows: Windows to decode in one batch.
+            rules: Rules for the tokens that may follow the prompt.
+            fallback: Temperatures, and limits for decoding a window again.
+            ended: Event that ends decoding; texts are then incomplete.
 
         Raises:
             ClrtError: A run failed.
@@ -111,7 +117,7 @@ class WindowReader:
         return [results[k] for k in range(len(windows))]
 
     def _needs_retry(self, text: DecodedWindow, fallback: Fallback) -> bool:
-        """Whether a text must be decoded again at the next temperature."""
+        """Returns whether a window must be decoded again at the next temperature."""
         if is_silent(text, fallback):
             return False
         max_ratio, min_logprob = fallback.compression_ratio, fallback.logprob
@@ -129,7 +135,14 @@ class WindowReader:
         temperature: float,
         ended: Event,
     ) -> list[DecodedWindow]:
-        """Decodes the text of each window at one temperature."""
+        """Decodes the text of each window at one temperature.
+
+        Args:
+            windows: Windows to decode in one batch.
+            rules: Rules for the tokens that may follow the prompt.
+            temperature: 0 selects the most likely token; else tokens are drawn.
+            ended: Event that ends decoding; texts are then incomplete.
+        """
         engine, end = self._engine, rules.end
         texts = [DecodedWindow(temperature=temperature) for _ in windows]
         # Recomputes the prompts, because the logits after several of their tokens are needed.
@@ -162,8 +175,14 @@ class WindowReader:
         return texts
 
     def _step(self, sequences: Sequence[KvSequence], rows: Sequence[int]) -> FloatArray:
-        """Runs the pending tokens; returns the logits after the last `rows[k]` tokens of each
-        sequence.
+        """Runs the pending tokens of sequences.
+
+        Args:
+            sequences: Sequences with tokens that have not run yet.
+            rows: Number of last tokens of each sequence whose logits are returned.
+
+        Returns:
+            float32 `[sum(rows), vocabulary]`, sequence after sequence.
         """
         parts = [
             ScheduledSequence(sequence, sequence.left, [self._sampler] * count)
@@ -176,14 +195,19 @@ class WindowReader:
 
 
 def is_silent(text: DecodedWindow, fallback: Fallback) -> bool:
-    """Whether a text is unlikely, in a window without speech, and so to be dropped."""
+    """Returns whether a window's text is dropped as silence.
+
+    That is if the probability of no speech is above `fallback.no_speech` and the mean log-
+    probability
+    is below `fallback.logprob`, unless that is None; never if `fallback.no_speech` is None.
+    """
     min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
     is_unsure = min_logprob is None or text.logprob < min_logprob
     return max_no_speech is not None and is_unsure and text.no_speech > max_no_speech
 
 
 def shrinks_by(text: str) -> float:
-    """Returns the compression ratio of a text by zlib."""
+    """Returns the compression ratio of a text: its UTF-8 size over the zlib-compressed size."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))
 
