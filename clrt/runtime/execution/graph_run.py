@@ -31,11 +31,11 @@ from clrt.util.host_limits import check_iterations
 
 @dataclass
 class GraphRun:
-    """One run of a model. Nodes that the host drives run their graphs through it.
+    """One run of a model, segment by segment; host-driven nodes run their subgraphs through it.
 
     Attributes:
-        planner: Plans of the model.
-        room: Arenas of the model.
+        planner: Creates and caches the model's plans.
+        room: Assigns arenas of the model.
         graph: Graph of the model, or one specialised for values of its inputs.
         stop: Cancels the run.
         call: Call that the run belongs to.
@@ -60,11 +60,15 @@ class GraphRun:
         """Computes the outputs of the model.
 
         Args:
+            feeds: Inputs of `graph` by name.
             wanted: Names of the requested outputs, and whether each stays on the device.
-            donated: Names of inputs whose memory the run may use.
+            donated: Names of inputs whose memory the run may overwrite.
+
+        Returns:
+            Array, device tensor, list, dict or None per requested output, by name.
 
         Raises:
-            InputError: An index, a length or the like is out of range.
+            InputError: An index or length is out of range.
             OutOfMemoryError: The run does not fit; the model then holds no device memory.
             DeviceError: The driver fails.
             ClrtError: `stop` was requested.
@@ -83,14 +87,15 @@ class GraphRun:
         """Enqueues the run without waiting, if it is a single plan that is bound and short.
 
         Args:
-            wanted, donated: As `outputs`.
+            feeds, wanted, donated: Arguments of `outputs`.
 
         Returns:
-            Outputs available without running a plan, and the execution that computes the others;
-            None if the run needs waits, planning or no plan at all.
+            Outputs available without running a plan, by name, and the detached execution that
+            computes the remaining ones; None, and nothing is enqueued, if the run needs waits,
+            planning or no plan at all.
 
         Raises:
-            ClrtError: As `outputs`.
+            ClrtError: The graph cannot be planned, `stop` was requested, or the driver fails.
         """
         stage = self._stage(self.graph, feeds, wanted, donated, NOTHING)
         bound = next(iter(stage.bound.values()), None)
@@ -105,10 +110,10 @@ class GraphRun:
         return available, execution
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """Runs a subgraph of a node; computed outputs stay on the device.
+        """Runs a subgraph of a node, such as a loop body; computed outputs stay on the device.
 
         Args:
-            inputs: Value of each input of the graph, in order.
+            inputs: Value of each input of the graph, in order; None for an absent one.
 
         Returns:
             Value of each output of the graph, in order.
@@ -142,7 +147,7 @@ class GraphRun:
         return self.planner.notes.setdefault(graph, {})
 
     def optimise(self, graph: Graph) -> None:
-        """Applies the model's passes to a graph in place, and shares its constants among plans."""
+        """Applies the model's passes to a graph in place; all plans then share its constants."""
         with self.room.lock:
             self.planner.rewrite(graph)
             self.planner.adopt(graph)
@@ -157,8 +162,11 @@ class GraphRun:
         """Computes the outputs of a graph, segment by segment.
 
         Args:
-            wanted: As `outputs`; None for all outputs, of which computed ones stay on the device,
-                and inputs and constants are returned as they are.
+            feeds: Inputs of the graph by name.
+            wanted: Names of the requested outputs, and whether each stays on the device. None for
+                all outputs: computed ones stay on the device, while inputs and constants are
+                returned as they are.
+            donated: Names of inputs whose memory the run may overwrite.
         """
         known: Mapping[str, Array] = NOTHING
         while True:
@@ -203,10 +211,10 @@ class GraphRun:
     def _pass_break(
         self, stage: PlannedSegment, graph_break: GraphBreak, feeds: Mapping[str, RuntimeValue]
     ) -> dict[str, RuntimeValue]:
-        """Runs a segment and the host's work at the graph break after it.
+        """Runs a segment and the host-driven nodes at the graph break after it.
 
         Returns:
-            `feeds` and all computed values by name.
+            The values of `feeds` and all computed values, by name.
         """
         outputs = {n: n not in graph_break.reads for n in stage.plan.graph.output_names}
         values = {**feeds, **(self._execute(stage, feeds, outputs) if outputs else {})}
@@ -221,7 +229,8 @@ class GraphRun:
         """Runs a segment; if it is out of memory, frees all other memory and tries once more.
 
         Raises:
-            OutOfMemoryError: The segment does not fit; with donated inputs, at the first attempt.
+            OutOfMemoryError: The segment does not fit. With donated inputs there is no second
+                attempt, since the first may have overwritten them.
         """
         execution = self._begin(stage, feeds, outputs)
         was_ready = execution.bound.ready
@@ -250,7 +259,11 @@ class GraphRun:
         return self.room.begin(stage, tensors, outputs, self.stop, self.recorder, self.call)
 
     def _drive(self, node: Node, feeds: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
-        """Computes the outputs of a host-driven node, by name."""
+        """Computes a host-driven node and returns its outputs by name.
+
+        Args:
+            feeds: Values by name, those that the node reads among them.
+        """
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
         if node.op.computes_on_host:
@@ -270,10 +283,13 @@ def _split(
     """Splits requested outputs into those available without a plan, and those to compute.
 
     Args:
-        wanted: Outputs, and whether each stays on the device; None for all, on the device.
+        feeds: Inputs of the graph by name.
+        wanted: Names of the requested outputs, and whether each stays on the device; None for all
+            outputs, on the device.
 
     Returns:
-        Available values by name, and the other outputs with whether each stays on the device.
+        Available values by name, and the names of the outputs to compute, with whether each stays
+        on the device.
     """
     available = {
         n: _value(v, feeds)
@@ -287,7 +303,7 @@ def _split(
 
 
 def _read_behind(graph_break: GraphBreak) -> set[str]:
-    """Returns the names of the values that host-driven nodes or the suffix read."""
+    """Returns the names of the values that a graph break's host-driven nodes or its suffix read."""
     by_host = (v.name for n in graph_break.host_driven for v in n.inputs if v is not None)
     return {*by_host, *(v.name for v in graph_break.suffix.inputs)}
 
@@ -307,10 +323,10 @@ def _is_available(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
 
 
 def _coerce(type_: TensorType, value: RuntimeValue) -> RuntimeValue:
-    """Converts an array to the dtype of its type; returns other values unchanged.
+    """Converts an array to the dtype of `type_`; returns lists, dicts, None and tensors unchanged.
 
     Raises:
-        ModelError: A device tensor has another dtype: subgraphs may declare wrong types.
+        ModelError: A device tensor has another dtype than `type_`: the file declares a wrong type.
     """
     if value is None or isinstance(value, (list, dict)):
         return value

@@ -58,11 +58,12 @@ class PlannedSegment:
     """A plan up to a graph break, or to the end of the graph.
 
     Attributes:
-        graph_break: Break after the plan; None at the end of the graph.
-        bound: The plan bound to arenas.
+        graph_break: Graph break after the plan; None at the end of the graph.
+        bound: Bound plan by arena, for arenas that the plan has been bound to.
         own_bytes: Device memory of the bound plans besides weights and arenas, when last counted.
         kept: Whether the segment is in the cache.
-        runs: Number of runs left before it is planned again with its loops; 0 if it has none.
+        runs: Number of runs left before the segment is planned again, then including the loops at
+            its graph break; 0 if there are none.
     """
 
     plan: Plan
@@ -78,7 +79,7 @@ class PlannedSegment:
         self.runs = _FEW_RUNS if loops else 0
 
     def is_due(self) -> bool:
-        """Counts a run; returns whether to plan the segment again, with its loops, for this run."""
+        """Counts a run; returns whether to plan the segment again now, including its loops."""
         self.runs -= self.runs > 0
         return self.runs == 1
 
@@ -92,7 +93,8 @@ class PlanCache:
     """Least-recently-used cache of planned segments, bounded by their number and memory.
 
     Attributes:
-        latest: Arguments and result of the last lookup, which most runs repeat; or None.
+        latest: Arguments of the last lookup, which most runs repeat, and the segment found; None
+            before the first.
         host_bytes: Approximate host memory of the segments.
         own_bytes: Device memory of the segments besides weights and arenas.
     """
@@ -107,7 +109,10 @@ class PlanCache:
 
     @property
     def kept_bytes(self) -> int:
-        """Total size in bytes; device memory counts twice, as the graph has it on the host too."""
+        """Total size of the segments in bytes, to compare with `MAX_PLAN_BYTES`.
+
+        Device memory counts twice, since the graphs have a copy on the host too.
+        """
         return self.host_bytes + 2 * self.own_bytes
 
     def values(self) -> ValuesView[PlannedSegment]:
@@ -115,17 +120,17 @@ class PlanCache:
         return self._stages.values()
 
     def get(self, key: Any) -> PlannedSegment | None:
-        """Returns the segment of a key and marks it as used; None if there is none."""
+        """Returns the segment cached under a key and marks it as most recently used; else None."""
         return self._stages.use(key)
 
     def add(self, key: Any, stage: PlannedSegment) -> None:
-        """Adds a segment; evicts others if the cache is full."""
+        """Adds a segment; evicts the least recently used ones if the cache is full."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
         self.recount(stage)
 
     def drop(self, key: Any) -> None:
-        """Removes the segment of a key."""
+        """Removes the segment cached under a key, which must be present."""
         self._drop(self._stages.pop(key))
 
     def _drop(self, stage: PlannedSegment) -> None:
@@ -134,7 +139,7 @@ class PlanCache:
         self.own_bytes -= stage.own_bytes
 
     def recount(self, stage: PlannedSegment) -> None:
-        """Updates the device memory of a segment after its first run, which allocates it.
+        """Updates `own_bytes` after a segment's first run, which allocates its constants.
 
         Evicts the least recently used segments if the cache is full.
         """
@@ -163,7 +168,7 @@ class Planner:
         kept: Cache of planned segments.
         rewrite: Applies the model's passes to a graph in place.
         notes: Results that host-driven ops cache about the graphs that they run.
-        host_nodes: Reason of each node that has run on the host, by its name.
+        host_nodes: Why each node that is planned or has run on the host does so, by node name.
         constants: Constants of the model's graph and subgraphs, whose buffers plans share.
         limit: Maximum bytes that the model may allocate on the device.
     """
@@ -198,12 +203,13 @@ class Planner:
         """Returns the first segment of a graph from the cache, or plans it.
 
         Args:
-            shapes: Shape of each input of the graph, by name.
+            shapes: Shape of each input of the graph that is not in `known`, by name.
             known: Elements of the inputs that planning needs, by name.
             contract: Which inputs and outputs are tensors on the device.
 
         Raises:
-            ClrtError: The graph cannot be planned, or has nodes on the host and `strict` is set.
+            ClrtError: The graph cannot be planned, or the planner is strict and a node would run
+                on the host.
         """
         asked = (graph, contract, shapes)
         latest = self.kept.latest  # once: another thread may set it
@@ -239,7 +245,8 @@ class Planner:
         """Creates the first segment of a graph: from a template if possible, else by planning.
 
         Args:
-            family: Key of the templates: graph, known elements and contract.
+            family: Key of the graph's templates: graph, known elements and contract.
+            shapes, known, contract: Arguments of `stage`.
         """
         bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
         trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
@@ -262,7 +269,14 @@ class Planner:
         known: Mapping[str, Array],
         contract: DeviceIo,
     ) -> PlannedSegment | None:
-        """Plans a segment again, with its loops in the plan; None if impossible or too large."""
+        """Plans a segment again, with the loops at its graph break in the plan.
+
+        None if no loop can be planned, the plan exceeds the memory limit, or it has host steps.
+
+        Args:
+            stage: Segment without its loops.
+            shapes, known, contract: Arguments of `stage`.
+        """
         assert stage.graph_break is not None
         stage.runs = 0
         try:
@@ -291,12 +305,14 @@ class Planner:
         """Plans the first segment of a graph, without caching it.
 
         Args:
-            shapes, known, contract: As `stage`.
+            shapes: Shape of each input of the graph that is not in `known`, by name.
+            known: Elements of the inputs that planning needs, by name.
+            contract: Which inputs and outputs are tensors on the device.
             tunables: `T_` macros by kernel entry point, in place of the tuning records.
-            repeated: Whether the plan is for many runs, and so includes loops.
+            repeated: Whether the plan is for many runs, so that including loops pays off.
 
         Returns:
-            The plan, and the graph break after it; None at the end of the graph.
+            The plan, and the graph break after it, which is None at the end of the graph.
         """
         bindings, donated = _bindings(graph, shapes, known), contract.donated
         first, graph_break = specialise_to_break(graph, bindings, shapes, known, donated, repeated)
@@ -308,7 +324,12 @@ class Planner:
         return self._make(contract, first, tunables), graph_break
 
     def _make(self, contract: DeviceIo, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
-        """Plans a specialised graph."""
+        """Plans a specialised graph.
+
+        Args:
+            contract: Which inputs and outputs are tensors on the device.
+            tunables: `T_` macros by kernel entry point, in place of the tuning records.
+        """
 
         @cache
         def record(kernel: str) -> Mapping[str, int]:
@@ -321,16 +342,23 @@ class Planner:
         self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
     def forget(self) -> None:
-        """Drops all plans and templates."""
+        """Drops all cached plans and templates."""
         self.kept.clear()
         self._templates = Templates(self._caps.max_alloc_bytes)
 
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
-        """Returns the memory that a plan needs, whether or not it is allocated."""
+        """Returns the memory that a plan needs, whether or not it is allocated.
+
+        Args:
+            graph_break: Graph break after the plan; None at the end of the graph.
+        """
         return sizes.memory_of(plan, graph_break, self.constants)
 
     def at_batch(self, shapes: Shapes) -> Callable[[int], Shapes]:
         """Returns a function from a batch size to the model's input shapes at that batch size.
+
+        Args:
+            shapes: Shape of each input of the model by name, at any batch size.
 
         Raises:
             InputError: Axis 0 of the inputs is fixed.
@@ -340,6 +368,9 @@ class Planner:
 
     def fitting_batch(self, shapes: Shapes, limit: int) -> int:
         """Returns the largest batch size whose run needs at most `limit` device bytes; 0 if none.
+
+        Args:
+            shapes: Shape of each input of the model by name, at any batch size.
 
         Raises:
             InputError: Axis 0 of the inputs is fixed.
@@ -352,9 +383,12 @@ class Planner:
         return sizes.largest_batch(needed, limit)
 
     def fitting_batch_for(self, shapes: Shapes, limit: int | None = None) -> int | None:
-        """Returns `fitting_batch`; None if `shapes` are not the model's, or its batch is fixed.
+        """Returns the largest batch size that fits into device memory; 0 if none fits.
+
+        None if `shapes` does not name the model's inputs, or if their axis 0 is fixed.
 
         Args:
+            shapes: Shape of each input by name, at any batch size.
             limit: Maximum device memory in bytes; None for the model's limit.
         """
         if shapes.keys() == {v.name for v in self._graph.inputs}:
@@ -363,10 +397,10 @@ class Planner:
         return None
 
     def _announce(self, plan: Plan) -> None:
-        """Warns, once per node, of nodes that run on the host.
+        """Warns, once per node, of nodes of a plan that run on the host.
 
         Raises:
-            UnsupportedError: There are such nodes, and `strict` is set.
+            UnsupportedError: There are such nodes, and the planner is strict.
         """
         new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
         if not new:

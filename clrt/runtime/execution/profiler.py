@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """One run of a plan.
+    """One profiled run of a plan.
 
     Attributes:
         spans: Span of each launch and host step, in the order of the plan.
@@ -37,7 +37,7 @@ class PlanRun:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One computation of a host-driven node between plans."""
+    """One profiled computation of a host-driven node, which runs between plans."""
 
     node: Node
     span: Span
@@ -60,7 +60,7 @@ class Recorder:
             )
 
     def take(self) -> tuple[PlanRun | NodeRun, ...]:
-        """Returns the runs of plans and nodes since the last call, in order."""
+        """Returns the runs of plans and nodes recorded since the last call, in order."""
         runs, self._runs = tuple(self._runs), []
         return runs
 
@@ -70,9 +70,13 @@ class Recorder:
         steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> None:
-        """Runs the steps of a plan whose inputs were enqueued on its own queue.
+        """Runs the steps of a plan on the profiling queue, and records when each ran.
+
+        Waits first for the copies of inputs, which are in the plan's own queue.
 
         Args:
+            bound: Plan to which the steps belong.
+            steps: Bound launches and host steps, in order.
             run_host: Computes a host step.
         """
         bound.lane.finish()
@@ -118,10 +122,12 @@ class Recorder:
         self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
 
     def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
-        """Waits for launches and returns their spans.
+        """Waits for launches and returns the span of each; an empty list if there are none.
 
         Args:
-            began_ns: Host time at which the first launch was enqueued.
+            events: Events of the launches, in order.
+            began_ns: Host time at which the first launch was enqueued, from
+                `time.perf_counter_ns`.
         """
         self._queue.finish()
         if not events:

@@ -15,7 +15,8 @@ def no_room(
     """Returns the error for a segment that exceeds its model's limit, or that the driver refused.
 
     Args:
-        of: Words that name the limit, such as "memory_limit allows".
+        stage: Segment that cannot run.
+        of: Words of the message that name the limit, such as "memory_limit allows".
         error: Error of the driver; None if the segment exceeds the limit.
     """
     plan, limit = stage.plan, planner.limit
@@ -34,7 +35,10 @@ def no_room(
 
 
 def over_budget(planner: Planner, stage: PlannedSegment) -> OutOfMemoryError:
-    """Returns the error for a segment that exceeds what is left of the budget of all models."""
+    """Returns the error for a segment that exceeds what is left of the memory budget of all models.
+
+    The message states the largest batch size that would fit.
+    """
     memory = planner.memory(stage.plan, stage.graph_break)
     shapes = {v.name: v.dims for v in stage.plan.graph.inputs}
     left = max(int(min(BUDGET.left, BUDGET.limit or 0)), 0)

@@ -19,13 +19,13 @@ class RunRequest:
     """Checked arguments of `Model.run` or `Model.submit`.
 
     Attributes:
-        feeds: Converted inputs by name, those of the state included.
+        feeds: Converted inputs by name, including the tensors of `state`.
         wanted: Names of the outputs to compute, and whether each stays on the device.
-        donated: Names of inputs whose memory the run may use.
-        names: Names of the outputs to return.
+        donated: Names of inputs whose memory the run may overwrite.
+        names: Names of the outputs to return, a subset of `wanted`.
         device_outputs: Whether the returned outputs stay on the device.
         held: Names of the model's outputs that are sequences, optionals or maps.
-        state: Receives its outputs after the run; None if there is none.
+        state: State that feeds the run and receives its outputs; None if there is none.
         leases: Donated tensors and their memory.
     """
 
@@ -50,8 +50,16 @@ class RunRequest:
     ) -> RunRequest:
         """Checks and converts the arguments of `Model.run`.
 
+        Args:
+            inputs: Inputs by name, or the only input itself; with `state`, the remaining inputs.
+            outputs: Names of the outputs to return; None for all that `state` does not receive.
+            device_outputs: Whether the returned outputs stay on the device.
+            donate: Names of the inputs to donate; those of `state` always are.
+            state: State that feeds the run and receives its outputs; None if there is none.
+
         Raises:
-            InputError, ShapeError, DeviceError: An argument does not match the model or device.
+            InputError: An argument does not match the model.
+            DeviceError: A tensor is on another device.
         """
         kept: tuple[str, ...] = ()
         if state is not None:
@@ -70,24 +78,31 @@ class RunRequest:
         return cls(feeds, wanted, donated, names, device_outputs, signature.held, state, leases)
 
     def take_back(self) -> None:
-        """Returns the memory of donated tensors to the caller, after an interrupted call."""
+        """Gives donated tensors their memory back, after an interrupted call."""
         for tensor, lease in self.leases:
             if tensor.lease is None and not tensor.is_released:
                 tensor.lease = lease
 
     def for_user(self, results: Mapping[str, RuntimeValue]) -> dict[str, Any]:
-        """Updates the state, and returns the requested outputs as `Model.run` does."""
+        """Updates the state, and returns the outputs that the user requested, by name.
+
+        Tensors become arrays unless `device_outputs`; containers are lists, dicts or None.
+
+        Args:
+            results: Outputs of the run by name: those in `wanted`.
+        """
         if self.state is not None:
             self.state.update(results)
         return {n: _for_user(results[n], self.device_outputs, n in self.held) for n in self.names}
 
 
 def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
-    """Converts a result for the user: strings to objects, sequences to lists, maps to dicts.
+    """Converts an output of a run for the user; strings become arrays of dtype object.
 
     Args:
+        device_outputs: Whether device tensors are returned as they are; else as arrays.
         held: Whether the value is a container or in one: its arrays, which may be inputs or
-            constants, are copied.
+            constants of the model, are copied.
     """
     if type(value) is np.ndarray and value.dtype.kind != "U" and not held:
         return value

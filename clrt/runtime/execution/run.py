@@ -25,13 +25,16 @@ _POLL_S = 0.0005
 
 
 class Pending(Protocol):
-    """Future outputs of a run: an `Enqueued` run, or the `Future` of a worker thread."""
+    """Protocol for future outputs of a run: an `Enqueued` run, or a worker thread's `Future`."""
 
     def done(self) -> bool:
-        """Returns whether `result` would return at once."""
+        """Returns whether `result` would return or raise without waiting."""
 
     def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
-        """Waits for the outputs and returns them, or raises the run's error.
+        """Waits for the outputs and returns them by name, or raises the run's error.
+
+        Args:
+            timeout: Maximum wait in seconds; None for no limit.
 
         Raises:
             TimeoutError: The run is not done after `timeout` seconds.
@@ -43,8 +46,9 @@ class Enqueued:
     """A run whose commands are all in the device's queue.
 
     Attributes:
-        available: Outputs that need no computation.
-        graph: Graph that runs, for the messages of errors.
+        execution: Detached execution that computes the outputs not in `available`.
+        available: Outputs that need no computation, by name.
+        graph: Graph that runs, for error messages.
     """
 
     execution: Execution
@@ -52,15 +56,19 @@ class Enqueued:
     graph: Graph
 
     def done(self) -> bool:
-        """Returns whether `result` would return at once."""
+        """Returns whether `result` would return or raise without waiting."""
         return self.execution.done
 
     def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
-        """Waits for the outputs and returns them.
+        """Waits for the outputs and returns them by name.
+
+        Args:
+            timeout: Maximum wait in seconds; None for no limit.
 
         Raises:
             TimeoutError: The run is not done after `timeout` seconds.
-            NumberError, DeviceError: As `Execution.run`.
+            InputError: A kernel found an index or length out of range.
+            DeviceError: The driver failed.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while end is not None and not self.execution.done:
@@ -76,7 +84,7 @@ class Enqueued:
 class Run:
     """An asynchronous run of a model, from `Model.submit`.
 
-    `await` it, call `wait`, or use its `future` to wait for several things. Do not change the input
+    `await` it, call `wait`, or use its `future` to wait for several runs. Do not change the input
     arrays until it is done. Dropping the object does not cancel the run.
     """
 
@@ -96,15 +104,16 @@ class Run:
         return self._pending.done()
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits for the outputs and returns them as `Model.run` does.
+        """Waits for the outputs and returns them by name, as `Model.run` does.
 
         Args:
             timeout: Maximum wait in seconds; None for no limit.
 
         Raises:
-            RunTimeoutError: The run is not done by then; it continues.
+            RunTimeoutError: The run is not done after `timeout` seconds; it continues.
             CancelledError: The run was cancelled before its end.
-            ClrtError: As `Model.run`.
+            InputError: `timeout` is invalid, or an index or length was out of range.
+            ClrtError: The run failed, for example out of memory.
         """
         _check_seconds(timeout)
         try:
@@ -123,7 +132,7 @@ class Run:
 
         Raises:
             RunTimeoutError: The run was not done after `timeout` seconds.
-            ClrtError: As `wait`.
+            ClrtError: The run failed, or was cancelled.
         """
         try:
             return self.wait(timeout)
@@ -159,7 +168,11 @@ class Run:
             self._stop.requested = True
 
     def _fulfil(self, pending: Pending) -> None:
-        """Sets the future's result or exception from a finished run; waits if it is not done."""
+        """Waits for the run, and sets the result or exception of `future` from it.
+
+        Args:
+            pending: Future outputs of the run.
+        """
         assert self._future is not None
         try:
             results = self._request.for_user(pending.result())

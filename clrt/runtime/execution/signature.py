@@ -31,7 +31,7 @@ class TensorSpec:
     Attributes:
         dtype: Dtype of the tensor, of the elements of a sequence or optional, or of the values of
             a map.
-        shape: Size, or text of a symbolic dim, per axis; None if the rank is unknown.
+        shape: Per axis its size, or a symbolic dim such as "batch"; None if the rank is unknown.
         kind: "tensor", "sequence" (a list), "optional" (a value or None) or "map" (a dict).
         key: Dtype of the keys of a map, or of the maps in a container; None if there is no map.
     """
@@ -51,7 +51,7 @@ class TensorSpec:
 
 
 def symbol_places(graph: Graph) -> dict[str, list[str]]:
-    """Returns the input axes at which each symbol occurs, as "input_ids axis 0"."""
+    """Returns, by symbol, the input axes whose dim it is, each formatted as "input_ids axis 0"."""
     places: dict[str, list[str]] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -61,10 +61,10 @@ def symbol_places(graph: Graph) -> dict[str, list[str]]:
 
 
 def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
-    """Formats symbols with the axes of each: exporters' names alone, such as s18, say little.
+    """Formats symbols with their input axes, for messages: a name such as s18 alone says little.
 
     Args:
-        places: From `symbol_places`.
+        places: Axes by symbol, as `symbol_places` returns them.
     """
     return ", ".join(f"{symbol} ({', '.join(where)})" for symbol, where in places.items())
 
@@ -95,7 +95,7 @@ class Signature:
             outputs: Names of outputs; None for all.
 
         Raises:
-            InputError: The model has no output of a name.
+            InputError: `outputs` is not a list, or has a name that no output of the model has.
         """
         names = self._outputs
         if outputs is None:
@@ -112,7 +112,7 @@ class Signature:
         """Checks the inputs of a call and converts them to the model's dtypes.
 
         Args:
-            inputs: As in `Model.run`: by name, or the only input itself.
+            inputs: Inputs by name; or the only input itself.
 
         Returns:
             A contiguous array, a device tensor, list, dict or None for each input.
@@ -138,7 +138,8 @@ class Signature:
         """Creates a device tensor for an input of the model.
 
         Args:
-            given: An array, or a shape (tuple or list) for zeros.
+            name: Name of the input.
+            given: An array, or a shape (tuple or list) for a tensor of zeros.
 
         Raises:
             InputError: The model has no tensor input of this name, or `given` does not match it.
@@ -158,10 +159,12 @@ class Signature:
         """Checks the names of donated inputs and returns them as a set.
 
         Args:
-            feeds: From `feeds`.
+            feeds: Converted inputs by name, as `Signature.feeds` returns them.
+            names: Names of the donated inputs, or the only one itself.
 
         Raises:
-            InputError: An input is not a live `DeviceTensor`, or is fed to two inputs.
+            InputError: A donated input is not a live `DeviceTensor`, or its tensor is fed to two
+                inputs.
         """
         names = [names] if isinstance(names, str) else list(names)
         for name in names:
@@ -181,6 +184,9 @@ class Signature:
 
     def check_names(self, given: Mapping[str, Any]) -> None:
         """Checks that a call names exactly the model's inputs.
+
+        Args:
+            given: Inputs of the call by name; only the names are checked.
 
         Raises:
             InputError: An input is missing or unknown.
@@ -273,9 +279,13 @@ class Signature:
 
 
 def _holds(array: Array, dtype: DType) -> bool:
-    """Returns whether a dtype can represent the numbers of a list.
+    """Returns whether a dtype can represent the numbers of a Python list.
 
-    Floats may be rounded, since Python has a single size of them, but not overflow.
+    Floats may be rounded, since Python floats are always 64-bit, but must not overflow.
+
+    Args:
+        array: The list as a NumPy array.
+        dtype: Dtype to convert to.
     """
     if array.dtype.kind in "SU":
         return False
@@ -287,7 +297,10 @@ def _holds(array: Array, dtype: DType) -> bool:
 
 
 def _strings(array: Array, spec: TensorSpec) -> Array:
-    """Converts str or bytes (UTF-8) elements to the host's text array; checks that all are text.
+    """Converts an array of str or UTF-8 bytes to the string array that host ops compute with.
+
+    Args:
+        spec: Input of the model that the array is for, for the error's message.
 
     Raises:
         InputError: An element is not text.
@@ -305,10 +318,10 @@ def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """Converts a shape passed by a user to a tuple of ints.
 
     Args:
-        name: Input that the shape is for, for the message.
+        name: Name of the input that the shape is for, for the error's message.
 
     Raises:
-        InputError: A dim is negative or not an integer.
+        InputError: A size is negative or not an integer.
     """
     try:
         dims = tuple(operator.index(d) for d in shape)

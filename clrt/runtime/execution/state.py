@@ -10,13 +10,14 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 
 class State(Mapping[str, DeviceTensor]):
-    """Device tensors that feed outputs of one run as inputs of the next; see `Model.new_state`.
+    """Device tensors by input name, replaced after each run by outputs of that run.
 
-    Runs may overwrite their memory: an output that is computed in place of its input, as by
-    TensorScatter, needs no copy and no allocation. One run uses a state at a time.
+    Created by `Model.new_state`. Runs may overwrite their memory: an output that is computed in
+    place of its input, such as TensorScatter's, needs no copy and no allocation. One run uses a
+    state at a time.
 
     Attributes:
-        pairs: Name of the output that replaces each input, by name of the input.
+        pairs: By input name, the name of the output whose tensor replaces it after a run.
     """
 
     def __init__(self, pairs: Mapping[str, str], tensors: Mapping[str, DeviceTensor]) -> None:
@@ -37,7 +38,10 @@ class State(Mapping[str, DeviceTensor]):
         return f"<clrt.State {tensors}>"
 
     def feeds(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the inputs of a run: `inputs` and the tensors of the state.
+        """Returns all inputs of a run by name: `inputs` and the tensors of the state.
+
+        Args:
+            inputs: Inputs that the state does not hold, by name.
 
         Raises:
             InputError: `inputs` is not a dict, or has an input that the state holds.
@@ -50,5 +54,9 @@ class State(Mapping[str, DeviceTensor]):
         return {**inputs, **self._tensors}
 
     def update(self, results: Mapping[str, Any]) -> None:
-        """Replaces the tensors by the outputs of a run."""
+        """Replaces the tensors of the state by outputs of a run.
+
+        Args:
+            results: Outputs by name, at least those named in `pairs`.
+        """
         self._tensors = {name: results[output] for name, output in self.pairs.items()}

@@ -22,11 +22,12 @@ _MAX_GRAPHS = 16
 
 @dataclass
 class _GraphTemplates:
-    """The templates of one graph.
+    """The plan templates of one graph.
 
     Attributes:
-        first: Sizes of the first plan, and the plan itself.
-        tries: Number of attempts to create a template.
+        first: First plan of the graph, after the size of each symbol in its input shapes.
+        tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
+            that there are no more.
         templates: Templates, most recently used first.
     """
 
@@ -36,9 +37,9 @@ class _GraphTemplates:
 
 
 class Templates:
-    """Evaluates plans from templates, from the second shape of a graph on.
+    """Caches plan templates, and evaluates plans from them from a graph's second shape on.
 
-    Methods identify a graph by a hashable `key`, which includes what is known of its inputs.
+    The methods identify a graph by a hashable `key`, which includes its known input elements.
     """
 
     def __init__(self, max_slab_bytes: int) -> None:
@@ -49,6 +50,7 @@ class Templates:
         """Evaluates a plan of a graph from a cached template; None if none serves these sizes.
 
         Args:
+            key: Cache key of the graph.
             bindings: Size of each symbol in the input shapes.
         """
         family = self._families.use(key)
@@ -63,7 +65,15 @@ class Templates:
         return None
 
     def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
-        """Records the first plan of a graph, which its templates must reproduce."""
+        """Records the first plan of a graph, which its templates must reproduce.
+
+        Does nothing if one is recorded already.
+
+        Args:
+            key: Cache key of the graph.
+            bindings: Size of each symbol in the input shapes of the plan.
+            plan: Plan made without a template.
+        """
         if key in self._families:
             return
         self._families[key] = _GraphTemplates((bindings, plan))
@@ -77,16 +87,21 @@ class Templates:
         make: Callable[[], Plan],
         trace: Callable[[], PlanTemplate | None],
     ) -> Plan | None:
-        """Traces a new template at these sizes and returns its plan; None if planning is required.
+        """Traces a new template for the sizes in `bindings`, and returns its plan for them.
 
-        The template is checked against a plan made without it: the first plan of the graph, or if
-        other kernels run at its sizes, the plan for `bindings`. A template traced through code that
-        loses the trace fails the check; the graph then gets no more templates.
+        The template is checked against a plan made without it: the first plan of the graph or, if
+        the template does not serve that plan's sizes, the plan for `bindings`. A template traced
+        through code that loses the trace fails the check; the graph then gets no more templates.
 
         Args:
+            key: Cache key of the graph.
             bindings: Size of each symbol in the input shapes.
             make: Makes the plan for `bindings` without a template.
-            trace: Traces planning for `bindings`; None if that is not possible.
+            trace: Traces planning for `bindings`; returns None if that is not possible.
+
+        Returns:
+            The plan; None if the graph must be planned without a template, because it has no first
+            plan or no attempts left, cannot be traced, or the check failed.
         """
         family = self._families.get(key)
         if family is None or family.tries == _MAX_TEMPLATES:

@@ -21,12 +21,12 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 @dataclass(eq=False, slots=True)
 class Transfers:
-    """Enqueues the copies of a run, and holds the memory that it uses.
+    """Enqueues the copies of a run's inputs and results, and holds the memory that the run uses.
 
     Attributes:
         leases: Buffers of external values; None if the plan has none.
-        last: Event of the run's last command, launches included.
-        slabs: Buffers of the arena, which the driver does not keep alive.
+        last: Event of the run's last command, whether launch or copy; None before the first.
+        slabs: Buffers of the arena, held because the driver does not keep them alive.
     """
 
     bound: BoundPlan
@@ -48,12 +48,15 @@ class Transfers:
         return {name: result for name, (_, result) in self._results.items()}
 
     def _note(self, event: cl.Event) -> None:
-        """Holds the event of a copy, which keeps the host array alive."""
+        """Records the event of a copy as the last one, and holds it: it keeps host arrays alive."""
         self.last = event
         self._events.append(event)
 
     def feed(self, feeds: Mapping[str, Feed]) -> None:
         """Binds external buffers and copies the inputs; donated tensors lose their memory.
+
+        Args:
+            feeds: Array or device tensor per input of the plan, by name.
 
         Raises:
             InputError: A tensor was donated to another run, or released.
@@ -87,7 +90,10 @@ class Transfers:
         self._note(cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False))
 
     def run_host(self, step: HostStep) -> None:
-        """Computes a node on the host: waits for its inputs, and uploads its outputs."""
+        """Computes a host step by its NumPy reference: reads its inputs and uploads its outputs.
+
+        Waits for the launches that compute the inputs.
+        """
         node = step.node
         assert isinstance(node.op, Op)
         inputs = [
@@ -103,7 +109,7 @@ class Transfers:
                 cl.enqueue_copy(self.queue, buffer, elements, dst_offset=offset)
 
     def read_back(self, outputs: Mapping[str, bool]) -> None:
-        """Enqueues the copies of results and of the status words.
+        """Enqueues the copies of requested outputs and of the status words to host memory.
 
         Args:
             outputs: Names of the requested outputs, and whether each stays on the device.
@@ -133,7 +139,11 @@ class Transfers:
         return copy
 
     def _read(self, value: Value, *, wait: bool = False) -> Array:
-        """Returns an array that receives a value's elements: at once if `wait`, else at the end."""
+        """Enqueues a copy of a value to the host, and returns the array that receives it.
+
+        Args:
+            wait: Whether to wait for the copy; else the elements are complete after `complete`.
+        """
         array = np.empty(value.dims, value.dtype.numpy)
         if array.nbytes and (wait or self.bound.host_memory(value) is None):
             buffer, offset = self.bound.bytes_of(value)
@@ -143,7 +153,9 @@ class Transfers:
         return array
 
     def complete(self) -> None:
-        """Checks the status words and copies results that are in host memory; the run has ended.
+        """Checks the status words, and copies results that the host can read in the arena.
+
+        Call it once all commands of the run are done.
 
         Raises:
             NumberError: A kernel found an index or length out of range.
@@ -167,7 +179,7 @@ class Transfers:
         self._results = {}
 
     def end(self) -> None:
-        """Drops the references to all memory but the results."""
+        """Drops the references to all memory of the run except its results."""
         if self.leases is not None:
             self.bound.forget_external()
             self.leases.end()

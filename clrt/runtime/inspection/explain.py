@@ -25,7 +25,7 @@ from clrt.util.formatting import format_seconds
 
 @dataclass(frozen=True)
 class Explanation(Findings):
-    """An explanation of a plan, from `Model.explain`. Prints as text of at most 100 columns."""
+    """An explanation of a plan, from `Model.explain`; `print` shows it in at most 100 columns."""
 
     def __str__(self) -> str:
         with explain_missing_extra("The text of an explanation"):
@@ -49,14 +49,14 @@ def explain(
     memory: Memory,
     report: PassReport | None,
 ) -> Explanation:
-    """Explains a plan.
+    """Explains a plan: where each node runs, by which kernel and why.
 
     Args:
         graph: The optimised graph that was planned.
-        plan: The plan for some input shapes.
-        graph_break: Break at the end of the plan; None if it covers the graph.
+        plan: Plan of the graph for some input shapes.
+        graph_break: Graph break at the end of the plan; None if the plan covers the graph.
         caps: Capabilities of the device.
-        device: Name of the device.
+        device: Name of the device, for display.
         memory: Memory that the plan needs.
         report: Matches and misses of the graph passes; None if unknown.
     """
@@ -95,11 +95,12 @@ def _step_row(
     parent: Value | None,
     aliases: bool,
 ) -> NodeRow:
-    """Returns the row of a node that runs.
+    """Returns the explanation's row of a node that a plan step computes.
 
     Args:
-        missed: Reasons of launch fusions and subviews that do not hold.
-        parent: Value that contains the rows of the node's output, a subview; None if it is not.
+        step: Plan step of the node.
+        missed: Reasons why launch fusions missed and why subviews are copied.
+        parent: Parent of the node's output, if that is a subview that aliases it; else None.
         aliases: Whether subviews of the node alias their parent, so that they are not copied.
     """
     outputs = tuple(repr(v) for v in node.outputs)
@@ -139,7 +140,10 @@ def _step_row(
 
 
 def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
-    """Yields the other variants that fit, with their predicted time and the chosen variant's."""
+    """Yields a text per variant that fits a node but was not chosen, with both predicted times.
+
+    Yields nothing for a node of a region.
+    """
     assert isinstance(node.op, Op)
     if isinstance(step, Region):
         return
@@ -209,12 +213,18 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
 
 
 def flops_of(step: PlanStep) -> int:
-    """Returns the floating-point operations of a step, counted by its launches or its ops."""
+    """Returns the number of floating-point operations of a plan step.
+
+    It is counted by the step's launches, or by its ops if no launch counts any.
+    """
     return sum(_flops_at(n, step) for n in step.nodes)
 
 
 def _flops_at(node: Node, step: PlanStep) -> int:
-    """Returns a node's FLOPs: those of its launches, or of its op if no launch counts any."""
+    """Returns the number of floating-point operations of a node in a plan step.
+
+    It is counted by the node's launches, or by its op if no launch of the step counts any.
+    """
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))
     assert isinstance(node.op, Op)

@@ -9,14 +9,14 @@ from clrt.plan.memory import Memory
 
 @dataclass(frozen=True)
 class KernelUse:
-    """One launch of a kernel.
+    """One kernel launch in an explanation.
 
     Attributes:
-        entry: Entry point.
-        source: File of the kernel.
+        entry: Entry point of the kernel.
+        source: Source file of the kernel.
         global_size: Work-items per dimension.
-        tunables: Values of its `T_` macros.
-        record: Tuning record that the values come from; "" for a kernel without tunables.
+        tunables: Value of each `T_` macro, by name.
+        record: Tuning record that these values come from; "" for a kernel without tunables.
     """
 
     entry: str
@@ -28,22 +28,24 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node of a plan.
+    """One node of a plan in an explanation.
 
     Attributes:
-        where: "device", "host" or "view" (it shares its input's memory and nothing runs).
+        name: Name of the node.
+        op: Name of its op.
+        where: "device", "host" or "view" (the output shares its input's memory and nothing runs).
         why: Why the node runs there and by this variant.
-        variant: The kernel variant; "" if there is none.
-        rejected: Reject reasons of other variants, predicted costs of others that fit, reasons why
-            launch fusions missed, and reasons why subviews are copied.
+        variant: Name of the chosen variant; "" if there is none.
+        rejected: Reasons against alternatives: reject reasons of variants, predicted times of
+            slower variants, why launch fusions missed, and why subviews are copied.
         kernels: The node's launches.
         origins: The ONNX nodes that the node stands for.
         made_by: The pass that created the node; "" for a node of the file.
-        read_bytes, written_bytes, scratch_bytes: Bytes that its launches move; see
-            `clrt.plan.traffic`.
-        flops: Floating-point operations; 0 for ops that do not count them.
-        outputs: Name and type of each output.
-        memory: Text on the value whose memory the output shares; "" if it shares none.
+        read_bytes, written_bytes, scratch_bytes: Bytes that its launches read, write, and use as
+            scratch.
+        flops: Number of floating-point operations; 0 for ops that do not count them.
+        outputs: Name and type of each output, as one string.
+        memory: Which value's memory the output shares, in words; "" if it shares none.
     """
 
     name: str
@@ -65,13 +67,13 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class BreakRow:
-    """A graph break: a plan ends because what follows depends on computed data.
+    """A graph break in an explanation: the plan ends, since later nodes depend on computed data.
 
     Attributes:
-        node: First node whose output shape or kernel depends on the data, and the number of others.
-        why: Why the node needs the host.
+        node: First node at the break, as text, and the number of further nodes at it.
+        why: Why that node needs the host.
         reads: Names of the values that the host reads.
-        ops_after: Number of nodes of each op in the suffix.
+        ops_after: Number of nodes after the break, by op.
     """
 
     node: str
@@ -85,8 +87,9 @@ class PassRow:
     """Matches and near misses of a graph pass.
 
     Attributes:
-        hits: Nodes that the pass rewrote.
-        misses: Nodes that the pass nearly matched, each with the reason why not.
+        name: Name of the pass.
+        hits: Names of the nodes that the pass rewrote.
+        misses: (name, reason) of each node that the pass nearly matched.
     """
 
     name: str
@@ -96,14 +99,14 @@ class PassRow:
 
 @dataclass(frozen=True)
 class Findings:
-    """An explanation of the plan for some input shapes, as data.
+    """The data of an explanation of a plan.
 
     Attributes:
         device: Name of the device.
-        shapes: Input shapes by name.
-        rows: Nodes in order of execution.
+        shapes: Input shapes of the plan by name.
+        rows: One per node, in order of execution.
         folded: Names of nodes whose outputs were known at planning (shape arithmetic).
-        graph_break: Break at the end of the plan; None if it covers the graph.
+        graph_break: Graph break at the end of the plan; None if the plan covers the graph.
         memory: Memory that a run needs.
         passes: Matches and near misses of the graph passes.
     """
@@ -118,7 +121,7 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """Total floating-point operations."""
+        """Number of floating-point operations in a run."""
         return sum(r.flops for r in self.rows)
 
     @property
@@ -127,6 +130,6 @@ class Findings:
         return sum(len(r.kernels) for r in self.rows)
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the findings as a dict for JSON, with totals."""
+        """Returns the findings as a dict for JSON, with totals of FLOPs and launches."""
         sums = {"memory": self.memory.to_dict(), "flops": self.flops, "launches": self.launches}
         return {**asdict(self), **sums}

@@ -26,12 +26,12 @@ _LEGEND = (
 
 
 def as_text(findings: Findings) -> str:
-    """Returns the explanation as plain text."""
+    """Returns an explanation as plain text."""
     return fitting("\n".join(line for line, _ in _lines(findings)))
 
 
 def explanation_tables(findings: Findings) -> Group:
-    """Returns the explanation as coloured text for rich."""
+    """Returns an explanation as coloured text, for printing by rich."""
     return Group(
         *(
             PlainText(line, style, no_wrap=True, overflow="ignore")
@@ -41,7 +41,7 @@ def explanation_tables(findings: Findings) -> Group:
 
 
 def _lines(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yields each line with its style."""
+    """Yields each line of an explanation's text, with rich's name of its style ("" for none)."""
     for text in (*_summary(findings), _LEGEND):
         yield from ((line, "") for line in _wrapped(text))
     for row in findings.rows:
@@ -56,10 +56,11 @@ def _lines(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
-    """Returns lines that break between words; words that are longer than a line stay whole.
+    """Wraps text between words; words that are longer than a line stay whole.
 
     Args:
-        first, rest: Prefix of the first line, and of the others.
+        first: Prefix of the first line.
+        rest: Prefix of the remaining lines.
     """
     return textwrap.wrap(
         visible(text),
@@ -72,7 +73,11 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def _labelled(label: str, parts: Iterable[str]) -> Iterator[str]:
-    """Yields lines with a label before the first; each part begins a line."""
+    """Yields the wrapped lines of some texts, with a label before the first line.
+
+    Args:
+        parts: Texts, each of which begins a new line.
+    """
     blank = " " * (_LABEL + 2)
     for number, part in enumerate(parts):
         first = f"  {'' if number else label:{_LABEL}}"
@@ -117,7 +122,7 @@ def _runs(row: NodeRow) -> list[str]:
 
 
 def _kernel_lines(rows: Sequence[NodeRow]) -> Iterator[str]:
-    """Yields each kernel once, with its tunables and the record they come from."""
+    """Yields the text's lines on kernels: for each, launches, tunables and their tuning record."""
     counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
     if counts:
         yield from ("", "Kernels", "")
@@ -170,7 +175,7 @@ def _pass_lines(passes: Sequence[PassRow]) -> Iterator[str]:
 
 
 def _misses(row: PassRow) -> Iterator[str]:
-    """Yields a line per reason, with its count and the first node."""
+    """Yields a text per reason why a pass missed, with the first node and the number of others."""
     counts = Counter(reason for _, reason in row.misses)
     first = {reason: node for node, reason in reversed(row.misses)}
     for reason, count in counts.most_common():

@@ -73,7 +73,7 @@ def load(
             model from `clrt-convert`. Of a folder, `onnx/model.onnx` or `model.onnx` is loaded if
             present; else the graph is built from `config.json` and the safetensors weights (bert,
             roberta, distilbert, mpnet, …). `~` at the start of a path is the home folder.
-        device: "auto", "cpu", "gpu", part of a platform or device name, or one of
+        device: "auto", "cpu", "gpu", part of a platform or device name, or an element of
             `clrt.devices()` or its index; None reads CLRT_DEVICE, and defaults to "auto".
         strict: Whether a node without a fitting kernel is an error instead of running on the host;
             None reads CLRT_STRICT.
@@ -81,10 +81,10 @@ def load(
             user's cache.
         optimize_level: 0 runs no graph passes, 2 all of them. Ignored for a compiled model, whose
             graph is already optimised.
-        memory_limit: Maximum memory that the model may allocate on the device, in bytes or as
-            "2GiB": a run that needs more is refused before it allocates anything. None for the
-            device's memory.
-        priority: "background" for a model whose runs give way to those of all others on the
+        memory_limit: Maximum memory that the model may allocate on the device, in bytes or as a
+            string such as "2GiB": a run that needs more is refused before it allocates anything.
+            None for the device's memory.
+        priority: "background" for a model whose runs give way to those of all other models on the
             device, with little work in the queue at a time; else "normal".
         cores: Number of cores that a CPU device computes on; if negative, the number of cores to
             leave free; None for all. Only models with the same number share tensors on the device.
@@ -122,8 +122,8 @@ class Model(PlannedModel, PicklesBySource):
     """A model on a device. Use `load` to create one.
 
     `run` may be called from several threads. As a context manager, the model frees its device
-    memory at the end. It can be pickled, as its path or, if it came from memory, as its graph; and
-    it can be copied.
+    memory at the end. It can be copied, and pickled: as its path or, if it was not loaded from a
+    file, as its graph.
 
     Attributes:
         inputs, outputs: Descriptions of the inputs and outputs of `run`, in order.
@@ -166,7 +166,7 @@ class Model(PlannedModel, PicklesBySource):
 
     @property
     def host_nodes(self) -> dict[str, str]:
-        """Nodes that have run on the host so far: the reason by node name."""
+        """Reason of each node that runs on the host, by node name, as far as planned by now."""
         return self._runner.planner.host_nodes
 
     @property
@@ -207,7 +207,10 @@ class Model(PlannedModel, PicklesBySource):
             model.trim()
 
     def _model_for(self, inputs: Mapping[str, Any] | Any) -> Model:
-        """Returns the model that runs these inputs: a variant if some of them are overridable."""
+        """Returns the model to run for inputs: this one, or a variant with overridable inputs.
+
+        Optimises and caches the variant for each new set of overridable inputs.
+        """
         if not self.overridable or not isinstance(inputs, Mapping):
             return self
         names = frozenset(name for name in self.overridable if name in inputs)
@@ -278,7 +281,12 @@ class Model(PlannedModel, PicklesBySource):
             raise
 
     def _start(self, request: RunRequest, in_worker: bool = False) -> Run:
-        """Starts an asynchronous run; `in_worker` moves all of its work to another thread."""
+        """Starts an asynchronous run.
+
+        Args:
+            in_worker: Whether another thread always does all of the run's work; else this thread
+                enqueues short runs.
+        """
         args = request.feeds, request.wanted, request.donated
         return Run(*self._runner.submit(*args, in_worker=in_worker), request)
 
@@ -296,14 +304,20 @@ class Model(PlannedModel, PicklesBySource):
         Cancelling the task, as `asyncio.wait_for` does, ends the run between two launches.
 
         Args:
-            inputs: As for `run`; do not change the arrays until the run is done.
-            outputs: As for `run`.
-            device_outputs: As for `run`.
-            state: As for `run`.
-            donate: As for `run`.
+            inputs: An array or DeviceTensor per input name, as for `run`; do not change the arrays
+                until the run is done.
+            outputs: Names of the outputs to compute; all by default, except those that a state
+                holds.
+            device_outputs: Whether results stay on the device, as DeviceTensors.
+            state: Device-resident inputs, replaced by outputs of this run.
+            donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse.
+
+        Returns:
+            An ndarray or DeviceTensor per output name, a list for a sequence, a dict for a map.
 
         Raises:
-            ClrtError: As `run`.
+            InputError: An input is missing, unknown, or of a wrong dtype, shape or value.
+            ClrtError: The run fails, for example out of memory, or the model was closed.
         """
         model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
@@ -323,25 +337,26 @@ class Model(PlannedModel, PicklesBySource):
         of them.
 
         Args:
-            inputs: As for `run`; do not change the arrays until the run is done.
-            outputs: As for `run`.
-            device_outputs: As for `run`.
-            donate: As for `run`.
+            inputs: An array or DeviceTensor per input name, as for `run`; do not change the arrays
+                until the run is done.
+            outputs: Names of the outputs to compute; all by default.
+            device_outputs: Whether results stay on the device, as DeviceTensors.
+            donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse.
 
         Raises:
-            ClrtError: As `run`, for errors found before the device begins; `Run.wait` raises the
-                others.
+            InputError: An input is missing, unknown, or of a wrong dtype or shape.
+            ClrtError: Another error found before the device begins; `Run.wait` raises later ones.
         """
         model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate)
         return model._start(request)
 
     def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
-        """Creates a state: device tensors that each run replaces by some of its outputs.
+        """Creates a state: device-resident inputs that each run replaces by some of its outputs.
 
         Args:
-            pairs: By name of an input, the name of the output that replaces it.
-            values: Initial value of each input: an array, or a shape for zeros.
+            pairs: By input name, the name of the output that replaces the input after a run.
+            values: Initial value by input name: an array, or a shape for zeros.
 
         Raises:
             InputError, ShapeError: A name is unknown, or a value does not match its input.
@@ -357,20 +372,26 @@ class Model(PlannedModel, PicklesBySource):
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, RuntimeValue]:
         """Checks inputs as `run` does, and returns them by name in the dtypes of the model.
 
+        Args:
+            inputs: An array or DeviceTensor per input name; or the only input itself.
+
         Raises:
-            InputError, ShapeError: As `run`.
+            InputError: An input is missing, unknown, or of a wrong dtype or value.
         """
         return self._model_for(inputs)._signature.feeds(inputs)
 
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
-        """Measures the time of each kernel; the result prints, and saves as a trace or HTML page.
+        """Measures the time of each kernel in runs of the model.
 
         Args:
-            inputs: As for `run`.
+            inputs: An array or DeviceTensor per input name, as for `run`.
             repeat: Number of runs with the profiler, and of runs without it.
 
+        Returns:
+            A profile, which prints as tables, and can be saved as a trace or an HTML page.
+
         Raises:
-            InputError: As `run`, or `repeat` is less than 1.
+            InputError: An input does not match the model, or `repeat` is less than 1.
         """
         if not isinstance(repeat, int | np.integer) or repeat < 1:
             raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
@@ -394,13 +415,14 @@ class Model(PlannedModel, PicklesBySource):
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
 
         Args:
-            shapes: Shapes of all inputs by name, or several such sets; None for those that a
+            shapes: Shape of each input by name, or several such dicts; None for the shapes that a
                 compiled model was made for. (A compiled model contains no plans, which depend on
                 the device and take milliseconds.)
-            progress: Called with (done, total) after each set.
+            progress: Called with (done, total) after each dict of shapes.
 
         Raises:
-            InputError, ShapeError, OutOfMemoryError: As `run`.
+            InputError: An input is missing or unknown, or a shape does not match the model.
+            OutOfMemoryError: A run does not fit on the device.
         """
         groups = self.shapes if shapes is None else shapes
         if isinstance(groups, Mapping) or not isinstance(groups, Iterable):

@@ -25,10 +25,12 @@ Loads = TypeVar("Loads", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class DeviceName:
-    """Names a device for another process, where its index may differ.
+    """Identifies a device for another process, in which its index may differ.
 
     Attributes:
-        ordinal: Position among devices of the same platform and name.
+        platform: Name of its OpenCL platform.
+        name: Name of the device.
+        ordinal: Index among the devices of the same platform and name.
     """
 
     platform: str
@@ -37,7 +39,7 @@ class DeviceName:
 
     @classmethod
     def of(cls, device: DeviceInfo) -> DeviceName:
-        """Returns the name of a device."""
+        """Returns the `DeviceName` of a device of this process."""
         first = cls(device.platform, device.name, 0)
         ordinal = sum(d.index < device.index for d in first._matches())
         return cls(device.platform, device.name, ordinal)
@@ -45,10 +47,10 @@ class DeviceName:
     def index(self) -> int:
         """Returns the index of the device in this process.
 
-        If there are fewer devices of the name than before, the last one is used.
+        If this process has fewer devices of that platform and name, the last of them is used.
 
         Raises:
-            DeviceError: There is no device of the name.
+            DeviceError: There is no device of that platform and name.
         """
         matches = self._matches()
         if not matches:
@@ -68,7 +70,8 @@ class PortableGraph:
     """Picklable form of a graph: its text, and the arrays of its constants.
 
     Attributes:
-        arrays: Elements of constants, by the keys in the text.
+        text: IR text of the graph, which refers to constants by keys.
+        arrays: Elements of the constants, by these keys.
         origins: For each graph (subgraphs included), by node name, the ONNX nodes that the node
             stands for and the pass that created it.
     """
@@ -79,7 +82,7 @@ class PortableGraph:
 
     @classmethod
     def of(cls, graph: Graph) -> PortableGraph:
-        """Converts a graph."""
+        """Converts a graph to its picklable form."""
         keys: dict[Value, str] = {}
 
         def store(value: Value) -> str | None:
@@ -93,7 +96,7 @@ class PortableGraph:
         return cls(text, arrays, origins)
 
     def graph(self) -> Graph:
-        """Converts back to a graph.
+        """Returns the graph that was converted.
 
         Raises:
             ModelError: The text is not valid IR.
@@ -111,12 +114,12 @@ class PortableGraph:
 
 @dataclass(frozen=True)
 class LoadRecipe:
-    """The call that loaded a model.
+    """The call that loaded a model, for pickles and copies.
 
     Attributes:
-        load: Function that loaded it.
+        load: Function that loaded the model.
         path: Absolute path of the file or folder; None for a model from memory.
-        options: Keyword arguments of `load`.
+        options: Keyword arguments of the call.
     """
 
     load: Callable[..., Any]
@@ -125,7 +128,10 @@ class LoadRecipe:
 
 
 def recording(load: Loads) -> Loads:
-    """Decorator: records source and options of a call on the `PicklesBySource` that it returns."""
+    """Decorator for a function that loads a model: records the call in the model's `_recipe`.
+
+    The function must return a `PicklesBySource`, and take the source as its first argument.
+    """
 
     @functools.wraps(load)
     def recorded(source: Any, **options: Any) -> Any:
@@ -141,8 +147,9 @@ def recording(load: Loads) -> Loads:
 class PicklesBySource:
     """Base of models that can be pickled and copied.
 
-    A model from a file pickles as its path, any other one as its graph, both with their options and
-    the name of their device. A copy is a second model of the same graph on the same device.
+    A model from a file pickles as its path, other models as their graph; in both cases with the
+    options of loading and the name of the device. A copy is a second model of the same graph on the
+    same device.
     """
 
     device: DeviceInfo
@@ -174,10 +181,17 @@ def _reload(
     options: Mapping[str, Any],
     device: DeviceName,
 ) -> Any:
-    """Loads the model of a pickle.
+    """Loads the model that a pickle describes.
+
+    Args:
+        load: Function that loaded the pickled model.
+        source: Path of the model, or its graph.
+        options: Keyword arguments of `load` besides the device.
+        device: Device of the pickled model.
 
     Raises:
-        ModelError, DeviceError: The file or the device is absent.
+        ModelError: The file is absent or invalid.
+        DeviceError: The device is absent.
     """
     path_or_graph = source if isinstance(source, str) else source.graph()
     return load(path_or_graph, **{**options, "device": device.index()})
@@ -188,9 +202,10 @@ _PATHS = ("path", "model_name", "model_name_or_path")
 
 
 class PicklesByArguments:
-    """Base of classes that pickle and copy by their constructor's arguments, path or name first.
+    """Base of classes that pickle and copy by their constructor's arguments.
 
-    The pickle names the device of the attribute `model`.
+    The first argument is a model's path or name. The pickle also names the device of the attribute
+    `model`, which is passed as the constructor's `device`.
     """
 
     model: Any
@@ -208,7 +223,7 @@ class PicklesByArguments:
 
 
 def _absolute(path: Any) -> Any:
-    """Makes an existing path absolute; returns other values, such as names of models, unchanged."""
+    """Returns an existing path in absolute form, and other values (model names) unchanged."""
     is_path = isinstance(path, (str, Path)) and os.path.exists(expanded(path))
     return os.path.abspath(expanded(path)) if is_path else path
 

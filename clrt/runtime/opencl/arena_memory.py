@@ -16,7 +16,7 @@ from clrt.runtime.opencl.session import DeviceSession
 
 
 class ArenaUser(Protocol):
-    """A run that uses an arena."""
+    """Protocol for a run that uses an arena."""
 
     @property
     def has_ended(self) -> bool:
@@ -25,7 +25,7 @@ class ArenaUser(Protocol):
 
 @dataclass(eq=False)
 class ArenaMemory:
-    """Device memory of an arena, which one run uses at a time; it only grows.
+    """Device memory of an arena, which one run uses at a time; its slabs only grow until `clear`.
 
     Attributes:
         account: Ledger of the model, which counts and limits the memory; None if there is none.
@@ -33,8 +33,8 @@ class ArenaMemory:
         generation: Number of reallocations; plans bound to an older generation bind again.
         is_torn: Whether an exception interrupted a run in the arena, so that it is not reused.
         run: The last run that the arena was assigned to; None once that has released it.
-        views: Inputs and outputs of each bound plan as host arrays, if the host shares this memory.
-            Cached, since creating a view takes 3 us.
+        views: By bound plan, host arrays over the memory of its inputs and outputs; None for a
+            value that the host cannot access. Cached, since creating an array takes 3 us.
     """
 
     session: DeviceSession
@@ -56,7 +56,10 @@ class ArenaMemory:
         return self.run is not None and not self.run.has_ended
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Grows slabs to at least the given sizes in bytes; they lose their contents.
+        """Grows each slab to at least a size; slabs from the first that grows lose their contents.
+
+        Args:
+            sizes: Minimum size per slab in bytes.
 
         Raises:
             OutOfMemoryError: A slab does not fit; the slabs before it are kept.
@@ -83,7 +86,7 @@ class ArenaMemory:
         return sum(self.sizes)
 
     def clear(self) -> None:
-        """Frees the device memory."""
+        """Frees the device memory of all slabs."""
         self._forget_views()
         self.buffers.clear()
         self.generation += 1

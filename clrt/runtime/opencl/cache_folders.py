@@ -22,7 +22,7 @@ _warned = False
 
 
 def why_unusable(folder: Path) -> str:
-    """Returns why a folder cannot serve as a cache; "" if it can.
+    """Returns the reason why a folder cannot serve as a cache; "" if it can.
 
     A folder that does not exist yet is judged by its nearest existing parent. Writes nothing.
     """
@@ -44,7 +44,7 @@ def why_unusable(folder: Path) -> str:
 
 
 def warn_if_unusable(folder: Path) -> None:
-    """Warns, once per process, if a folder cannot cache compiled programs."""
+    """Warns if a folder cannot cache compiled programs; at most once per process."""
     global _warned
     if not _warned and (reason := why_unusable(folder)):
         _warned = True
@@ -55,10 +55,11 @@ def warn_if_unusable(folder: Path) -> None:
 
 
 def prepare_pocl_cache() -> None:
-    """Sets PoCL's cache folder if its default is not writable: PoCL then lists no device.
+    """Sets PoCL's cache folder, by POCL_CACHE_DIR, if its default folder is not usable.
 
-    Tries clrt's cache folder, then a temporary folder that is removed when this process ends. Call
-    this before the ICD loader's first call.
+    PoCL lists no device if it cannot write to its cache. Tries a folder in clrt's cache folder,
+    then a temporary folder that is removed when this process ends. Only on Linux. Call it before
+    the ICD loader's first call.
     """
     if sys.platform != "linux":
         return
@@ -75,7 +76,10 @@ def prepare_pocl_cache() -> None:
 
 
 def _pocl_default() -> Path | None:
-    """Returns PoCL's default cache folder; None if that is in /tmp, which any user can write."""
+    """Returns the cache folder that PoCL uses according to the environment.
+
+    None if no variable names one: PoCL then uses /tmp, to which any user can write.
+    """
     if named := os.environ.get(_POCL_VARIABLE):
         return Path(named)
     if caches := os.environ.get("XDG_CACHE_HOME"):
@@ -85,7 +89,10 @@ def _pocl_default() -> Path | None:
 
 
 def _make_temporary() -> Path | None:
-    """Creates a folder that is removed when this process ends; None if no parent is writable."""
+    """Creates a temporary folder that is removed when this process ends.
+
+    None if neither the system's temporary folder nor /dev/shm is writable and has free space.
+    """
     try:
         parents = [tempfile.gettempdir(), _SHARED_MEMORY]
     except OSError:

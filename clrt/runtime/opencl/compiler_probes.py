@@ -29,12 +29,12 @@ _REPORTED_ATTRIBUTES = (
 
 @dataclass(frozen=True)
 class CompilerProbe:
-    """A kernel that compiles only if the device supports a feature.
+    """A kernel that compiles only if the device supports some OpenCL C feature.
 
     Attributes:
         source: OpenCL C of the kernel.
-        opencl_c: Language version to compile it with, such as "2.0".
-        reported: Returns whether the device's capabilities claim the feature.
+        opencl_c: OpenCL C version to compile it with, such as "2.0".
+        reported: Returns whether a device's capabilities claim the feature.
     """
 
     source: str
@@ -68,7 +68,7 @@ PROBES: Mapping[str, CompilerProbe] = {
 
 
 def compiled_probes(session: DeviceSession) -> dict[str, bool]:
-    """Returns, for each name in `PROBES`, whether the device compiles the probe."""
+    """Returns whether the session's device compiles each probe, by name in `PROBES`."""
     return {name: _compiles(session, probe) for name, probe in PROBES.items()}
 
 
@@ -86,7 +86,10 @@ def _compiles(session: DeviceSession, probe: CompilerProbe) -> bool:
 
 
 def driver_facts(session: DeviceSession) -> dict[str, Any]:
-    """Returns what the driver reports besides `DeviceCaps`: text and integers by attribute."""
+    """Returns device properties that `DeviceCaps` lacks, for reports, by pyopencl attribute.
+
+    Values are strings or integers. Properties that the device does not have are absent.
+    """
     facts: dict[str, Any] = {}
     with Guard(str(session.device)):
         for name in _REPORTED_ATTRIBUTES:

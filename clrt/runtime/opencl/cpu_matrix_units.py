@@ -30,7 +30,8 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 def matrix_shapes() -> frozenset[MatrixShape]:
     """Returns `DeviceCaps.matrix_shapes` for CPU devices: the best int8 dot product, and AMX.
 
-    Requests the permission to use AMX for all threads of the process and its forks.
+    Empty if the CPU has neither, or if its flags cannot be read. Requests the permission to use
+    AMX for all threads of the process and its forks.
     """
     amx = {AMX_BFLOAT16} if _flags() >= _AMX and not _is_amx_refused() else set()
     return frozenset({*host_dots()[:1], *amx})
@@ -42,7 +43,10 @@ def host_dots() -> tuple[MatrixShape, ...]:
 
 
 def _flags() -> frozenset[str]:
-    """Returns the words of /proc/cpuinfo, CPU flags among them; empty unless Linux on x86-64."""
+    """Returns all words of /proc/cpuinfo, which include the CPU flags.
+
+    Empty if the file cannot be read, or on systems other than Linux on x86-64.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return frozenset()
     try:
@@ -52,6 +56,6 @@ def _flags() -> frozenset[str]:
 
 
 def _is_amx_refused() -> bool:
-    """Requests the AMX tile registers for this process; returns whether the system refuses."""
+    """Requests permission for this process to use AMX; returns whether the system refuses it."""
     refused: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
     return bool(refused)

@@ -28,12 +28,12 @@ _MAX_WAIT_POLL_S = 0.005
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
-    """A buffer that supports weak references, by which ledgers notice its release.
+    """An OpenCL buffer that supports weak references, by which ledgers notice its release.
 
     Attributes:
         host: The buffer's memory as uint8[nbytes], if the device shares host memory; else None.
             Access it only while no enqueued command uses the buffer.
-        nbytes: Size in bytes, which saves a query of `size` to the driver.
+        nbytes: Size in bytes; unlike `size`, reading it does not query the driver.
     """
 
     host: Array | None = None
@@ -41,7 +41,7 @@ class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
 
 
 class InFlight(Protocol):
-    """A run that was enqueued and may not have ended."""
+    """Protocol for a run that was enqueued and may not have ended."""
 
     @property
     def lane(self) -> RunQueue:
@@ -58,10 +58,12 @@ class InFlight(Protocol):
 
 @dataclass(eq=False)
 class RunQueue:
-    """An in-order queue; each model has one, so that it does not wait for another model's runs.
+    """An in-order OpenCL queue for runs.
+
+    Each model has its own, so that it does not wait for another model's runs.
 
     Attributes:
-        background: Whether its runs give way to those of all other queues.
+        background: Whether runs in this queue give way to those in all other queues.
     """
 
     connection: DeviceContext
@@ -74,7 +76,10 @@ class RunQueue:
     def wait(self, event: cl.Event) -> None:
         """Waits for a command in the queue.
 
-        Polls if the driver's own wait would occupy a further core (`DeviceContext.looks`).
+        Polls if the driver's own wait would occupy another CPU core (`DeviceContext.looks`).
+
+        Args:
+            event: Event of the command.
 
         Raises:
             cl.Error: The driver fails.
@@ -128,15 +133,15 @@ class DeviceContext:
 
     @cached_property
     def lane(self) -> RunQueue:
-        """Queue for commands outside of model runs, which complete before the call returns."""
+        """Queue for commands outside of model runs; callers wait for each command at once."""
         return RunQueue(self, self.new_queue())
 
     @property
     def lock(self) -> Any:
-        """Lock to hold while enqueuing.
+        """Lock to hold while enqueuing commands.
 
         Raises:
-            DeviceError: This process is a fork, in which the driver would wait forever.
+            DeviceError: This process is a fork in which the driver would wait forever.
         """
         if os.getpid() != self._process:
             self._check_fork()
@@ -161,11 +166,13 @@ class DeviceContext:
 
     @property
     def usable(self) -> bool:
-        """Whether this process can use the driver; false in some forks."""
+        """Whether this process can use the driver; False in forks that it does not survive."""
         return not (self.lost or is_left_behind(self.device.caps))
 
     def drain(self) -> None:
-        """Waits for commands of failed runs in any queue; they may use memory freed since.
+        """Waits for all commands that failed runs left in any queue.
+
+        These commands may use memory that has been freed since.
 
         Raises:
             cl.Error: The driver fails.
@@ -178,10 +185,10 @@ class DeviceContext:
 
         Args:
             run: The run that waits.
-            most_s: Maximum wait in seconds, so that the run makes progress beside many others.
+            most_s: Maximum wait in seconds, so that `run` makes progress beside many other runs.
 
         Returns:
-            Whether another run was waited for.
+            Whether there was a run to wait for.
         """
         waited, end = False, time.perf_counter() + most_s
         while any(
@@ -195,7 +202,10 @@ class DeviceContext:
         return waited
 
     def before_fork(self) -> None:
-        """Waits up to `_FORK_S` for runs to end, and holds the lock during the fork if they do."""
+        """Waits, before this process forks, up to `_FORK_S` for runs to end; then holds the lock.
+
+        Does not hold it if runs go on. Does nothing for drivers that do not work in forks at all.
+        """
         if "stays-behind-in-forks" in self.device.caps.quirks:
             return
         end = time.perf_counter() + _FORK_S
@@ -216,9 +226,11 @@ class DeviceContext:
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Releases the lock in the fork; if runs were in flight, marks the driver unusable there.
+        """Prepares the context for use in a forked child process.
 
-        Driver objects are then never freed, since threads of the parent may have held their locks.
+        Releases the lock if `before_fork` holds it. Else runs were in flight: marks the driver
+        unusable, and never frees driver objects, since threads of the parent process may have held
+        their locks.
         """
         if self._held_at_fork:
             self.after_fork()

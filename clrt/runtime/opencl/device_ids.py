@@ -49,7 +49,7 @@ class DeviceIds:
 
 
 def read_ids(device: cl.Device) -> DeviceIds:
-    """Queries a device for its identifiers; those that its driver does not report stay empty."""
+    """Queries a device for its identifiers; those that its driver does not report are "" or 0."""
     extensions = device.extensions.split()
     uuid = luid = ""
     if "cl_khr_device_uuid" in extensions:

@@ -32,7 +32,14 @@ _CHUNK_BYTES = 4 << 20
 
 
 def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None = None) -> bool:
-    """Returns whether the device can pack a weight, and memory limits leave space for a chunk."""
+    """Returns whether to pack a weight on the device: it can, and the weight fits in memory.
+
+    False for weights below `_MIN_BYTES`, which the host packs before the program is compiled.
+
+    Args:
+        account: Ledger of the model, whose limit must leave space for the packed weight and a
+            chunk of unpacked rows; None for none.
+    """
     known, simulator = source.value.type.known_elements, session.device.caps.simulator
     if source.rows is None or simulator or not _MIN_BYTES <= source.nbytes < INDEXED_BYTES:
         return False
@@ -56,8 +63,9 @@ def pack(
     """Packs a weight on the device and returns its buffer; call it only if `packs` is true.
 
     Args:
+        source: Weight and the layout to pack it in.
         kernel_of: Creates a kernel object from its specification.
-        account: As in `DeviceSession.allocate`.
+        account: Ledger that counts the allocated bytes against its limit; None for none.
 
     Raises:
         OutOfMemoryError: The packed weight or a chunk of rows does not fit.
@@ -102,7 +110,11 @@ def _chunk_bytes(rows: DevicePacking) -> int:
 def _run(
     launch: Launch, kernel: cl.Kernel, session: DeviceSession, buffers: dict[Scratch, TrackedBuffer]
 ) -> None:
-    """Binds arguments, enqueues one launch, and waits for it."""
+    """Sets the arguments of a kernel, enqueues one launch, and waits for it.
+
+    Args:
+        buffers: Device buffer by operand of the launch.
+    """
     set_scalar = scalar_setter(kernel)
     for index, arg in numbered_arguments(launch):
         if isinstance(arg, BufferArg):

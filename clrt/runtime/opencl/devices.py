@@ -49,15 +49,16 @@ _BUILTINS_NOTE = (
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device of this machine.
+    """An OpenCL device of this machine.
 
     Attributes:
-        index: Number that selects the device, as in `device=<index>`.
+        index: Number by which `device=` of `clrt.load` selects the device.
+        caps: What planning may know of the device.
         usable: Whether clrt can run on the device.
         note: Why the device is not usable, or a remark for users; "" if there is none.
         is_default: Whether `device="auto"` selects the device.
-        handle: The driver's device object; None for one that is known by `caps` only.
-        cores: Number of cores that the device computes on; None for all.
+        handle: The driver's device object; None for a device that is known by `caps` only.
+        cores: Number of CPU cores that the device computes on, if restricted; None for all.
     """
 
     index: int
@@ -70,7 +71,7 @@ class DeviceInfo:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Index and number of compute units: identifies a device or a sub-device."""
+        """Pair of index and number of compute units, which identifies a device or a sub-device."""
         return self.index, self.caps.compute_units
 
     @property
@@ -175,9 +176,9 @@ _starting: Thread | None = None
 
 
 def start_drivers() -> None:
-    """Starts to load the drivers in a thread, which takes 50 ms; `devices` waits for it.
+    """Starts a thread that loads the OpenCL drivers, for 50 ms; `devices` waits for it to end.
 
-    For callers that read a model before they choose a device.
+    Lets callers read a model meanwhile. Does nothing if the drivers are loaded or loading.
     """
     global _starting
     if _starting is None and not _device_handles:
@@ -281,9 +282,10 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     """Returns the preferred usable device that matches a request.
 
     Args:
-        request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index,
-            "pci:", "uuid:" or "luid:" with an identifier of `DeviceInfo.ids`, or the device
-            itself; None reads the environment variable CLRT_DEVICE, and defaults to "auto".
+        request: "auto", "cpu", "gpu", a substring of a platform or device name in any case, an
+            index, or "pci:", "uuid:" or "luid:" followed by an identifier of `DeviceInfo.ids`. A
+            `DeviceInfo` is returned as it is. None reads the environment variable CLRT_DEVICE,
+            and defaults to "auto".
 
     Raises:
         DeviceError: No usable device matches; the message lists all devices.

@@ -65,7 +65,7 @@ class Guard:
     """Context manager around driver calls: converts errors of pyopencl to clrt's errors.
 
     Attributes:
-        device: Name of the device, for the message.
+        device: Name of the device, for error messages.
         available_bytes: Global memory that the device reports; 0 if unknown.
         used_bytes: Returns the number of bytes that clrt has allocated on the device.
     """
@@ -82,9 +82,10 @@ class Guard:
             raise self.translated(error) from error
 
     def translated(self, error: cl.Error | MemoryError, nbytes: int = 0) -> DeviceError:
-        """Returns the error that users see: the failed call, its status code, and a remedy.
+        """Converts an error of pyopencl to clrt's, with the failed call, status code and a remedy.
 
         Args:
+            error: Error of pyopencl, or a MemoryError of the host.
             nbytes: Size of the failed allocation; 0 if unknown.
         """
         if isinstance(error, MemoryError):
@@ -120,7 +121,7 @@ def _size(nbytes: int) -> str:
 
 
 def status_name(code: int) -> str:
-    """Returns the name of an OpenCL status code, without the prefix "CL_"."""
+    """Returns the name of an OpenCL status code without the prefix "CL_"; else "status <code>"."""
     try:
         return str(_CODES.to_string(code))
     except ValueError:
@@ -131,16 +132,22 @@ _used_in: int | None = None
 
 
 def note_use() -> None:
-    """Records that this process has used a driver: some start threads at their first call."""
+    """Records that this process has called a driver, which may not work in its forks then.
+
+    Only the first process that does so is recorded, and forks inherit the record.
+    """
     global _used_in
     if _used_in is None:
         _used_in = os.getpid()
 
 
 def is_left_behind(caps: DeviceCaps) -> bool:
-    """Returns whether the driver is unusable because it was in use before this process was forked.
+    """Returns whether a driver is unusable here because it was in use before this process forked.
 
-    The driver's threads do not exist in the fork, so most commands would wait forever.
+    The driver's threads do not exist in the forked child, so most commands would wait forever.
+
+    Args:
+        caps: Capabilities of the driver's device.
     """
     return (
         _used_in is not None and _used_in != os.getpid() and "stays-behind-in-forks" in caps.quirks
@@ -148,7 +155,11 @@ def is_left_behind(caps: DeviceCaps) -> bool:
 
 
 def check_process(device: object, caps: DeviceCaps) -> None:
-    """Checks that the driver works in this process; call it before any call that may wait.
+    """Checks that a device's driver works in this process; call it before waiting for the driver.
+
+    Args:
+        device: The device, or its name, for the error's message.
+        caps: Capabilities of the device.
 
     Raises:
         DeviceError: This process is a fork that the driver does not work in.
@@ -162,7 +173,7 @@ def check_process(device: object, caps: DeviceCaps) -> None:
 
 
 def never_release(*objects: object) -> None:
-    """Leaks driver objects on purpose: to release them would wait forever."""
+    """Leaks driver objects on purpose, because releasing them would wait forever."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 
@@ -172,7 +183,7 @@ _SUB_GROUP_SIZES, _REQUIRED_SIZES = 0x4108, "cl_intel_required_subgroup_size"
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Returns the ICD loader that pyopencl uses; None if ctypes cannot call it."""
+    """Returns the ICD loader library that pyopencl uses; None if ctypes cannot call it."""
     try:
         library = ctypes.CDLL(cl._cl.__file__)
         library.clGetProgramInfo.argtypes = (
@@ -190,9 +201,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 def load_drivers() -> None:
-    """Makes the ICD loader load the libraries of all implementations, at the first call.
+    """Makes the ICD loader load the libraries of all OpenCL implementations.
 
-    The GIL is released meanwhile, unlike in pyopencl's own call.
+    Later calls change nothing. The GIL is released meanwhile, unlike in pyopencl's own call.
     """
     library = _library()
     remove_old_icd(Path(cl.__file__).parent)
@@ -203,7 +214,7 @@ def load_drivers() -> None:
 
 
 def find_platforms() -> list[cl.Platform]:
-    """Returns every OpenCL implementation: the loader's, and Intel's runtime if pip installed it.
+    """Returns all OpenCL platforms: the ICD loader's, and Intel's runtime if pip installed it.
 
     Raises:
         cl.Error: The loader fails.
@@ -221,7 +232,10 @@ def find_platforms() -> list[cl.Platform]:
 
 
 def sub_group_sizes(device: cl.Device) -> frozenset[int]:
-    """Returns the sub-group sizes that kernels may require; empty if the device reports none."""
+    """Returns the sub-group sizes that a kernel may require on a device.
+
+    Empty unless the device has `cl_intel_required_subgroup_size` and reports them.
+    """
     library, sizes, nbytes = _library(), (ctypes.c_size_t * 8)(), ctypes.c_size_t()
     if library is None or _REQUIRED_SIZES not in device.extensions.split():
         return frozenset()
@@ -236,7 +250,10 @@ def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
 
     Args:
         number: The parameter's code (`cl_device_info`).
-        nbytes: Expected size; b"" is returned if the device has no such value, or another size.
+        nbytes: Expected size of the value.
+
+    Returns:
+        The value; b"" if the device does not have it, or has one of another size.
     """
     library, size = _library(), ctypes.c_size_t()
     value = ctypes.create_string_buffer(nbytes)
@@ -248,7 +265,7 @@ def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
 
 
 def new_context(device: cl.Device) -> cl.Context:
-    """Creates a context of a device; the first one starts its driver.
+    """Creates an OpenCL context of a device; the first one starts the device's driver.
 
     The GIL is released meanwhile, unlike in pyopencl's own constructor.
 
@@ -266,7 +283,7 @@ def new_context(device: cl.Device) -> cl.Context:
 
 
 def binary_of(program: cl.Program) -> bytes:
-    """Returns the binary of a program built for one device; PoCL may compile for seconds.
+    """Returns the binary of a program built for one device, for which PoCL may compile for seconds.
 
     The GIL is released meanwhile, unlike in pyopencl's own `get_info`.
 

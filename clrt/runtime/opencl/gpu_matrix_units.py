@@ -41,7 +41,9 @@ _MAX_FILE_BYTES = 1 << 16
 
 @cache
 def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[MatrixShape]:
-    """Returns the matrix-unit shapes of a GPU or accelerator that work; cached on disk.
+    """Returns the matrix-unit shapes that work on a GPU or accelerator.
+
+    Each is tested by a kernel; the result is cached on disk. Empty if there is no matrix unit.
 
     Args:
         takes_assembler: Whether to test units that kernels use through inline assembler.
@@ -63,9 +65,13 @@ def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[Matr
 
 
 def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
-    """Returns the matrix-unit shapes in a file; else those of `find`, and writes them to the file.
+    """Returns matrix-unit shapes from a cache file, or else from `find`, and writes the file then.
 
     Ignores a file that is damaged or that other users can write, and a folder that is not writable.
+
+    Args:
+        path: Cache file, in JSON.
+        find: Tests which shapes work.
     """
     by_name = {str(unit): unit for unit in GPU_UNITS}
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -85,7 +91,12 @@ def _read(path: Path) -> bytes:
 def _test_families(
     device: cl.Device, families: Iterable[tuple[MatrixShape, ...]]
 ) -> frozenset[MatrixShape]:
-    """Returns the shapes that work; a family is skipped if its first shape does not."""
+    """Returns the matrix-unit shapes that work on a device.
+
+    Args:
+        families: Groups of shapes; if the first of a group does not work, its others are not
+            tested.
+    """
     working: set[MatrixShape] = set()
     for first, *others in families:
         if works(device, first):
@@ -94,7 +105,7 @@ def _test_families(
 
 
 def works(device: cl.Device, unit: MatrixShape) -> bool:
-    """Returns whether a small product by a matrix unit compiles, runs and is correct."""
+    """Returns whether a small matrix product on a matrix unit compiles, runs and is correct."""
     dtype = DType(unit.operands)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 8, size).astype(dtype.numpy) for size in ((_M, _K), (_K, _N)))
@@ -106,7 +117,11 @@ def works(device: cl.Device, unit: MatrixShape) -> bool:
 
 
 def _product(unit: MatrixShape, dtype: DType) -> Launch:
-    """Returns the launch of an `[M, K] x [K, N]` product by a matrix unit."""
+    """Returns the launch of the `[_M, _K] x [_K, _N]` test product on a matrix unit.
+
+    Args:
+        dtype: Dtype of both operands; the result is float32.
+    """
     a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)
     left, right = (MatrixOperand(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
     product = GemmProblem(y, dtype, (1, 1), _M, _N, _K, left, right)
@@ -115,7 +130,11 @@ def _product(unit: MatrixShape, dtype: DType) -> Launch:
 
 
 def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
-    """Runs a launch in a new context on `operands`; returns its first buffer, float32[M, N]."""
+    """Runs the launch of the test product in a new context; returns its result, float32[_M, _N].
+
+    Args:
+        operands: The two matrices, in the order of the launch's buffers after the result.
+    """
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)
     spec = launch.kernel

@@ -29,7 +29,7 @@ class IcdPlatforms:
 
     Attributes:
         handles: Each `cl_platform_id`, as an integer.
-        failure: Why the library could not be loaded or lists no platform; "" if there is no error.
+        failure: Why the library could not be loaded or lists no platform; "" if it did not fail.
     """
 
     handles: tuple[int, ...] = ()
@@ -37,7 +37,9 @@ class IcdPlatforms:
 
 
 def intel_platforms() -> IcdPlatforms:
-    """Loads Intel's CPU runtime if pip installed it, and returns its platforms.
+    """Loads Intel's OpenCL CPU runtime if pip installed it, and returns its platforms.
+
+    Empty if the runtime is absent, or if OCL_ICD_VENDORS restricts the ICD loader to one library.
 
     Registers nothing: objects of an implementation with `cl_khr_icd` carry their own dispatch
     table, so every ICD loader dispatches calls to them, even if it did not find the library.
@@ -50,9 +52,12 @@ def intel_platforms() -> IcdPlatforms:
 
 
 def remove_old_icd(pyopencl_folder: Path) -> None:
-    """Removes the .icd file that clrt 0.1 wrote beside pyopencl's, if it names another library.
+    """Removes an .icd file that clrt 0.1 wrote, unless it names Intel's installed library.
 
-    The loader would load whatever file is at that path now.
+    The ICD loader would load whatever file is at the path that it names.
+
+    Args:
+        pyopencl_folder: Folder of the package pyopencl, whose `.libs` has the .icd files.
     """
     written = pyopencl_folder / ".libs" / "intel-cpu.icd"
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -61,7 +66,10 @@ def remove_old_icd(pyopencl_folder: Path) -> None:
 
 
 def intel_library() -> Path | None:
-    """Returns the path of Intel's runtime in the application or pip's folders; None if absent."""
+    """Returns the path of Intel's OpenCL CPU runtime; None if it is not installed.
+
+    Searches pip's folders or, in a frozen application, the application's own.
+    """
     windows = sys.platform == "win32"
     name = "intelocl64.dll" if windows else "libintelocl.so"
     if getattr(sys, "frozen", False) or "__compiled__" in vars(clrt):
@@ -81,7 +89,7 @@ def _data_folders() -> list[str]:
 
 
 def _is_restricted() -> bool:
-    """Returns whether the environment restricts the ICD loader to one library."""
+    """Returns whether OCL_ICD_VENDORS restricts the ICD loader to a library, not to a folder."""
     chosen = os.environ.get(_LOADER_CHOICE, "")
     return bool(chosen) and not os.path.isdir(chosen)
 
@@ -126,10 +134,10 @@ def _load_library(path: str) -> ctypes.CDLL:
 
 
 def load_failure() -> str:
-    """Returns a sentence on why Intel's installed library does not load; "" if it does.
+    """Returns a sentence, after a space, on why Intel's installed OpenCL runtime does not load.
 
-    One reason is the order of imports: a process has one TBB, and OpenVINO's is too old for Intel's
-    runtime.
+    "" if it loads or is not installed. One reason is the order of imports: a process has one TBB
+    library, and OpenVINO's is too old for Intel's runtime.
     """
     failure = intel_platforms().failure
     if not failure:

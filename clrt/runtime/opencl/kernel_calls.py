@@ -9,14 +9,14 @@ from clrt.runtime.opencl.driver import cl
 
 
 def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
-    """Returns a function that sets argument `index` to a NumPy scalar.
+    """Returns a function that sets a kernel argument, by its index, to a NumPy scalar.
 
-    It skips the other types that pyopencl's `set_arg` tries first, in 6 us.
+    It saves the 6 us in which pyopencl's `set_arg` tries other types of arguments first.
     """
     setter: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     return setter
 
 
 def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
-    """Returns the global size, with each dimension rounded up to a multiple of the local size."""
+    """Returns `global_size` with each dimension rounded up to a multiple of `local_size`."""
     return tuple([-(-g // s) * s for g, s in zip(global_size, local_size, strict=True)])

@@ -25,13 +25,14 @@ class _NoDatabase:
         raise KeyError(key)
 
     def store_if_not_present(self, key: object, value: object) -> None:
-        """Does nothing."""
+        """Stores nothing: the database stays empty."""
 
 
 def _import_invoker() -> ModuleType:
     """Imports pyopencl's code generator for kernel calls, without its database on disk.
 
-    Only this import sees the setting: other users of pyopencl in this process keep their caches.
+    The setting that disables the database is reset after the import, so that other users of
+    pyopencl in this process keep their caches.
     """
     setting = getattr(pyopencl, _NO_CACHE, False)
     setattr(pyopencl, _NO_CACHE, True)
@@ -47,7 +48,10 @@ _GENERATOR = "generate_enqueue_and_set_args"
 
 
 def remember_invokers() -> None:
-    """Caches pyopencl's generated code for kernel calls, if this version has that generator."""
+    """Makes pyopencl cache the code that it generates for kernel calls, in memory.
+
+    Does nothing if this version of pyopencl has no such generator.
+    """
     invoker = _import_invoker()
     generate = getattr(invoker, _GENERATOR, None)
     if generate is not None and not hasattr(generate, "__wrapped__"):

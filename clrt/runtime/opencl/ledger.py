@@ -15,11 +15,11 @@ from clrt.util.formatting import format_bytes
 
 
 class Claimant(Protocol):
-    """A run that may still allocate memory."""
+    """Protocol for a run that may still allocate memory."""
 
     @property
     def is_allocating(self) -> bool:
-        """Whether the run may still allocate."""
+        """Whether the run may still allocate memory."""
 
 
 class Ledger:
@@ -46,14 +46,17 @@ class Ledger:
 
     @property
     def left(self) -> float:
-        """Unallocated and unclaimed bytes; negative above the limit, infinite without one."""
+        """Bytes of the limit that are neither allocated nor claimed.
+
+        Negative if the limit is exceeded, infinite if there is none.
+        """
         if self.limit is None:
             return math.inf
         self._claims = [c for c in self._claims if (run := c[0]()) and run.is_allocating]
         return self.limit - self.nbytes - sum(nbytes for _, nbytes in self._claims)
 
     def claim(self, run: Claimant, nbytes: int) -> None:
-        """Reserves bytes that a run will allocate; the claim ends with `run.is_allocating`."""
+        """Reserves `nbytes` that a run will allocate, until `run.is_allocating` is False."""
         if self.limit is not None and nbytes:
             self._claims = [*self._claims, (ref(run), nbytes)]
 
@@ -78,7 +81,7 @@ class Ledger:
 
 
 class MemoryHolder(Protocol):
-    """Owner of device memory (a model) that can free it for others."""
+    """Protocol for an owner of device memory (a model) that can free it for other owners."""
 
     @property
     def used_s(self) -> float:
@@ -86,13 +89,14 @@ class MemoryHolder(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run uses the memory, and will release some of it."""
+        """Whether a run of another thread uses the owner's memory, and will release some of it."""
 
     def give_up(self, *, weights: bool) -> None:
         """Frees memory that no run uses.
 
         Args:
-            weights: Whether to free the weights too, if no run is in progress.
+            weights: Whether to free the weights too. Nothing at all is freed then while a run of
+                the owner is in progress.
         """
 
 
@@ -100,8 +104,8 @@ class MemoryBudget(Ledger):
     """Ledger of the device memory of all models together.
 
     Attributes:
-        changes: Wakes the threads that wait for memory of others.
-        epoch: Replaced by a new object each time a run begins or ends.
+        changes: Wakes the threads that wait until other models release memory.
+        epoch: Replaced by a new object at each `note_change`.
     """
 
     def __init__(self) -> None:
@@ -112,20 +116,20 @@ class MemoryBudget(Ledger):
         self._pools: list[Callable[[], None]] = []
 
     def note_change(self) -> None:
-        """Wakes the threads that wait for memory, so that they check again."""
+        """Wakes the threads that wait for memory, so that they check the budget again."""
         self.epoch = object()
         self.changes.wake()
 
     def enter(self, holder: MemoryHolder) -> None:
-        """Registers an owner of memory, held weakly, for `reclaim`."""
+        """Registers an owner of memory, referenced weakly, from which `reclaim` may free memory."""
         self._holders.add(holder)
 
     def enter_pool(self, clear: Callable[[], None]) -> None:
-        """Registers a function that frees pooled buffers, to be called before a refusal."""
+        """Registers a function that frees pooled buffers; `check` calls it if memory is short."""
         self._pools.append(clear)
 
     def check(self, nbytes: int) -> None:
-        """Checks that another buffer fits, after freeing pooled buffers if it does not.
+        """Checks that another buffer of `nbytes` fits; if it does not, first frees pooled buffers.
 
         Raises:
             OutOfMemoryError: The buffer would exceed the limit.
@@ -141,7 +145,8 @@ class MemoryBudget(Ledger):
         Call this without holding a model's lock.
 
         Args:
-            holder: Owner that the memory is for, whose own memory is not freed.
+            nbytes: Number of bytes needed.
+            holder: Owner that needs the memory, and whose own is not freed; None for none.
 
         Returns:
             Whether `nbytes` are left now.
@@ -156,7 +161,7 @@ class MemoryBudget(Ledger):
         return self.left >= nbytes
 
     def is_shared(self, holder: MemoryHolder) -> bool:
-        """Returns whether another owner is busy, and so will release memory."""
+        """Returns whether a run of an owner other than `holder` will release memory."""
         return any(other.is_busy for other in self._holders if other is not holder)
 
     def clear_pools(self) -> None:

@@ -21,9 +21,10 @@ _COMPILER_LIBRARY = "libgcc_s.so.1"
 
 
 def has_linker() -> bool:
-    """Returns whether PoCL finds a linker: on the PATH, or the one that an application ships.
+    """Returns whether PoCL finds a linker: on the PATH, or the one that a frozen application ships.
 
-    Adds the shipped linker and the stub libraries to the environment of this process.
+    Adds the folders of the stub libraries and, if the PATH has no linker, of the shipped one to the
+    environment variables of this process.
     """
     if _linker_on_path() is None:
         _append("PATH", SHIPPED / "linker")

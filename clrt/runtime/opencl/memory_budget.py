@@ -16,8 +16,8 @@ def set_memory_budget(budget: int | str | None) -> None:
     model.
 
     Args:
-        budget: Bytes, or text such as "2GiB"; None for no limit. Unused memory that is already
-            allocated above the budget is freed.
+        budget: Number of bytes, or a string such as "2GiB"; None for no limit. If more is allocated
+            already, unused memory is freed.
 
     Raises:
         InputError: `budget` is not a number of bytes.

@@ -28,9 +28,9 @@ _MIN_CODE_BYTES = 1 << 20
 
 
 def drop_pages(array: Array) -> None:
-    """Drops the resident pages of a read-only view of a mapped file.
+    """Drops the resident pages of an array that is a read-only view of a mapped file.
 
-    The next access reads them from the file again. Does nothing for other arrays.
+    The next access reads them from the file again. Does nothing for other arrays, and on Windows.
     """
     if sys.platform == "win32" or not is_mapped(array):
         return
@@ -41,14 +41,20 @@ def drop_pages(array: Array) -> None:
 
 
 def return_freed() -> None:
-    """Returns freed heap to the system, which glibc's allocator would keep (`malloc_trim`)."""
+    """Returns freed heap memory to the operating system, by glibc's `malloc_trim`.
+
+    Does nothing with other C libraries.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def mapped_files() -> frozenset[bytes]:
-    """Returns the files that this process has mapped; empty if the system does not list them."""
+    """Returns the paths of the files that this process has mapped.
+
+    Empty if the system does not list them in /proc.
+    """
     with suppress(OSError):
         return frozenset(_FILE.findall(_MAPS.read_bytes()))
     return frozenset()
@@ -62,8 +68,8 @@ def drop_code(known: Set[bytes]) -> None:
     so that no other thread unloads one meanwhile.
 
     Args:
-        known: Files mapped before, from `mapped_files`, which are left alone; if empty, nothing is
-            dropped.
+        known: Paths of files mapped before, from `mapped_files`, whose pages are kept; if empty,
+            nothing is dropped.
     """
     if sys.platform != "linux" or not known:
         return
@@ -77,7 +83,7 @@ def drop_code(known: Set[bytes]) -> None:
 
 
 def _keep_library(file: str) -> bool:
-    """Pins a library in the process; returns False if the file is not a loaded library."""
+    """Prevents a loaded library from being unloaded; returns False if `file` is not one."""
     if sys.platform == "win32":
         return False
     with suppress(OSError):

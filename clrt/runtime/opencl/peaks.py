@@ -53,9 +53,13 @@ class Peaks:
     cached: tuple[tuple[int, float], ...] = ()
 
     def gbs_of(self, footprint_bytes: int) -> float:
-        """Returns an upper bound, in 10^9 bytes/s, for a launch that touches `footprint_bytes`.
+        """Returns an upper bound for the bandwidth of a launch, in 10^9 bytes per second.
 
-        It is the bandwidth of the largest measured working set that is not larger.
+        It is the bandwidth of the largest measured working set that is not larger than
+        `footprint_bytes`, and at least that of memory.
+
+        Args:
+            footprint_bytes: Bytes of distinct memory that the launch accesses.
         """
         fitting = [gbs for nbytes, gbs in self.cached if nbytes <= footprint_bytes]
         smallest = self.cached[0][1] if self.cached else self.gbs
@@ -64,12 +68,13 @@ class Peaks:
 
 @dataclass(frozen=True)
 class PeakProbe:
-    """A kernel or copy whose rate is a peak of the device.
+    """A kernel or copy whose measured rate is a peak of the device.
 
     Attributes:
-        enqueue: Enqueues the work once.
-        amount: Work per call: floating-point operations, or bytes read plus written.
-        buffers: Buffers that the work uses, kept alive here: a kernel does not do so.
+        enqueue: Enqueues the kernel or copy once.
+        amount: Work per call of `enqueue`: floating-point operations, or bytes read plus written.
+        buffers: Buffers that the kernel or copy uses, held because a kernel does not keep them
+            alive.
     """
 
     enqueue: Callable[[], object]
@@ -78,7 +83,7 @@ class PeakProbe:
 
 
 def multiply_adds(session: DeviceSession) -> PeakProbe:
-    """Returns a probe of float32 multiply-adds on registers; its amount is in FLOPs."""
+    """Returns a probe of float32 multiply-adds on registers; its `amount` counts operations."""
     caps = session.device.caps
     # CPU compilers turn the work-items of a group into a loop; a group of one keeps the chains in
     # registers.
@@ -95,9 +100,10 @@ def multiply_adds(session: DeviceSession) -> PeakProbe:
 
 
 def unit_products(session: DeviceSession) -> PeakProbe:
-    """Returns a probe of float32 matrix products by AMX on registers; its amount is in FLOPs.
+    """Returns a probe of float32 matrix products by AMX on registers.
 
-    A float32 product takes six products of bfloat16 tiles.
+    Its `amount` counts the operations of the float32 product, which takes six products of bfloat16
+    tiles.
     """
     items = 16 * session.device.caps.compute_units
     steps = _STEPS // 20
@@ -117,9 +123,10 @@ def kernel_copy(
     target: cl.Buffer,
     queue: cl.CommandQueue | None = None,
 ) -> PeakProbe:
-    """Returns a probe that copies a buffer by a kernel; its amount is bytes read plus written.
+    """Returns a probe that copies a buffer by a kernel; its `amount` is bytes read plus written.
 
     Args:
+        source, target: Buffers of equal size.
         queue: Queue for the launches; None for the session's.
     """
     queue = queue or session.queue
@@ -134,7 +141,10 @@ def kernel_copy(
 
 
 def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """Returns a probe that copies a buffer by clEnqueueCopyBuffer; bytes read plus written."""
+    """Returns a probe that copies a buffer by clEnqueueCopyBuffer.
+
+    Its `amount` is bytes read plus written.
+    """
     return PeakProbe(
         lambda: cl.enqueue_copy(session.queue, target, source, byte_count=source.size),
         2 * source.size,
@@ -143,7 +153,12 @@ def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) ->
 
 
 def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """Returns a probe that sums the elements of a buffer; its amount is bytes read."""
+    """Returns a probe that sums the elements of a buffer; its `amount` is bytes read.
+
+    Args:
+        source: Buffer to sum.
+        target: Buffer for the sums of the work-items.
+    """
     kernel = _kernel(session, "read_peak")
     kernel.set_args(source, target, np.int32(_READ_VECTORS))
     items = source.size // (4 * _lanes(session) * _READ_VECTORS)
@@ -156,10 +171,11 @@ def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) ->
 
 
 def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
-    """Returns probes that repeatedly read, update in place, and add within a small working set.
+    """Returns three probes within a small working set: reads, in-place updates and additions.
 
-    The fastest of them bounds every elementwise kernel: the read stores nothing, the update stores
-    to the addresses it loads, and the addition has the mix of loads and stores that cores sustain.
+    Each passes over the working set repeatedly. The fastest of them bounds every elementwise
+    kernel: reads store nothing, updates store to the addresses that they load, and additions have
+    the mix of loads and stores that cores sustain.
 
     Args:
         nbytes: Working set in bytes; a power of 2.
@@ -176,11 +192,14 @@ def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
 def _repeated_pass(
     session: DeviceSession, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
 ) -> PeakProbe:
-    """Returns a probe whose kernel passes over `nbytes` of each buffer, often enough per launch.
+    """Returns a probe whose kernel passes over `nbytes` of each buffer, repeatedly per launch.
+
+    Repeats until a launch moves about `_MOVED_BYTES`.
 
     Args:
-        entry: Entry point in peaks.cl.
-        streams: Loads plus stores per element, for the amount of bytes.
+        entry: Entry point of the kernel in peaks.cl.
+        buffers: Arguments of the kernel.
+        streams: Loads plus stores per element; `amount` counts the bytes of all.
     """
     caps = session.device.caps
     vectors = nbytes // (4 * _lanes(session))
@@ -197,7 +216,10 @@ def _repeated_pass(
 
 
 def large_buffers(session: DeviceSession) -> tuple[cl.Buffer, cl.Buffer]:
-    """Allocates two large buffers and writes them: unwritten pages may all alias a zero page."""
+    """Allocates two buffers of equal size filled with ones, larger than caches if possible.
+
+    They are filled because unwritten pages may all alias a single page of zeros.
+    """
     caps = session.device.caps
     largest = 1 << 18 if caps.simulator else _BUFFER_BYTES
     nbytes = min(largest, caps.max_alloc_bytes, caps.global_mem_bytes // 8)
@@ -210,7 +232,10 @@ _MEASURED: dict[tuple[int, int], Peaks] = {}
 
 
 def peaks_of(session: DeviceSession) -> Peaks:
-    """Returns the peaks of the session's device, measured at the first call in about 2 seconds."""
+    """Returns the peak rates of the session's device.
+
+    The first call for a device measures them, in about 2 seconds.
+    """
     key = session.device.key
     with session.lock, session.commands:
         if key not in _MEASURED:
@@ -245,10 +270,10 @@ def _cached_speeds(session: DeviceSession) -> tuple[tuple[int, float], ...]:
 
 
 def _speed(session: DeviceSession, probe: PeakProbe, seconds: float) -> float:
-    """Returns the best rate of several rounds, in 10^9 units of `probe.amount` per second.
+    """Returns the best rate of a probe over several rounds, in 10^9 units of `amount` per second.
 
-    The first launch is not timed: drivers compile in it. The next ones wake threads and raise
-    clocks, and on a busy machine most are disturbed.
+    The first launch is not timed, since drivers compile in it. Launches soon after it wake threads
+    and raise clocks, and on a busy machine most launches are disturbed.
 
     Args:
         seconds: Minimum duration of the measurement, which has at least `_TURNS` rounds.
@@ -282,10 +307,10 @@ def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
 
 @dataclass(frozen=True)
 class LaunchTimes:
-    """Duration, in seconds, of launches that compute next to nothing.
+    """Overhead of kernel launches: the duration, in seconds, of ones that compute almost nothing.
 
     Attributes:
-        each: Time per launch with many in the queue.
+        each: Time per launch if many are enqueued before a wait.
         alone: Time to enqueue a single launch and wait for it.
     """
 
@@ -294,7 +319,7 @@ class LaunchTimes:
 
 
 def launch_times(session: DeviceSession) -> LaunchTimes:
-    """Measures the overhead of a launch on the session's device."""
+    """Measures the overhead of kernel launches on the session's device."""
     ones = np.ones(64 * _lanes(session), np.float32)
     buffers = session.upload(ones), session.upload(ones)
     with session.lock, session.commands:

@@ -45,14 +45,23 @@ _TARGET = re.compile(r"-([^- ]+)-[^- ]+-(?:linux-\w+|darwin[\d.]*|windows-\w+)-(
 def target_of(device_version: str) -> tuple[str, str]:
     """Returns the architecture and the CPU that PoCL compiles for, in LLVM's names.
 
-    The CPU is "generic" if LLVM did not recognise it; both are "" if the version names none.
+    Args:
+        device_version: CL_DEVICE_VERSION of the PoCL device, which ends in the compile target.
+
+    Returns:
+        (architecture, CPU). The CPU is "generic" if LLVM did not recognise it; both are "" if the
+        version has no target.
     """
     match = _TARGET.search(device_version)
     return (match[1], match[2]) if match else ("", "")
 
 
 def float_lanes(architecture: str, cpu: str) -> int:
-    """Returns the number of floats in the vector registers that a target's code uses."""
+    """Returns how many float32 elements fit in a vector register of code for a compile target.
+
+    Args:
+        architecture, cpu: LLVM's names, as `target_of` returns them.
+    """
     if architecture != "x86_64" or cpu in _SSE_TARGETS:
         return 4
     return 16 if cpu in _AVX512_TARGETS else 8
@@ -65,10 +74,10 @@ def repair_target_cpu(device_pointer: int) -> str:
     crash. Nothing is written unless the CPU name follows the target triple, as in PoCL's struct.
 
     Args:
-        device_pointer: The cl_device_id.
+        device_pointer: The device's cl_device_id, an address.
 
     Returns:
-        The new CPU name; "" if nothing was changed.
+        The new CPU name; "" if nothing was changed. Only Linux on x86-64 is supported.
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return ""
@@ -90,9 +99,10 @@ def repair_target_cpu(device_pointer: int) -> str:
 
 
 def lacks_builtins() -> bool:
-    """Returns whether PoCL lacks its built-in functions for this CPU, so that no kernel compiles.
+    """Returns whether PoCL's pip package lacks built-in functions for this CPU: no kernel compiles.
 
-    Reduced packages of PoCL and frozen applications omit the files for some CPUs.
+    Reduced packages of PoCL and frozen applications omit the files for some CPUs. False if that
+    cannot be determined.
     """
     spec = importlib.util.find_spec("pyopencl")
     if spec is None or spec.origin is None:
@@ -115,7 +125,7 @@ def _read(memory: int, address: int, nbytes: int) -> bytes:
 
 
 def _cpu_flags() -> set[str]:
-    """Returns the words of /proc/cpuinfo, CPU flags among them; empty if it cannot be read."""
+    """Returns all words of /proc/cpuinfo, the CPU flags among them; empty if it is unreadable."""
     try:
         return set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
@@ -123,10 +133,10 @@ def _cpu_flags() -> set[str]:
 
 
 def _target_cpu() -> bytes:
-    """Returns LLVM 14's name of an x86-64 CPU whose instructions this CPU has.
+    """Returns LLVM 14's name of an x86-64 CPU model whose instructions this CPU has.
 
-    It is the first that fits of skx, znver3, haswell and x86-64. `repair_target_cpu` writes it over
-    the name "generic", so it must not be longer.
+    It is the first of skx, znver3, haswell and x86-64 whose instructions this CPU has.
+    `repair_target_cpu` writes it over the name "generic", so it must not be longer than that.
     """
     flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}

@@ -22,19 +22,19 @@ _MAX_WAITING = 16
 
 
 class Saver:
-    """Queue of programs to write to the cache folder.
+    """Queue of compiled programs to write to the cache folder.
 
     If writing is costly, it is done at process exit: the driver blocks every launch meanwhile, for
     0.2 s and more on PoCL, which compiles each kernel again for its binary. If a process is killed
-    or never ends, the next one has only the driver's own cache.
+    before, or never exits, later processes have only the driver's own cache.
     """
 
     def __init__(self, write: Callable[[str, cl.Program], None], costly: bool) -> None:
         """Creates an empty queue.
 
         Args:
-            write: Writes one program under its key; raises InputError if it cannot.
-            costly: Whether writing is deferred to process exit.
+            write: Writes one program under its cache key; raises InputError if it cannot.
+            costly: Whether to defer writing to process exit.
         """
         self._write = write
         self._costly = costly
@@ -44,12 +44,21 @@ class Saver:
         self.reset()
 
     def reset(self) -> None:
-        """Empties the queue and replaces the lock, for a fork: the parent writes its programs."""
+        """Empties the queue and replaces its lock, in a forked child process.
+
+        The parent process writes the programs that it has queued.
+        """
         self._waiting.clear()
         self._lock: Any = RLock()
 
     def add(self, key: str, program: cl.Program) -> None:
-        """Queues a program that was just built; writes it at once unless writing is costly."""
+        """Queues a program that was just built; writes it at once unless writing is costly.
+
+        A program that cannot be written stays in the queue.
+
+        Args:
+            key: Cache key of the program.
+        """
         with self._lock:
             self._waiting[key] = program
             if self._costly and not self._ends:
@@ -69,7 +78,11 @@ class Saver:
             pass
 
     def _save_one(self) -> bool:
-        """Writes the oldest queued program; returns False if the queue is empty."""
+        """Writes the oldest queued program; returns False if the queue is empty.
+
+        Raises:
+            InputError: The program cannot be written; it stays in the queue.
+        """
         with self._lock:
             key = next(iter(self._waiting), None)
             if key is None:

@@ -80,8 +80,9 @@ class ProgramCache:
         """Creates a kernel object, which has its own arguments, from a cached or new program.
 
         Args:
-            held: Programs that the caller keeps alive, extended by this one; other programs are
-                evicted after a while.
+            spec: Source, entry point and macros of the kernel.
+            held: Programs that the caller keeps alive, to which this one is added; None for no
+                such programs. Programs that nobody holds are evicted when others are used.
 
         Raises:
             KernelBuildError: The program does not compile; the message names kernel and device.
@@ -125,7 +126,7 @@ class ProgramCache:
         return program
 
     def save(self) -> None:
-        """Writes the programs built since the last call to disk.
+        """Writes the programs built since the last call to the cache folder.
 
         Raises:
             InputError: The folder cannot be written, or is open to others.
@@ -135,7 +136,10 @@ class ProgramCache:
         self._saver.save()
 
     def after_fork_in_child(self) -> None:
-        """Replaces the locks in a fork, whose other threads do not exist."""
+        """Replaces the locks in a forked child process, since threads that held them do not exist.
+
+        Also forgets the programs still to be written, which the parent process writes.
+        """
         self._lock = RLock()
         self._saver.reset()
 
@@ -153,7 +157,7 @@ class ProgramCache:
             raise self._build_error(error, spec) from error
 
     def _build_error(self, error: cl.Error | MemoryError, spec: KernelSpec) -> ClrtError:
-        """Returns the error for a kernel that cannot be built or created."""
+        """Converts an error of the driver or host, for a kernel that cannot be built or created."""
         if isinstance(error, MemoryError) or error.code not in BUILD_ERROR_CODES:
             return Guard(self._name).translated(error)
         defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
@@ -180,7 +184,7 @@ class ProgramCache:
             return program.build(list(options), [self.device], cache_dir=False)
 
     def _options(self, spec: KernelSpec) -> tuple[str, ...]:
-        """Returns the compiler options of a kernel on this device, macros for quirks included."""
+        """Returns the compiler options of a kernel, with macros for the device's quirks."""
         simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
         macros = (f"-D{macro}" for quirk, macro in _MACROS.items() if quirk in self.caps.quirks)
         exact = (_EXACT,) if self._divides_exactly else ()
@@ -188,15 +192,15 @@ class ProgramCache:
 
     @cached_property
     def _divides_exactly(self) -> bool:
-        """Whether a compiler option makes division and square root correctly rounded.
+        """Whether the compiler option for correctly rounded division and square root is used.
 
-        False for CPUs, which round correctly without it.
+        False for CPUs, which round correctly without it, and for devices that do not support it.
         """
         exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         return not self.caps.is_cpu and bool(self.device.single_fp_config & exact)
 
     def _store(self, key: str, program: cl.Program) -> None:
-        """Writes a cache entry atomically; does nothing if the driver returns no binary.
+        """Writes a program's cache entry atomically; does nothing if the driver returns no binary.
 
         Raises:
             InputError: The folder cannot be written, or is open to others.
@@ -228,7 +232,10 @@ def _is_private(folder: Path) -> bool:
 
 
 def _read(folder: Path, key: str) -> bytes | None:
-    """Returns the binary of a cache entry; None if it is missing, damaged or not trusted."""
+    """Returns the program binary of a cache entry; None if it is missing, damaged or not trusted.
+
+    It is trusted if no other user can write to the entry or its folder.
+    """
     try:
         data = read_regular(_path(folder, key), _MAX_ENTRY_BYTES, private=True)
     except OSError:
@@ -242,7 +249,7 @@ def _digest(key: str, binary: bytes) -> bytes:
 
 
 def _remove_special_file(path: Path) -> None:
-    """Removes a pipe, link or the like at an entry's path, so that no write goes through it."""
+    """Removes a pipe, link or device at a cache entry's path, so that no write goes through it."""
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             os.unlink(path)

@@ -12,10 +12,11 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 
 def read_rows(tensor: DeviceTensor, first: int, count: int) -> Array:
-    """Copies rows `first` to `first + count` to the host, as an array `[count, ...]`.
+    """Copies rows `[first, first + count)` of a tensor to the host, as an array `[count, ...]`.
 
     Args:
-        first, count: Rows along the first axis; not checked.
+        first: Index of the first row along axis 0; the range is not checked.
+        count: Number of rows.
 
     Raises:
         DeviceError: The driver fails.
@@ -30,13 +31,15 @@ def read_rows(tensor: DeviceTensor, first: int, count: int) -> Array:
 
 
 def write_rows(tensor: DeviceTensor, first: int, rows: Array) -> None:
-    """Overwrites the rows of a tensor from `first` on.
+    """Overwrites rows `[first, first + len(rows))` of a tensor.
 
     Args:
-        rows: New rows, of the tensor's dtype and row shape; the range is not checked.
+        first: Index of the first row along axis 0; the range is not checked.
+        rows: New rows, of the tensor's dtype and row shape.
 
     Raises:
-        DeviceError, InputError: As `read_rows`.
+        DeviceError: The driver fails.
+        InputError: The tensor was donated to a run, or released.
     """
     if rows.nbytes:
         with tensor.session.lock, tensor.session.commands:

@@ -52,14 +52,14 @@ class DeviceSession:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """Queue for commands outside of model runs; see `DeviceContext.lane`."""
+        """OpenCL queue for commands outside of model runs; each is waited for at once."""
         return self.connection.lane.queue
 
     def new_lane(self, background: bool = False) -> RunQueue:
         """Creates a queue for the runs of a model.
 
         Args:
-            background: Whether its runs give way to those of all other queues.
+            background: Whether the model's runs give way to those in all other queues.
 
         Raises:
             DeviceError: The driver fails.
@@ -69,7 +69,11 @@ class DeviceSession:
 
     @property
     def lock(self) -> Any:
-        """Lock to hold while enqueuing; see `DeviceContext.lock`."""
+        """Lock to hold while enqueuing commands, shared by all sessions of the device.
+
+        Raises:
+            DeviceError: This process is a fork in which the driver would wait forever.
+        """
         return self.connection.lock
 
     @property
@@ -81,7 +85,8 @@ class DeviceSession:
     def commands(self) -> _SettledCommands:
         """Context manager for commands outside of model runs; enter it while holding `lock`.
 
-        Waits first for work that failed runs left in a queue, and converts errors of the driver.
+        Waits first for commands that failed runs left in a queue, and converts errors of the
+        driver to clrt's.
 
         Raises:
             DeviceError: The driver fails.
@@ -97,7 +102,7 @@ class DeviceSession:
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """Creates an uninitialised tensor; its memory comes from, and returns to, a pool.
 
-        A pooled buffer serves tensors down to half of its size; else each new length of a text
+        A pooled buffer serves tensors down to half of its size; else each new length of an input
         would add a buffer.
 
         Raises:
@@ -126,7 +131,7 @@ class DeviceSession:
         return None
 
     def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
-        """Creates a tensor with the elements of an array, which must have the dtype already.
+        """Creates a tensor with the elements of an array, which must already have dtype `dtype`.
 
         Raises:
             OutOfMemoryError: The tensor does not fit.
@@ -139,7 +144,7 @@ class DeviceSession:
     def tensor_written(
         self, shape: tuple[int, ...], dtype: DType, write: Callable[[Array], None]
     ) -> DeviceTensor:
-        """Creates a tensor and has a function write its elements, in place if it is host memory.
+        """Creates a tensor whose elements a function writes, in place if it is in host memory.
 
         Args:
             write: Fills the array passed to it, which has `shape` and `dtype` and is uninitialised.
@@ -159,22 +164,23 @@ class DeviceSession:
         return tensor
 
     def trim(self) -> None:
-        """Frees the buffers in the pool, waiting for `lock`."""
+        """Frees the pooled buffers of released tensors, waiting for `lock`."""
         with self.lock:
             self.clear_pool()
 
     def clear_pool(self) -> None:
-        """Frees the buffers in the pool, as `trim` does, but without waiting for `lock`.
+        """Frees the pooled buffers of released tensors, without waiting for `lock`.
 
-        For `BUDGET`, which calls it from any session's thread.
+        For `BUDGET`, which may call it from any thread.
         """
         self._idle.clear()
 
     def allocate(self, nbytes: int, account: Ledger | None = None) -> TrackedBuffer:
-        """Allocates a device buffer of at least 4 bytes.
+        """Allocates a device buffer of `nbytes`, but at least 4 bytes.
 
         Args:
-            account: Ledger of the model that uses the buffer; None if the model has no own limit.
+            account: Ledger of a model, which counts the buffer against the model's limit; None for
+                none. The budget of all models counts it in any case.
 
         Raises:
             OutOfMemoryError: The buffer does not fit, or exceeds a limit.
@@ -205,9 +211,10 @@ class DeviceSession:
 
     @cached_property
     def shares_memory(self) -> bool:
-        """Whether buffers created with USE_HOST_PTR alias the host memory; tested on CPU devices.
+        """Whether buffers created with USE_HOST_PTR alias the host memory.
 
-        OpenCL lets a device keep a copy instead, so writes are tested in both directions.
+        False without a test for devices other than CPUs. OpenCL lets a device keep a copy instead,
+        so the test writes in both directions.
 
         Raises:
             DeviceError: The driver fails.
@@ -234,7 +241,7 @@ class DeviceSession:
         any other array is copied, and the pages of a mapped file are dropped afterwards.
 
         Args:
-            account: See `allocate`.
+            account: Ledger that counts a copy's bytes against its limit; None for none.
 
         Raises:
             OutOfMemoryError: The buffer does not fit, or exceeds a limit.
@@ -276,9 +283,12 @@ class DeviceSession:
 
 
 class _LeasedBuffer(weakref.ref[PooledBuffer]):
-    """Weak reference that adds itself, with the buffer, to the pool once the lease is collected.
+    """Weak reference to a `PooledBuffer` that adds itself to the pool once that is collected.
 
     The callback is the built-in `list.append`, which no exception can interrupt.
+
+    Attributes:
+        buffer: The device buffer, free for the next tensor once this is in the pool.
     """
 
     __slots__ = ("buffer",)
@@ -295,7 +305,10 @@ class _LeasedBuffer(weakref.ref[PooledBuffer]):
 
 
 class _SettledCommands:
-    """See `DeviceSession.commands`."""
+    """Context manager for commands outside of model runs, from `DeviceSession.commands`.
+
+    On entry, waits for commands that failed runs left in a queue; converts errors of the driver.
+    """
 
     __slots__ = ("_session",)
 
@@ -325,10 +338,11 @@ _SESSIONS_LOCK = RLock()
 def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> DeviceSession:
     """Returns the session of a device, shared by all its models so that they exchange tensors.
 
-    A sub-device (some cores of a CPU) counts as a device.
+    A sub-device (some cores of a CPU) has a session of its own.
 
     Args:
-        cache_dir: Folder for compiled programs; None for the default. Each folder has its session.
+        cache_dir: Folder for compiled programs; None for the default. There is a session per
+            folder.
 
     Raises:
         DeviceError: The driver fails to create a context, or does not work in this fork.

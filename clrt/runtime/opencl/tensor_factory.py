@@ -27,7 +27,8 @@ def tensor(
         array: A NumPy array, or anything `np.asarray` converts: a list, a number, a tensor.
         dtype: Dtype of the tensor, as NumPy or `TensorSpec.dtype` spells it; None for the array's
             own dtype, or float32 for Python floats.
-        device: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a platform or device name, or a device's index; None
+            reads CLRT_DEVICE, and defaults to "auto".
 
     Raises:
         InputError: `array` cannot be converted, or devices do not support its dtype.
@@ -50,7 +51,8 @@ def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
 
     Args:
         array: An object with `__dlpack__` in host memory.
-        device: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a platform or device name, or a device's index; None
+            reads CLRT_DEVICE, and defaults to "auto".
 
     Raises:
         InputError: `array` does not support DLPack, is not in host memory, or NumPy lacks its

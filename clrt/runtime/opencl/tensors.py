@@ -41,7 +41,10 @@ _VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 @dataclass(frozen=True)
 class _SharedElements:
-    """Array-interface object over host memory: arrays made from it keep the buffer leased."""
+    """Array-interface object over a tensor's host memory.
+
+    NumPy arrays made from it hold `lease`, so that the memory is not reused.
+    """
 
     lease: PooledBuffer
     __array_interface__: dict[str, Any]
@@ -72,7 +75,7 @@ class DeviceTensor:
 
     @property
     def buffer(self) -> TrackedBuffer:
-        """The device buffer that holds the elements, from offset 0.
+        """The device buffer that holds the elements, starting at offset 0.
 
         Raises:
             InputError: The tensor was donated to a run, or released.
@@ -100,9 +103,9 @@ class DeviceTensor:
         return self._released
 
     def release(self) -> None:
-        """Returns the memory to the pool; the tensor cannot be used afterwards.
+        """Returns the tensor's memory to the session's pool; the tensor cannot be used afterwards.
 
-        Runs and arrays that still use the memory keep it until they end.
+        The pool gets the memory once no run and no array that shares it uses it any more.
         """
         self._released = self._released or self.lease is not None
         self.lease = None
@@ -181,7 +184,7 @@ class DeviceTensor:
         return array.__dlpack__(max_version=max_version) if _VERSIONED else array.__dlpack__()
 
     def _shared(self) -> Array | None:
-        """Returns an array over the tensor's own memory; None if that is not host memory.
+        """Returns an array that shares the tensor's memory; None if that is not host memory.
 
         Raises:
             DeviceError: The driver fails, or does not work in this fork.

@@ -21,7 +21,7 @@ from clrt.runtime.opencl.session import DeviceSession
 
 @dataclass(eq=False)
 class WeightStore:
-    """Holds a model's constants on the device, once per layout, and its compiled programs.
+    """Holds a model's constants on the device, one buffer per layout, and its compiled programs.
 
     Attributes:
         account: Ledger of the model, which counts and limits the buffers; None if there is none.
@@ -81,21 +81,28 @@ class WeightStore:
         return sum(self.sizes.values())
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object, compiling its program if the model does not hold it yet."""
+        """Creates a kernel object; its program is compiled unless the model or a cache has it."""
         return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
-        """Frees the device buffers, and drops the pages of mapped files they were read from."""
+        """Frees the device buffers, and drops the pages of mapped files they were read from.
+
+        Programs stay.
+        """
         values = {value for value, _ in self._buffers}
         self._buffers.clear()
         for value in values:
             _drop_pages(value)
 
     def hand_over(self, other: WeightStore, keep: Collection[Value]) -> set[int]:
-        """Moves the buffers of constants not in `keep` to `other`.
+        """Moves buffers from this store to another one.
+
+        Args:
+            other: Store that receives the buffers.
+            keep: Constants whose buffers stay in this store.
 
         Returns:
-            `id()` of every buffer that this store had before.
+            `id()` of every buffer that this store had before, moved or not.
         """
         ids = {id(buffer) for buffer in self._buffers.values()}
         for key in [k for k in self._buffers if k[0] not in keep]:
