@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlannedModel:
-    """The part of `Model` that plans and explains runs.
+    """Base of `Model` that plans and explains runs, without running the model.
 
     Attributes:
         device: The device that plans are for.
@@ -43,6 +43,9 @@ class PlannedModel:
         """Returns the execution plan for input shapes: steps, launches, arena.
 
         If shapes depend on computed data, the plan ends at the first such shape.
+
+        Args:
+            shapes: Shape of each input by name.
         """
         with self._runner.lock:
             return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
@@ -52,6 +55,9 @@ class PlannedModel:
 
         If shapes depend on computed data, it covers the run up to the first such shape.
 
+        Args:
+            shapes: Shape of each input by name.
+
         Raises:
             OutOfMemoryError: A single buffer is larger than the device can allocate.
         """
@@ -59,11 +65,17 @@ class PlannedModel:
         return planner.memory(*planner.plan(self._graph, self._shapes(shapes)))
 
     def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
-        """Explains the plan for input shapes; the result prints, and has `rows`.
+        """Explains the plan for input shapes, without running it.
 
         For each node: where it runs, by which kernel and why, the ONNX nodes that it stands for,
         and the bytes that it moves. For each graph pass: its matches and near misses. If shapes
         depend on computed data, the explanation ends at the first such shape.
+
+        Args:
+            shapes: Shape of each input by name.
+
+        Returns:
+            An explanation, which prints as text, and has a row per node (`rows`).
         """
         from clrt.runtime.inspection.explain import explain  # imported late to speed up the start
 
@@ -79,9 +91,10 @@ class PlannedModel:
         """Returns the largest batch size whose run fits on the device, found by planning alone.
 
         Args:
-            shapes: Input shapes at any batch size; the batch is the symbol of their axis 0.
-            memory_limit: Maximum device memory, in bytes or text such as "2GiB"; None for the
-                model's limit, or the device's memory.
+            shapes: Shape of each input by name, at any batch size; the batch is the symbol of
+                their axis 0.
+            memory_limit: Maximum device memory, in bytes or as a string such as "2GiB"; None for
+                the model's limit, or the device's memory if it has none.
 
         Raises:
             OutOfMemoryError: Not even a batch of 1 fits.
@@ -101,10 +114,14 @@ class PlannedModel:
         return self._runner.room.own_limit
 
     def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """Returns inputs of the given shapes filled with zeros.
+        """Returns an array of zeros per input, by name.
+
+        Args:
+            shapes: Shape of each input by name.
 
         Raises:
-            InputError, ShapeError, OutOfMemoryError: A run at these shapes is not possible.
+            InputError: The shapes do not match the model.
+            OutOfMemoryError: A single buffer is larger than the device can allocate.
         """
         dims = self._shapes(shapes)
         self.memory(dims)  # raises for too large shapes, before zeros are allocated
@@ -116,13 +133,14 @@ class PlannedModel:
         tunables: Mapping[str, Mapping[str, int]],
         contract: DeviceIo = HOST_ONLY,
     ) -> BoundPlan:
-        """Creates a separate bound plan for input shapes, which the tuner measures.
+        """Creates a separate bound plan for input shapes, for the tuner to measure.
 
         No output overwrites an input, so that the launches can be repeated.
 
         Args:
+            shapes: Shape of each input by name.
             tunables: `T_` macros by kernel entry point, in place of the tuning records.
-            contract: Inputs that may be overwritten after all (donated), and outputs that stay on
+            contract: Donated inputs, which may be overwritten after all, and outputs that stay on
                 the device.
         """
         dims = self._shapes(shapes)

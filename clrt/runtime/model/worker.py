@@ -31,7 +31,8 @@ class Worker:
         make: Creates the model: `clrt.load`, `clrt.SentenceEncoder`, or another function that can
             be pickled and has a parameter `device`.
         args: Positional arguments of `make`.
-        device: As in `clrt.load`.
+        device: Device of the model, as for `clrt.load`: "auto", "cpu", "gpu", part of a name, or an
+            index; None reads CLRT_DEVICE.
         fallback: Device for a new process, used with a warning if the first process crashes or
             hangs, or `device` is absent; None for no fallback.
         timeout_s: Maximum duration of a call in seconds; None for no limit. Loading, which
@@ -39,8 +40,8 @@ class Worker:
         options: Keyword arguments of `make`.
 
     Raises:
-        DeviceError: Both devices fail.
-        ClrtError: As `make`.
+        DeviceError: `device` and `fallback` both fail.
+        ClrtError: `make` raised it.
     """
 
     def __init__(
@@ -62,22 +63,33 @@ class Worker:
 
     @property
     def device(self) -> str | int | None:
-        """Requested device of the current process: `device`, or `fallback` after a failure."""
+        """Requested device of the current process: the fallback after a failure of the first."""
         return self._device
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """Calls `run` of the model in the other process; see `call`."""
+        """Calls the model's method `run` in the other process, and returns its result.
+
+        After a crash, calls it once more on the fallback device.
+
+        Raises:
+            DeviceError: The process ended or hung, and there is no fallback device.
+            ClrtError: The worker is closed, or `run` raised it.
+        """
         return self.call("run", *args, **options)
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Calls a method of the model; after a crash, calls it once more on the fallback device.
+
+        Args:
+            method: Name of the method.
+            args, options: Arguments of the method, which must pickle.
 
         Returns:
             The method's result, which must pickle: arrays do, device tensors do not.
 
         Raises:
             DeviceError: The process ended or hung, and there is no fallback device.
-            ClrtError: As the method.
+            ClrtError: The worker is closed, or the method raised it.
         """
         with self._lock:
             if self._is_closed:
@@ -92,7 +104,7 @@ class Worker:
                     raise DeviceError(f"{again}; there is no other device.") from again
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the model's process; the worker cannot be used afterwards."""
         with self._lock:
             self._is_closed = True
             self._stop()
@@ -116,7 +128,12 @@ class Worker:
             self._fall_back(str(error).rstrip("."))
 
     def _start(self) -> None:
-        """Starts the process and waits until it has loaded the model."""
+        """Starts the process for the current device, and waits until it has loaded the model.
+
+        Raises:
+            _Ended: The process ended.
+            ClrtError: Loading raised it.
+        """
         context = multiprocessing.get_context("spawn")
         self._connection, child_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(child_end,), daemon=True)
@@ -126,10 +143,10 @@ class Worker:
         self._ask((make, args, {**options, "device": self._device}), None)
 
     def _fall_back(self, reason: str) -> None:
-        """Warns, and starts a process for the fallback device.
+        """Stops the process, warns, and starts a process for the fallback device.
 
         Args:
-            reason: Why the first device failed, for the messages.
+            reason: Why the process for the current device failed, for the messages.
 
         Raises:
             DeviceError: There is no fallback, or its process fails too.
@@ -147,7 +164,12 @@ class Worker:
             raise DeviceError(f"{ended}; there is no other device.") from ended
 
     def _ask(self, request: object, timeout_s: float | None) -> Any:
-        """Sends a request and returns the answer.
+        """Sends a request to the other process and returns its answer.
+
+        Args:
+            request: Function that creates the model, or name of a method; its positional and its
+                keyword arguments.
+            timeout_s: Maximum wait for the answer in seconds; None for no limit.
 
         Raises:
             _Ended: The process ended, or did not answer in time.
@@ -175,7 +197,7 @@ class Worker:
 
 
 class _Ended(Exception):
-    """The process ended or does not answer."""
+    """The worker's process ended or does not answer in time."""
 
 
 def _ending(code: int | None) -> str:
@@ -186,7 +208,10 @@ def _ending(code: int | None) -> str:
 
 
 def _serve(connection: Connection) -> None:
-    """Serves requests in the other process: the first creates the model, others call methods."""
+    """Serves requests in the worker's process: the first creates the model, later ones call it.
+
+    Returns once the other end of the connection is closed.
+    """
     model: Any = None
     while True:
         try:

@@ -29,11 +29,11 @@ from clrt.runtime.profiling.timings import (
 
 @dataclass(frozen=True)
 class _Recorded:
-    """One run of the model under the profiler.
+    """One run of a model under the profiler.
 
     Attributes:
         whole: Span of the whole run on the host.
-        runs: Runs of its plans and of host-driven nodes, in order.
+        runs: Runs of the model's plans and host-driven nodes, in order.
     """
 
     whole: Span
@@ -58,7 +58,8 @@ def collect(
     """Measures a model and returns its profile.
 
     Args:
-        run: Runs the model once, under a recorder unless it is None.
+        session: Session of the device that the model runs on.
+        run: Runs the model once, under the recorder passed to it unless that is None.
         name: Name of the model.
         inputs: Shape of each input, by name.
         repeat: Number of runs with the profiler and of runs without, which alternate.
@@ -156,9 +157,10 @@ def _footprint(plan: Plan, launch: Launch) -> int:
 
 
 def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
-    """Yields each launch and host step of a plan.
+    """Yields each launch and host step of a plan, in order.
 
-    An item is (index of the step, node, variant or reason for the host, launch or None).
+    An item is (index of the plan step, node, name of the variant, launch); for a host step, (index,
+    node, reason why no kernel runs it, None).
     """
     for index, step in enumerate(plan.steps):
         if isinstance(step, DeviceStep):

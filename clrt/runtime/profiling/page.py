@@ -14,14 +14,14 @@ _SLOT = "/*DATA*/"
 
 
 def page_text(timings: Timings) -> str:
-    """Returns the HTML page: a template with the profile inserted as JSON."""
+    """Returns a profile as an HTML page: a template with the profile's data inserted as JSON."""
     template = files("clrt.runtime.profiling").joinpath("page.html").read_text(encoding="utf-8")
     before, after = template.split(_SLOT)
     return before + script_json(_visible(page_data(timings))) + after
 
 
 def script_json(data: Any) -> str:
-    """Returns JSON that is safe inside a script element, whatever its strings contain.
+    """Converts data to JSON that is safe inside a script element, whatever its strings contain.
 
     Names come from the model's file. `</script>` and `<!--` would end or change the element, U+2028
     would end the line. The page shows names as text, never as markup.
@@ -31,7 +31,10 @@ def script_json(data: Any) -> str:
 
 
 def _visible(data: Any) -> Any:
-    """Returns data with control characters in strings made visible, bidirectional ones included."""
+    """Returns JSON-like data with all control characters in its strings replaced by visible text.
+
+    Bidirectional control characters are replaced too.
+    """
     if isinstance(data, str):
         return visible(data, lines=True)
     if isinstance(data, dict):
@@ -40,7 +43,7 @@ def _visible(data: Any) -> Any:
 
 
 def page_data(timings: Timings) -> dict[str, Any]:
-    """Returns the data that the page draws, for JSON."""
+    """Returns the data of a profile that its HTML page draws, as a dict for JSON."""
     return {
         "model": timings.model,
         "device": timings.device,

@@ -15,13 +15,13 @@ class Profile(Timings):
     """Timings of a model's runs, from `Model.profile`; `print` shows them as tables."""
 
     def save_trace(self, path: str | Path) -> None:
-        """Writes a trace for ui.perfetto.dev or chrome://tracing."""
+        """Writes the profile as a trace file for ui.perfetto.dev or chrome://tracing."""
         from clrt.runtime.profiling.trace import trace_text
 
         _write(path, trace_text(self))
 
     def save_html(self, path: str | Path) -> None:
-        """Writes one self-contained HTML page: it needs no network and no other file."""
+        """Writes the profile as one HTML page, which needs no network and no other file."""
         from clrt.runtime.profiling.page import page_text
 
         _write(path, page_text(self))

@@ -10,12 +10,12 @@ from clrt.util.table_text import PlainText, table_text
 
 
 def tables_text(timings: Timings) -> str:
-    """Returns tables of the steps, in order of execution, and of the kernels, slowest first."""
+    """Returns a profile as text: a table of steps, as run, and one of kernels, slowest first."""
     return table_text(step_table(timings), kernel_table(timings))
 
 
 def step_table(timings: Timings) -> Table:
-    """Returns a table with a row per launch and host step, in order of execution."""
+    """Returns a table of a profile with a row per launch and host step, in order of execution."""
     table = _table(f"{timings.model}: steps as run", ("#",), ("node", "kernel"))
     total = timings.step_ns
     for step in timings.steps:
@@ -27,7 +27,10 @@ def step_table(timings: Timings) -> Table:
 
 
 def kernel_table(timings: Timings) -> Table:
-    """Returns a table with a row per kernel, slowest first, and the main figures as its caption."""
+    """Returns a table of a profile with a row per kernel, slowest first.
+
+    Its caption states the main figures of the profile.
+    """
     table = _table(f"{timings.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
     for row in timings.by_kernel():
         cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
@@ -37,7 +40,7 @@ def kernel_table(timings: Timings) -> Table:
 
 
 def headline(timings: Timings) -> str:
-    """Returns the main figures of a run as text: times, launches, gaps and the device's peaks."""
+    """Returns the main figures of a profile as text: times, launches, gaps, peaks of the device."""
     return (
         f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
         f"{counted(len(timings.kernels), 'launch', 'launches')}, "
@@ -67,7 +70,10 @@ def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
 
 
 def _cut(name: str) -> PlainText:
-    """Returns a name that is cut to one line; `no_wrap` of its column would prevent shrinking."""
+    """Returns a table cell with a name that is cut to one line if the column is too narrow.
+
+    `no_wrap` of the column itself would prevent the column from shrinking.
+    """
     return PlainText(name, no_wrap=True, overflow="ellipsis")
 
 

@@ -11,15 +11,17 @@ from clrt.runtime.opencl.peaks import Peaks
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of a run: a kernel launch, or a node that the host computes.
+    """Measured time of a step of a run: of a kernel launch, or of a node that the host computes.
 
     Attributes:
-        index: Position in the order of execution.
+        index: Index in the order of execution.
         stage: Index of its plan in `Timings.stages`.
-        step: Index of its step in that plan; -1 for a node between plans.
-        node, op, origins: The node, its op, and the ONNX nodes that it stands for.
-        median_ns: Median duration over the runs in nanoseconds.
-        start_ns, end_ns: Start and end in the run shown, in nanoseconds from its start.
+        step: Index of its plan step in that plan; -1 for a host-driven node between plans.
+        node: Name of the node.
+        op: Name of the node's op.
+        origins: Names of the ONNX nodes that the node stands for.
+        median_ns: Median duration over the profiled runs, in nanoseconds.
+        start_ns, end_ns: Start and end in the median run, in nanoseconds from the run's start.
     """
 
     index: int
@@ -34,16 +36,16 @@ class StepTime:
 
     @property
     def kernel(self) -> str:
-        """Name by which times are summed."""
+        """Name under which times of steps are summed: "host: " and the op, or the entry point."""
         return f"host: {self.op}"
 
 
 @dataclass(frozen=True)
 class HostTime(StepTime):
-    """A node that the host computes.
+    """Measured time of a node that the host computes.
 
     Attributes:
-        reason: Why no kernel runs it.
+        reason: Why no kernel computes the node.
     """
 
     reason: str
@@ -51,7 +53,7 @@ class HostTime(StepTime):
 
 @dataclass(frozen=True)
 class KernelTime(StepTime):
-    """A kernel launch.
+    """Measured time and work of a kernel launch.
 
     Attributes:
         entry: Name of the `__kernel` function.
@@ -60,9 +62,9 @@ class KernelTime(StepTime):
         global_size: Work-items per dimension.
         shape: Shape of the node's first output.
         flops: Floating-point operations; 0 if they are not counted.
-        nbytes: Bytes read and written; see `clrt.plan.traffic`.
-        floor_ns: Minimum time at the device's peaks, in nanoseconds. The bandwidth is that of the
-            smallest cache, or the memory, that holds all data of the launch.
+        nbytes: Bytes read plus written.
+        floor_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth is
+            that of the smallest cache, or else the memory, that holds all data of the launch.
     """
 
     entry: str
@@ -80,23 +82,27 @@ class KernelTime(StepTime):
 
     @property
     def gflops(self) -> float:
-        """10^9 floating-point operations per second."""
+        """Achieved rate in 10^9 floating-point operations per second; 0 if none are counted."""
         return _over(self.flops, self.median_ns)
 
     @property
     def gbs(self) -> float:
-        """10^9 bytes per second."""
+        """Achieved bandwidth in 10^9 bytes per second, reads plus writes."""
         return _over(self.nbytes, self.median_ns)
 
     @property
     def roofline_share(self) -> float:
-        """Minimum time over measured time."""
+        """Minimum time at the device's peaks over measured time; 1 is ideal."""
         return _over(self.floor_ns, self.median_ns)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """An interval in which no step ran: the host copies, binds, or waits. Times in nanoseconds."""
+    """An interval of a run in which no step ran: the host copies, binds or waits.
+
+    Attributes:
+        start_ns, end_ns: Start and end, in nanoseconds from the start of the run.
+    """
 
     start_ns: float
     end_ns: float
@@ -104,13 +110,16 @@ class Gap:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A buffer in the arena.
+    """A buffer in the arena of a profiled plan.
 
     Attributes:
+        name: Name of its value; "scratch" for scratch.
         type: Dtype and shape, as text.
         slab: Index of its slab.
         offset: Offset in the slab in bytes.
-        first, last: First and last step at which it is live; -1 is before the first step.
+        nbytes: Size in bytes.
+        first, last: Indices of the first and last plan step at which it is live; -1 is before the
+            first step.
     """
 
     name: str
@@ -124,15 +133,17 @@ class Tenant:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """A node of the graph as it runs.
+    """A node of a profiled plan's graph.
 
     Attributes:
-        origins: The ONNX nodes that the node stands for.
+        name: Name of the node.
+        op: Name of its op.
+        origins: Names of the ONNX nodes that the node stands for.
         made_by: The pass that created the node; "" for a node of the model.
         step: Index of the node's step in the plan; -1 for a view, which takes no time.
-        where: The kernel variant, "host", or "view".
-        inputs, outputs: Names and types of the node's tensors.
-        sources: Indices of the nodes whose outputs it reads.
+        where: Name of the kernel variant, "host", or "view".
+        inputs, outputs: Name and type of each tensor that the node reads and writes.
+        sources: Indices, among the plan's nodes, of those whose outputs the node reads.
     """
 
     name: str
@@ -148,13 +159,13 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class TimedStage:
-    """A plan in a profile. Most models have one, and one more for each graph break.
+    """A plan in a profile. A model has one, and another one for each graph break.
 
     Attributes:
         nodes: Nodes of the plan's graph.
         tenants: Buffers in the arena.
         slab_bytes: Size of each slab of the arena in bytes.
-        steps: Number of steps.
+        steps: Number of plan steps.
     """
 
     nodes: tuple[NodeInfo, ...]
@@ -165,13 +176,16 @@ class TimedStage:
 
 @dataclass(frozen=True)
 class KernelSum:
-    """The sum of all steps of one kernel.
+    """Sums over all steps of a profile that run one kernel, or one op on the host.
 
     Attributes:
+        kernel: Name of the kernel, or "host: " and the op.
         calls: Number of steps.
         ns: Sum of their median durations in nanoseconds.
-        share: Fraction of the sum over all steps.
-        flops, nbytes, floor_ns: Sums over the launches; see `KernelTime`.
+        share: `ns` as a fraction of the sum over all steps of the profile.
+        flops: Sum of floating-point operations.
+        nbytes: Sum of bytes read and written.
+        floor_ns: Sum of minimum times at the device's peaks, in nanoseconds.
     """
 
     kernel: str
@@ -249,7 +263,7 @@ class Timings:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Intervals in the run shown in which no step ran."""
+        """Intervals of the median run in which no step ran."""
         gaps: list[Gap] = []
         free = 0.0
         for step in sorted(self.steps, key=lambda s: s.start_ns):
@@ -262,12 +276,12 @@ class Timings:
 
     @property
     def gap_share(self) -> float:
-        """Fraction of the run shown in which no step ran."""
+        """Fraction of the median run's duration in which no step ran."""
         return _over(sum(g.end_ns - g.start_ns for g in self.gaps), self.run_ns)
 
     @property
     def sums(self) -> str:
-        """Text that compares the duration of the run with the sum of its steps and gaps."""
+        """Text that compares the median run's duration with the sum of its steps and gaps."""
         gaps_ns = sum(g.end_ns - g.start_ns for g in self.gaps)
         text = (
             f"The medians of the steps sum to {1e-6 * self.step_ns:.2f} ms; the run shown took "
@@ -286,7 +300,7 @@ class Timings:
         return text
 
     def by_kernel(self) -> list[KernelSum]:
-        """Returns sums over the steps of each kernel, slowest first."""
+        """Returns the sums over the steps of each kernel, the one with the most time first."""
         total = self.step_ns
         ordered = sorted(self.steps, key=lambda s: s.kernel)
         groups = [(k, list(g)) for k, g in groupby(ordered, lambda s: s.kernel)]
@@ -310,5 +324,5 @@ def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
 
 
 def _over(amount: float, per: float) -> float:
-    """Returns the ratio; 0 if `per` is 0."""
+    """Returns `amount / per`; 0 if `per` is 0."""
     return amount / per if per else 0.0

@@ -19,7 +19,7 @@ _GAPS = 0
 
 
 def trace_text(timings: Timings) -> str:
-    """Returns the trace as JSON: a track per plan, and one for gaps in which no step ran."""
+    """Returns a profile as a JSON trace: a track per plan, and one for gaps without a step."""
     other = {
         "device": timings.device,
         "model": timings.model,

@@ -39,10 +39,12 @@ _HEADS, _KV_HEADS, _SIZE = 4, 2, 64
 
 @dataclass(frozen=True)
 class Case:
-    """An op with its inputs.
+    """A self-test case: an op with its inputs.
 
     Attributes:
         family: Kernel family that the case tests, as messages name it.
+        op: Op to compute.
+        inputs: Array per input of the op; None for an absent one.
         weights: Indices of the inputs that are constants, which kernels read packed.
     """
 
@@ -53,7 +55,10 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yields all cases, always with the same data. Sizes are no multiples of any kernel's tiles."""
+    """Yields all cases of the self-test, with the same data at each call.
+
+    Their sizes are not multiples of the kernels' tile sizes.
+    """
     rng = np.random.default_rng(0)
     yield from _products(rng)
     yield from _attentions(rng)
@@ -98,7 +103,10 @@ def _attentions(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _paged(rng: np.random.Generator) -> Iterator[Case]:
-    """Yields cases of a step with tokens of two sequences, of which the first has two pages."""
+    """Yields cases of paged attention: a decode step with tokens of two sequences.
+
+    The first sequence has two KV pages, the second has one.
+    """
     heads = (_HEADS, _KV_HEADS, _SIZE)
     step = _as([[0, 0, PAGE_TOKENS + 8], [1, 0, PAGE_TOKENS + 9], [2, 1, 5]], "i4")
     table = _as([[0, 2], [1, 0]], "i4")
@@ -147,7 +155,7 @@ def _moves(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _mathematics() -> tuple[ElementwiseStep, ...]:
-    """Returns a program that sums math functions whose code differs between devices.
+    """Returns an elementwise program that sums math functions whose code differs between devices.
 
     The terms are of similar size, so that an error in any of them shows.
     """

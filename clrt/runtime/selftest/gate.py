@@ -20,17 +20,20 @@ _lock = RLock()
 
 
 def needs_self_test(caps: DeviceCaps) -> bool:
-    """Returns whether a device is tested before it is used.
+    """Returns whether a device is self-tested before its first use.
 
-    CPU devices are tested only if CLRT_SELF_TEST asks for it: their implementations are few and
-    well tested, and their compilers take seconds for the test's kernels.
+    CPU devices and simulators are tested only if CLRT_SELF_TEST asks for it, all other devices
+    unless it forbids it: implementations for CPUs are well tested, and their compilers take seconds
+    for the test's kernels.
     """
     asked = env_vars.SELF_TEST.get()
     return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
 
 
 def ensure_right(session: DeviceSession) -> None:
-    """Tests a device at its first use, in about a second; does nothing at later ones.
+    """Runs a device's self-test at its first use in this process, unless its outcome is cached.
+
+    The test takes about a second. Does nothing for devices that need no self-test.
 
     Raises:
         DeviceError: The device computes wrong results; the message names kernels, driver and

@@ -23,10 +23,12 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome, ...]:
-    """Returns the cached outcomes for the device, driver and version, or tests the device now.
+    """Returns the cached self-test outcomes of a device, or else runs the self-test now.
+
+    They are cached per device, driver and version of clrt, unless a driver failed in the test.
 
     Args:
-        anew: Whether to test now in any case.
+        anew: Whether to run the self-test even if outcomes are cached.
     """
     path = path_for(session.device.caps, session.programs.folder)
     outcomes = None if anew else recall(path)
@@ -38,7 +40,7 @@ def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome
 
 
 def path_for(caps: DeviceCaps, folder: Path) -> Path:
-    """Returns the path of a device's outcomes in a cache folder."""
+    """Returns the path of the file in a cache folder that holds a device's self-test outcomes."""
     version = ".".join(map(str, caps.cl_version))
     facts = (clrt.__version__, caps.platform, caps.name, caps.driver, caps.kind, version)
     name = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:40]
@@ -46,7 +48,10 @@ def path_for(caps: DeviceCaps, folder: Path) -> Path:
 
 
 def recall(path: Path) -> tuple[Outcome, ...] | None:
-    """Reads outcomes from a file; None if it is absent, damaged, or writable by other users."""
+    """Reads self-test outcomes from a file.
+
+    None if the file is absent, empty, damaged, or writable by other users.
+    """
     try:
         rows: Any = parse_json(read_regular(path, _MAX_FILE_BYTES, private=True))
         outcomes = tuple(_outcome(row) for row in rows)
@@ -56,7 +61,7 @@ def recall(path: Path) -> tuple[Outcome, ...] | None:
 
 
 def _outcome(row: Any) -> Outcome:
-    """Converts a JSON object to an outcome.
+    """Converts a JSON object to a self-test outcome.
 
     Raises:
         ValueError, TypeError, KeyError: The object is not a valid outcome.
@@ -71,7 +76,7 @@ def _outcome(row: Any) -> Outcome:
 
 
 def _remember(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes outcomes to a file; if that fails, the next process tests again."""
+    """Writes self-test outcomes to a file; does nothing if the file cannot be written."""
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)
         with atomic_write(path) as stream:
