@@ -1,4 +1,5 @@
-// Determinant of each matrix [n][n] of a stack, by elimination with partial pivoting in a copy.
+// y = determinant of each matrix, by elimination with partial pivoting. x float32 [count, n, n], y
+// float32 [count]; copy: scratch like x. Work-item: one matrix.
 #include "common/base.clh"
 
 __kernel void det(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

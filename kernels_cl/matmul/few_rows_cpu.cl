@@ -1,10 +1,15 @@
-// y = epilogue(A B) for few rows of A on CPU devices, bound by one read of B from memory. B is packed
-// as for gemm_cpu.cl, which handles more rows. A work-group has all rows and `columns` columns, whole
-// panels.
-//   T_MR    maximum rows per tile, 4 or 8, limited by the registers for their sums
-// INPUTS, READS, BODY, RESULT, S_N_WHOLE, B_T, B_STORAGE as in gemm_cpu.cl.
-//   NORM    rows of A are first RMS-normalized and scaled, into the work-group's part of `rows`
-//   SECOND  the epilogue reads a second product of A, by a B packed alike
+// y = epilogue(A B), float32, for few rows of A on CPU devices, bound by one read of B from memory
+// (gemm_cpu.cl is for more rows). One matrix: a [M] rows, a_row elements apart, of K; b B_T
+// [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; y [M][N].
+// A work-group of one work-item has all rows and `columns` columns, a multiple of the panel's
+// width.
+//   T_MR    maximum rows per register tile, 4 or 8, as registers for their sums permit
+//   T_NV, T_VW  vectors per panel, and lanes per vector
+//   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
+//   NORM    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K], into the
+//           work-group's [M][K] of `rows`
+//   SECOND  the epilogue also reads `second`, the tile of A times b2, which is packed as b
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_NV
 #define T_MR 4
 #define T_NV 3
@@ -47,7 +52,8 @@
 #define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
 #define KEEP_ROW(i) VECTORS(KEEP, i)
 #define KEEP_SUM(i, j) tile[j] = acc0_##j + acc1_##j;
-// One k of one row; even and odd k have separate sums, since chains of FMAs wait for themselves.
+// Adds the products of one k of a single row. Even and odd k have separate sums (i), since each FMA
+// of a chain waits for the one before.
 #define ONE_STEP(i, at)              \
   {                                  \
     const F a_k = (F)(a[at]);        \

@@ -1,5 +1,7 @@
-// y[row] = row indices[row] of a low-bit matrix that is packed as B of a product on GPUs
-// (common/level_rows.clh). Work-item (four elements along K, row).
+// y[row] = dequantized row indices[row] of a low-bit matrix [N, K] that is packed as B of a product
+// on GPUs (b, common/level_rows.clh). y float32 [rows, K]. Indices out of range are clamped and
+// reported in `status`. Work-item (x, row): elements 4 x to 4 x + 3. K is a multiple of
+// LEVEL_BLOCK.
 #ifndef BITS
 #define BITS 4
 #define HIGH_BITS 0
@@ -22,6 +24,6 @@ __kernel void gather_level_rows(OUT(float, y), IN(uchar, b), IN(INDEX_T, indices
   if (k >= K) return;
   const IDX_T n = clrt_index(AT(indices)[row], N, AT(status));
   const float4 v = level_four(AT(b) + (size_t)n * pitch, blocks, k);
-  // K is a multiple of the block size, so rows are whole vectors.
+  // K is a multiple of the block size, so rows of y are whole vectors.
   *(__global float4 *)(AT(y) + row * K + k) = v;
 }

@@ -1,5 +1,7 @@
-// y[row] = row indices[row] of a low-bit matrix that is packed as B of a product (common/dots.clh).
-// Work-item (block of K, row).
+// y[row] = dequantized row indices[row] of a low-bit matrix [N, K] that is packed as B of a product
+// on CPU devices (b, `weights` in common/dots.clh: [panel of 32 rows][block] records). y float32
+// [rows, K]. Indices out of range are clamped and reported in `status`. Work-item (block of
+// DOT_BLOCK elements, row).
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/dots.clh"

@@ -1,5 +1,7 @@
-// y[row] = row indices[row] of a matrix [N][K] in panels, packed as gemm_cpu reads the transposed B.
-// Work-item (block of ELEMS of K, row).
+// y[row] = row indices[row] of a matrix [N, K] in panels [panel][K][width], as gemm_cpu reads the
+// transposed B. y [rows, K]; elements are of DATA_T, an unsigned integer type of their size.
+// Indices out of range are clamped and reported in `status`. Work-group (block of ELEMS elements,
+// row) of one work-item.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

@@ -1,6 +1,14 @@
-// y = epilogue(A B) for any dtype and strides on any device, one element per work-item. B may be
-// block-quantized (common/blocks.clh).
-// Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
+// y = epilogue(A B) for any dtype and any strides on any device, one element per work-item:
+//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k;  b  at i0 * b_s0 + i1 * b_s1 + k * b_k + n *
+//      b_n
+//   y  [batch, M, N];  batch = i0 * d1 + i1, strides in elements
+// With BITS, b is instead block-quantized, as one panel (common/blocks.clh). Work-item (n, m,
+// batch).
+//   DATA_T, B_T, Y_T  types of a, b, y;  A_STORAGE, B_STORAGE, Y_STORAGE  storages
+//                     (common/storage.clh)
+//   ACC_T             type of the sums;  OUT_T  type to which the result is converted before it is
+//                     stored
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef BODY
 #define DATA_T float
 #define ACC_T float

@@ -1,7 +1,11 @@
-// y = epilogue(A B) for CPU devices with block-quantized B (common/blocks.clh): a work-item computes
-// T_MB blocks of T_MR rows by T_NV vectors of T_VW columns. T_KC rows of B at a time are dequantized,
-// and then read by all blocks of rows, which keep their sums in registers as in gemm_cpu.cl.
-// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl. B is packed as [panel][K][T_NV * T_VW].
+// y = epilogue(A B), float32, for CPU devices, with block-quantized B (common/blocks.clh, one panel
+// per T_NV * T_VW columns). a at i0 * a_s0 + i1 * a_s1 + m * a_row + k, y [batch, M, N]; all
+// batches share B; batch = i0 * d1 + i1. A work-group of one work-item computes T_MB blocks of T_MR
+// rows by one panel: it dequantizes T_KC rows of B at a time, then multiplies all blocks of rows by
+// them, with the sums of a block in registers. For up to FEW_BLOCKS blocks, dequantized elements
+// are used at once, not stored.
+//   T_MR, T_NV, T_VW  rows, vectors and lanes per vector of a register tile
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -32,7 +36,8 @@
 #define UNPACK(i, j) to[j] = ELEMENTS(j);
 #define UNPACK_B(i, j) const F b##j = ELEMENTS(j);
 #define LOAD_B(i, j) const F b##j = from[j];
-// Runs LINE for each k of a range, with its `line` of levels and its block's scale and zero point.
+// Runs LINE for each k from k_first to k_end (exclusive); `line` points to the levels of k, and
+// vectors scale<j> and zero<j> are those of its block.
 #define LINES(k_first, k_end, LINE)                                               \
   for (IDX_T k = k_first, block = k / block_size; k < k_end; ++block) {           \
     const IDX_T stop = i_min((block + 1) * block_size, k_end);                    \

@@ -1,14 +1,19 @@
-// y = epilogue(A B) for CPU devices, int8 products with 32-bit sums (common/byte_dots.clh): float rows
-// of A are quantized to a scale on the fly, B is packed 8-bit integers with zero points. Levels of A
-// are low to high, stored as level - middle; MIDDLE is low + 128. Levels of B are unsigned. After the
-// bytes of a panel of B come, per column of its 32, MIDDLE times the sum of its levels minus its zero
-// point, its zero point, and the scale of its sums (clrt/kernels/gemm_int8_cpu.py).
-// With A_T, char or uchar, A is quantized already, with one zero point; y is the sums, and MIDDLE is 1.
-//   A_MIDDLE  middle of levels of A_T: 0, or 128 if they are unsigned
-//   A_ZERO    A has a zero point other than 0
-// A work-group has `height` rows, at most MOST_ROWS, and `columns` columns of y: it quantizes its rows
-// once, into its part of `records`, then computes its panels of B tile by tile.
-// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
+// y = epilogue(A B) for CPU devices by 8-bit products with int32 sums (common/byte_dots.clh).
+// Operands:
+//   a  float32, quantized here to integer levels `low` to `high` of scale `scale`; or with A_T
+//      (char or uchar) levels already, of zero point a_zero. At i0 * a_s0 + i1 * a_s1 + m * a_row +
+//      k
+//   b  per panel of 32 columns (clrt/kernels/gemm_int8_cpu.py): uint8 levels [K / 4][column][4],
+//      then per column int32 MIDDLE times the sum of its levels minus its zero point, int32 its
+//      zero point, and float32 the scale of its sums
+//   y  [batch, M, N]: float32; with A_T the int32 sums, without scales. batch = i0 * d1 + i1
+// A's levels are stored as level - middle, to fit int8. MIDDLE in b is low + 128; with A_T it is 1.
+//   A_MIDDLE  with A_T: middle of its levels, 0 for char, 128 for uchar
+//   A_ZERO    with A_T: a_zero is an input; otherwise the zero point is 0
+// A work-group of one work-item has `height` rows, at most MOST_ROWS, and `columns` columns of y:
+// it quantizes its rows once, into its part of `records`, then multiplies them by its panels tile
+// by tile.
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -42,7 +47,8 @@
 #define OF_COLUMN(sum, j) (WIDE_AS(float, sum + starts[j]) * scales[j])
 #endif
 
-// Quantizes K elements of a row into the record of a tile of `rows`, padded with 0; returns their sum.
+// Quantizes the K elements x of a row into the record of a tile of `rows` rows (`to`: its first
+// level), padded with 0; returns the sum of the stored levels.
 #ifdef A_MIDDLE
 #define ROW_LEVELS
 static inline int round_row(__global uchar *to, const IDX_T rows, __global const A_T *x, const IDX_T K) {

@@ -1,23 +1,34 @@
-// y = epilogue(A B) for CPU devices: one work-item per work-group keeps a tile of T_MR rows by T_NV
-// vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], zero past column N; A
-// is read in place, row by row.
-// A work-group has a stripe of A, `height` blocks of T_MR rows, and a panel of B. Work-groups are
-// ordered by chunks of T_MC blocks, whose part of A stays in the cache; within a chunk by panels of B,
-// and within a panel by the chunk's stripes. The range has one dimension, since runtimes that split
-// several would break this order.
-// With NORM rows are also normalized: a work-group then has all panels. If rows are too few for that,
-// one launch multiplies, panel by panel, and a second one normalizes.
-// With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and also
-// multiply them by the B of the product that reads y (common/next_product.clh).
-// With MATRIX_UNIT launches over many rows use the CPU's matrix unit (common/unit_product.clh), with
-// WORD_UNIT its int16 dot products (common/word_product.clh).
-//   y_pitch  row stride of y in elements; N if NORM or NEXT is set
-//   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
-//   OPERANDS  these parameters as call arguments
-//   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT the value to store
+// y = epilogue(A B), float32, for CPU devices: a work-group of one work-item keeps a tile of T_MR
+// rows by T_NV vectors of T_VW columns in registers. Operands, batch = i0 * d1 + i1, strides in
+// elements:
+//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k, read in place
+//   b  B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
+//      i0 * b_s0 + i1 * b_s1
+//   y  [batch, M] rows, y_pitch elements apart (N if NORM or NEXT is set), of N
+// A work-group has a stripe of `height` blocks of T_MR rows, and a panel of B. Work-groups are
+// ordered by chunks of T_MC blocks, whose rows of A stay in the cache; within a chunk by panels of
+// B, and within a panel by the chunk's stripes. The range has one dimension, since runtimes that
+// split several would break this order.
+// Generated epilogue; INPUTS, READS, BODY and RESULT have the same meaning in all matrix products
+// and convolutions:
+//   INPUTS    kernel parameters of its operands x1, x2, …: buffer, offset, and the strides x1_s0,
+//             x1_s1 of the batch indices and x1_sm of rows
+//   OPERANDS  the same parameters as call arguments
+//   READS     declares v1, v2, …, the operands' elements for row m, column n and batch (i0, i1)
+//   BODY      declares a variable per step, computed from v0, the product, and v1, v2, …
+//   RESULT    the variable to store in y
+// Other macros:
 //   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
-//   NORM       rows of y are normalized into z (common/normalize_row.clh)
-//   S_N_WHOLE  N is a multiple of T_VW for all shapes
+//   S_N_WHOLE    N is a multiple of T_VW for all shapes, so that no vector is partial
+//   NORM         rows of y are also normalized into z (common/normalize_row.clh). A work-group then
+//                has all panels; or, if rows are too few for that, one launch multiplies, panel by
+//                panel (`multiplies`), and a second one normalizes (`normalizes`)
+//   NEXT         for few rows: work-groups have all rows and `span` panels, and also multiply their
+//                columns of y by next_b, the B of the product that reads y
+//                (common/next_product.clh)
+//   MATRIX_UNIT, WORD_UNIT  for many rows: the CPU's matrix unit (common/unit_product.clh), or its
+//                int16 dot products (common/word_product.clh), if the argument `columns` is not 0
+//   T_KU         unrolled steps of k;  T_KC, T_UP  k and panels that are packed at once for a unit
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -48,9 +59,10 @@
 #include "common/word_product.clh"
 #endif
 #include "common/unit_sums.clh"
-// If `columns` is not 0, work-groups process `pieces` of y, `height` rows by `columns` columns each,
-// with `slot` words of scratch each: the converted A, then T_UP converted panels of B, then sums, which
-// are kept for a whole piece if K has several chunks of T_KC (sums_row).
+// If `columns` is not 0, y is divided into `pieces` of `height` rows by `columns` columns, which
+// the work-groups process in turn. Each has `slot` 32-bit words of scratch in `words`: packed A,
+// from b_at on T_UP packed panels of B, from sums_at on the sums. sums_row is 0, or, if K has
+// several chunks of T_KC, the row length in floats of a piece's sums, which are then all kept.
 #define UNIT_INPUTS                                                              \
   , OUT(uint, words), const IDX_T slot, const IDX_T b_at, const IDX_T sums_at,   \
       const IDX_T sums_row, const IDX_T pieces, const IDX_T columns
@@ -176,7 +188,8 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
     const IDX_T last = i_min(end * T_MR, M);
     for (IDX_T m = first * T_MR; m < last; ++m) {
       __global float *const y_row = AT(y) + m * N;
-      // If the previous kernel has split the product over K, A is its `parts` partial products.
+      // Without `multiplies`, A is K partial products [K][M][a_row] of a product that is split over
+      // K.
       const IDX_T n_parts = multiplies || K == 0 ? 0 : N;
       for (IDX_T n0 = 0; n0 < n_parts; n0 += T_VW) {
         __global const float *const part = AT(a) + m * a_row + n0;

@@ -1,7 +1,14 @@
-// y = epilogue(A B) for GPUs, one tile per work-group (common/group_tile.clh).
-// Work-group (x, y, z): tile of columns, tile of rows, batch.
-// B may be low-bit (common/level_rows.clh): work-items then load four k at a time.
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
+// y = epilogue(A B), float32, for GPUs, one tile of y per work-group (common/group_tile.clh):
+//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  B_T at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is defined, one low-bit matrix
+//      of N rows (common/level_rows.clh), of which work-items load four k at a time
+//   y  [batch, M, N];  batch = i0 * d1 + i1, strides in elements
+// Work-group (x, y, z), T_SIDE x T_SIDE work-items: tile of TILE_N columns, tile of TILE_M rows,
+// batch.
+//   S_A_K_LAST  a_k is 1;  S_B_N_LAST  b_n is 1
+//   T_RM, T_RN  rows and columns per work-item;  T_TK  depth of a slice
+//   B_T, B_STORAGE  type and storage of b (common/storage.clh)
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4
@@ -27,7 +34,7 @@
 #include "common/scalar.clh"
 #include "common/operands.clh"
 #ifdef BITS
-// Elements of B past the end of K are multiplied by zeros of A.
+// Low-bit B: elements past the end of K are loaded, and multiplied by zeros of A.
 #define FOURS ((SHARE(TILE_N) + 3) / 4)
 #define FOUR_K(u) (REST(u, T_TK / 4) * 4)
 #define FOUR_N(u) QUOTIENT(u, T_TK / 4)
@@ -74,9 +81,10 @@
     a_next[u] = (is_real) ? v : 0.0f;                                                    \
   }                                                                                      \
   FETCH_B(at_k, is_real)
-// The last slice, which may be partial, is computed first, so that the loop needs no bounds checks of
-// K: compilers hoist the loads of the next slice above the products, and spend no instructions on
-// checks. The slice loaded last is the one before it; with a single slice, the first k.
+// The last slice, which may be partial, is multiplied first, then the whole slices in order, so
+// that the loop needs no bounds checks of K: compilers then hoist the loads of the next slice above
+// the products. The loads of the last iteration are not used: they repeat the last whole slice, or,
+// if there is only one slice, its first k.
 #define FETCH_FIRST \
   if (end > 0) {    \
     FETCH_SLICE(end - 1, i_min(k, K - 1 - k0), k < K - k0) \

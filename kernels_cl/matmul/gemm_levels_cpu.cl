@@ -1,9 +1,12 @@
-// y = epilogue(A B) for CPU devices with low-bit B; A is quantized to 8 bits by blocks of K on the fly
-// (common/dots.clh). A work-group has `height` rows and `columns` columns of y: it quantizes its rows
-// once, into its part of `records`, then computes its panels of B tile by tile.
-// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
-//   NORM    rows of A are first RMS-normalized and scaled
-//   SECOND  the epilogue reads a second product of A, by a B packed alike
+// y = epilogue(A B), float32, for CPU devices with low-bit B; rows of A are quantized to 8 bits by
+// blocks of DOT_BLOCK elements here (common/dots.clh). Operands, batch = i0 * d1 + i1:
+//   a  float32 at i0 * a_s0 + i1 * a_s1 + m * a_row + k;  y  [batch, M, N]
+//   b  [panel of 32 columns][block] records (`weights` in common/dots.clh), for all batches
+// A work-group of one work-item has `height` rows and `columns` columns of y: it quantizes its rows
+// once, into its part of `records`, then multiplies them by its panels tile by tile.
+//   NORM    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K]
+//   SECOND  the epilogue also reads `second`, the tile of A times b2, which is packed as b
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -39,7 +42,9 @@
 DOT_TILE(dot_one, 1)
 DOT_TILE(dot_four, 4)
 
-// Quantizes the blocks of a row of K elements into the records of a tile of `rows`, padded with zeros.
+// Quantizes the K elements x of a row, times `factor` (and `scale`), into the records of a tile of
+// `rows` rows, block by block; `to` is the row's part of the first record. The last block is padded
+// with 0.
 static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
                                 const IDX_T K, const float factor NORM_POINTER) {
 #pragma OPENCL FP_CONTRACT OFF

@@ -1,8 +1,16 @@
-// y = epilogue(A B) for CPU devices, of doubles and of 32- and 64-bit integers: a register tile of T_MR
-// rows by T_NV vectors of T_VW columns, divided among work-groups as in gemm_cpu.cl. B is packed as
-// [panel][K][T_NV * T_VW], zero past column N. The epilogue is computed element by element.
-//   DATA_T  type of A, B and the sums
-//   INPUTS, READS, BODY, RESULT, OUT_T, Y_T, Y_STORAGE  as in gemm_any.cl
+// y = epilogue(A B) for CPU devices, of float64 and of 32- and 64-bit integers: a register tile of
+// T_MR rows by T_NV vectors of T_VW columns. Operands, batch = i0 * d1 + i1, strides in elements:
+//   a  DATA_T at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  DATA_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
+//      i0 * b_s0 + i1 * b_s1
+//   y  Y_T [batch, M, N]
+// A work-group of one work-item has a stripe of `height` blocks of T_MR rows and a panel, in the
+// order of common/product_rows.inc. The epilogue is computed element by element.
+//   DATA_T  type of A, B and the sums;  OUT_T  type to which the result is converted before it is
+//           stored
+//   Y_STORAGE  storage of y (common/storage.clh);  T_MC  blocks per chunk;  T_KU  unrolled steps of
+//              k
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

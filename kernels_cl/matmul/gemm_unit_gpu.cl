@@ -1,14 +1,21 @@
-// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of ITEMS computes a tile
-// of T_M x T_N sums. It loads slices of A and B, UNIT_K deep, into local memory; the next slice is
-// loaded into registers meanwhile. Each wave has a rectangle of the tile.
-// Work-group (x, y, z): tile of columns, tile of rows, batch.
-// Operands with more bits than the unit's are split into PARTS_A and PARTS_B bfloat16 terms, as in
-// unit_product.clh; products of terms below 2^-22 of the whole are omitted. Terms are computed per
-// slice, the largest product last, and summed outside of the unit, which may truncate instead of
-// rounding (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
-//   S_A_K_LAST, S_B_N_LAST  as in gemm_gpu.cl
-//   S_A_WIDE, S_B_WIDE      the last axis is a multiple of aligned octets
-// INPUTS, READS, BODY, RESULT as in gemm_any.cl.
+// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh):
+//   a  A_T at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  B_T at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n
+//   y  Y_T [batch, M, N];  batch = i0 * d1 + i1, strides in elements
+// Work-group (x, y, z) of ITEMS work-items: tile of T_N columns, tile of T_M rows, batch. It stages
+// slices of A and B, UNIT_K deep, in local memory; the next slice is loaded into registers
+// meanwhile. Each of its WAVES waves has a rectangle of the tile.
+// Operands with more bits than the unit's are split into PARTS_A and PARTS_B bfloat16 terms, whose
+// sum is the element; products of terms below 2^-22 of the whole are omitted. Terms are multiplied
+// per slice, the largest product last, and summed outside of the unit, which may truncate instead
+// of rounding (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// Infinite and NaN sums are recomputed by multiply-adds.
+//   T_ITEMS, T_SPLIT_ITEMS  work-items per group, without and with terms (PARTS_A > 1)
+//   S_A_K_LAST, S_B_N_LAST  a_k is 1; b_n is 1
+//   S_A_WIDE, S_B_WIDE      the operand's last axis is a multiple of 8 elements, aligned to them
+//   A_STORAGE, B_STORAGE, Y_STORAGE  storages (common/storage.clh)
+//   OUT_T                   type to which the result is converted before it is stored
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_M
 #define T_M 64
 #define T_N 64
@@ -101,8 +108,8 @@ static inline uint split(float *v, const int part) {
 #define LOAD_A(part) unit_load_a(a_part[part], a_tile, (part) * T_M + own_m + i * UNIT_ROWS, lane);
 #define LOAD_B(to_j, part) \
   UNIT_EACH(j, BLOCKS_N) unit_load_b(to_j, b_tile, (part) * T_N + own_n + j * UNIT_COLUMNS, lane);
-// Multiplies a row of blocks. Consecutive unit instructions use different blocks, since adding to the
-// same sum again has a long latency.
+// Multiplies a block of A by the wave's BLOCKS_N blocks of B. Consecutive unit instructions add to
+// different blocks of sums, since adding to the same one again has a long latency.
 #define MULTIPLY(to, left, right_j)                                             \
   UNIT_EACH(step, UNIT_STEPS) UNIT_EACH(j, BLOCKS_N) {                          \
     UNIT_STEP((to)[j], (left) + step * STEP_A, (right_j) + step * STEP_B)       \

@@ -1,5 +1,6 @@
-// Inverse of each matrix [n][n] of a stack, by Gauss-Jordan elimination with partial pivoting: the row
-// operations that reduce a copy to the identity turn the identity into the inverse.
+// y = inverse of each matrix, by Gauss-Jordan elimination with partial pivoting: the row operations
+// that reduce `copy` to the identity turn the identity, in y, into the inverse. x, y float32
+// [count, n, n]; copy: scratch like x. Work-item: one matrix.
 #include "common/base.clh"
 
 __kernel void inverse(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

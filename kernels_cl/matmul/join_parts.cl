@@ -1,5 +1,6 @@
-// y = epilogue(sum of `parts` split-K products [batches, M, N]).
-// Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_gpu.cl.
+// y = epilogue(sum of `parts` partial products of a GEMM that is split over K). sums float32
+// [parts, batches, M, N], y float32 [batches, M, N]. Work-item (n, m, batch); batch = i0 * d1 + i1.
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
 #define VW 1
 #ifndef BODY
 #define INPUTS

@@ -1,5 +1,9 @@
-// Packs rows of GGUF blocks for the products on GPUs (common/level_rows.clh), with the same result as
-// `PackedQuantizedRows` on the host. Work-item (block of elements with one scale, row).
+// Packs rows of GGUF blocks as B of products on GPUs: x [row][file_blocks] blocks of BYTES bytes, y
+// [row] `pitch` bytes (common/level_rows.clh). The result equals that of `PackedQuantizedRows` on
+// the host. Work-item (block of LEVEL_BLOCK elements, of `blocks`; row).
+//   FORMAT, ELEMS, BYTES  the block type's number, elements and bytes per block
+//                         (common/gguf_blocks.clh)
+//   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, MINIMA  layout of y
 #include "common/base.clh"
 #ifndef FORMAT
 #define FORMAT 2
@@ -24,7 +28,7 @@ __kernel void pack_level_rows(OUT(uchar, y), IN(uchar, x), const IDX_T file_bloc
   __global uchar *const to = AT(y) + (size_t)row * pitch;
   __global uchar *const high = to + blocks * (LEVEL_BLOCK * BITS / 8);
   __global uchar *const numbers = high + blocks * (LEVEL_BLOCK * HIGH_BITS / 8);
-  uint eight = 0;  // single bits, of four places before these four
+  uint eight = 0;  // high bits of the previous four elements and of these four
   for (int i = 0; i < LEVEL_BLOCK / 4; ++i) {
     const IDX_T four = block * (LEVEL_BLOCK / 4) + i;
     const uint all = levels(from, part, i), more = all >> 4 & 0x03030303u;

@@ -1,7 +1,10 @@
-// Packs rows of GGUF blocks for the products with 8-bit dots (common/dots.clh,
-// clrt/kernels/quantized_panels_cpu.py), with the same result as `QuantizedPanels.pack` on the host.
-// Work-item (block of the file along K, panel of 32 rows).
-//   FORMAT  the block type's number in GGUF files
+// Packs rows of GGUF blocks as B of products on CPU devices: x [row][blocks] blocks of BYTES bytes,
+// y records [panel of 32 rows][block] (`weights` in common/dots.clh), rows past the last one being
+// 0. The result equals that of `QuantizedPanels.pack` (clrt/kernels/quantized_panels_cpu.py) on the
+// host. Work-group (block of x, panel) of one work-item.
+//   FORMAT, ELEMS, BYTES  the block type's number, elements and bytes per block
+//                         (common/gguf_blocks.clh)
+//   BITS, DOT_BLOCK, MINIMA  layout of y
 #include "common/base.clh"
 #ifndef FORMAT
 #define FORMAT 2

@@ -1,5 +1,8 @@
-// Packs a stack of matrices [batch][K][N] with any strides as [batch][panel][K][width], zero past
-// column N: the layout in which gemm_cpu reads B. Work-item (x, y, z): panel, block of ROWS rows, batch.
+// Packs matrices x [batch][K][N] with any strides as y [batch][panel][K][width], columns padded
+// with zeros: the layout in which gemm_cpu reads B. Work-group (panel, block of ROWS rows, batch)
+// of one work-item.
+//   width    columns per panel;  columns  N rounded up to whole panels;  batch = i0 * d1 + i1
+//   s0, s1, s_k, s_n  strides of x in elements;  DATA_T  type of the elements
 #include "common/base.clh"
 #ifndef ROWS
 #define ROWS 64

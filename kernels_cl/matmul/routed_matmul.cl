@@ -1,8 +1,12 @@
-// Mixture of experts: y[s, n] = x[s / each, :] . w[experts[s], n, :] for s < slots, n < rows; vectors
-// have `depth` elements.
-//   routed_matmul      work-item (n, s)
-//   routed_matmul_cpu  a work-group has T_ROWS rows of w of one expert, for all slots routed to it,
-//                      T_MR at a time; or with BY_SLOT for one slot
+// Mixture of experts: y[s, n] = x[s / each, :] . w[experts[s], n, :].
+//   x  DATA_T [slots / each, depth];  w  WEIGHT_T [count, rows, depth];  y  DATA_T [slots, rows]
+//   experts  INDEX_T [slots]; one out of range is clamped and reported in `status`
+//   routed_matmul      (T_VW 1) work-item (n, s)
+//   routed_matmul_cpu  (T_VW > 1) work-group (block of T_ROWS rows of w, expert) of one work-item,
+//                      for all slots that are routed to the expert, T_MR at a time; with BY_SLOT
+//                      (block, slot)
+//   DATA, WEIGHT  storages of x and y, and of w (common/storage.clh)
+//   T_MR, T_NR    slots and rows of w per register tile
 #ifndef WEIGHT_T
 #define DATA_T float
 #define DATA plain
