@@ -1,6 +1,6 @@
 """Options of config.json that are specific to some families, as fields of `DecoderConfig`.
 
-Rules by layer return a list with an entry per layer.
+Functions of (config, number of layers) return a flag for each layer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ Fields = Mapping[str, Any]
 
 
 def none(config: ConfigValues) -> Fields:
-    """Returns no fields."""
+    """Returns {}: the family has no options of its own."""
     return {}
 
 
 def gemma(config: ConfigValues) -> Fields:
-    """Reads Gemma: embeddings are scaled by sqrt(hidden).
+    """Returns Gemma's fields of DecoderConfig: embeddings are scaled by sqrt(hidden).
 
     "gelu" in early files means its tanh form.
+
+    Raises:
+        UnsupportedError: Attention is bidirectional.
     """
     fields: dict[str, Any] = {"embedding_scale": config.integer("hidden_size") ** 0.5}
     if config.text("hidden_act", "gelu") == "gelu":
@@ -40,7 +43,10 @@ def gemma(config: ConfigValues) -> Fields:
 
 
 def gemma2(config: ConfigValues) -> Fields:
-    """Reads Gemma 2: a scale of scores, and soft limits of scores and logits."""
+    """Returns Gemma 2's fields of DecoderConfig.
+
+    These are Gemma's, a scale of scores, and soft limits of scores and logits.
+    """
     return {
         **gemma(config),
         "scale": config.number("query_pre_attn_scalar", 256.0, least=1e-6) ** -0.5,
@@ -50,7 +56,7 @@ def gemma2(config: ConfigValues) -> Fields:
 
 
 def granite(config: ConfigValues) -> Fields:
-    """Reads Granite: multipliers of embeddings, scores and residuals, and a divisor of logits."""
+    """Returns Granite's fields of DecoderConfig: scales (embedding, residual, score, logit)."""
     return {
         "embedding_scale": config.number("embedding_multiplier", 1.0),
         "residual_scale": config.number("residual_multiplier", 1.0),
@@ -60,9 +66,13 @@ def granite(config: ConfigValues) -> Fields:
 
 
 def gpt2(config: ConfigValues) -> Fields:
-    """Reads GPT-2: learned position embeddings, and optional scaling of scores by head size.
+    """Returns fields of DecoderConfig for GPT-2 and StarCoder.
 
-    StarCoder has one KV head if `multi_query`.
+    These are learned position embeddings, optional scaling of scores by head size, and a single KV
+    head if `multi_query` is true (StarCoder).
+
+    Raises:
+        UnsupportedError: Scores are also scaled by layer.
     """
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         raise config.unsupported("scale_attn_by_inverse_layer_idx", "all layers scale alike")
@@ -75,7 +85,11 @@ def gpt2(config: ConfigValues) -> Fields:
 
 
 def opt(config: ConfigValues) -> Fields:
-    """Reads OPT: learned position embeddings. Norms after attention and network are unsupported."""
+    """Returns OPT's fields of DecoderConfig: the number of learned position embeddings.
+
+    Raises:
+        UnsupportedError: Norms follow attention and network, or embeddings are projected.
+    """
     if not config.flag("do_layer_norm_before", True):
         raise config.unsupported("do_layer_norm_before", "true is")
     hidden = config.integer("hidden_size")
@@ -85,12 +99,15 @@ def opt(config: ConfigValues) -> Fields:
 
 
 def parallel_by_default(config: ConfigValues) -> Fields:
-    """Reads GPT-NeoX: attention and network run in parallel, unless config.json says otherwise."""
+    """Returns GPT-NeoX's fields of DecoderConfig.
+
+    Attention and network run in parallel, unless `use_parallel_residual` is false.
+    """
     return {"parallel": config.flag("use_parallel_residual", True)}
 
 
 def stablelm(config: ConfigValues) -> Fields:
-    """Reads StableLM: parallel residuals and norms of Q and K heads are optional."""
+    """Returns StableLM's fields of DecoderConfig: optional parallel residuals and QK norms."""
     return {
         "parallel": config.flag("use_parallel_residual", False),
         "qk_norm": "heads" if config.flag("qk_layernorm", False) else "none",
@@ -98,14 +115,21 @@ def stablelm(config: ConfigValues) -> Fields:
 
 
 def phi(config: ConfigValues) -> Fields:
-    """Reads Phi-1 and 2; norms of Q and K heads, which no model has, are unsupported."""
+    """Returns {}: Phi-1 and 2 have no options of their own.
+
+    Raises:
+        UnsupportedError: config.json asks for norms of Q and K heads, which no published model has.
+    """
     if config.flag("qk_layernorm", False):
         raise config.unsupported("qk_layernorm", "heads without norms are")
     return {}
 
 
 def cohere(config: ConfigValues) -> Fields:
-    """Reads Cohere: a multiplier of logits, and optional norms of Q and K heads (Command R+)."""
+    """Returns Cohere's fields of DecoderConfig.
+
+    These are a multiplier of logits, and optional norms of Q and K heads (Command R+).
+    """
     return {
         "logit_scale": config.number("logit_scale", 0.0625),
         "qk_norm": "heads" if config.flag("use_qk_norm", False) else "none",
@@ -113,12 +137,16 @@ def cohere(config: ConfigValues) -> Fields:
 
 
 def olmo(config: ConfigValues) -> Fields:
-    """Reads OLMo: an optional limit of Q, K and V."""
+    """Returns OLMo's fields of DecoderConfig: an optional limit of the values of Q, K and V."""
     return {"clip": config.number("clip_qkv", 0.0, least=0.0)}
 
 
 def bloom(config: ConfigValues) -> Fields:
-    """Reads BLOOM: ALiBi slopes."""
+    """Returns BLOOM's fields of DecoderConfig: the ALiBi slopes.
+
+    Raises:
+        UnsupportedError: Residuals are taken after norms.
+    """
     if config.flag("apply_residual_connection_post_layernorm", False):
         raise config.unsupported(
             "apply_residual_connection_post_layernorm", "residuals are what norms read"
@@ -127,9 +155,13 @@ def bloom(config: ConfigValues) -> Fields:
 
 
 def falcon(config: ConfigValues) -> Fields:
-    """Reads Falcon: grouped KV heads in new models, one or all in old ones.
+    """Returns Falcon's fields of DecoderConfig: KV heads, parallel residuals and ALiBi slopes.
 
-    falcon-rw has ALiBi instead of rotary embeddings, added before scores are scaled.
+    New models have grouped KV heads; old ones have one KV head, or one per query head. falcon-rw
+    has ALiBi instead of rotary embeddings, added before scores are scaled.
+
+    Raises:
+        ModelError: The number of KV heads does not divide the number of heads.
     """
     heads = config.integer("num_attention_heads", most=MAX_HEADS)
     grouped = config.flag("new_decoder_architecture", False)
@@ -149,7 +181,11 @@ def falcon(config: ConfigValues) -> Fields:
 
 
 def mpt(config: ConfigValues) -> Fields:
-    """Reads MPT: ALiBi slopes, and optional QKV clipping; other attention types are unsupported."""
+    """Returns MPT's fields of DecoderConfig: ALiBi slopes, and optional limit of Q, K and V.
+
+    Raises:
+        UnsupportedError: The attention is not causal multi-head attention with ALiBi, or has norms.
+    """
     attention = config.inner("attn_config")
     if attention.text("attn_type", "multihead_attention") != "multihead_attention":
         raise attention.unsupported("attn_type", "'multihead_attention' is")
@@ -167,18 +203,22 @@ def mpt(config: ConfigValues) -> Fields:
 
 
 def mixtral(config: ConfigValues) -> Fields:
-    """Reads Mixtral: experts in all layers, as wide as a feed-forward network."""
+    """Returns Mixtral's fields of DecoderConfig: experts of size `intermediate_size`."""
     return {"experts": _experts(config, "intermediate_size", normalised=True)}
 
 
 def olmoe(config: ConfigValues) -> Fields:
-    """Reads OLMoE: experts, and an optional limit of Q, K and V."""
+    """Returns OLMoE's fields of DecoderConfig: experts, and an optional limit of Q, K and V."""
     normalised = config.flag("norm_topk_prob", False)
     return {**olmo(config), "experts": _experts(config, "intermediate_size", normalised=normalised)}
 
 
 def gpt_oss(config: ConfigValues) -> Fields:
-    """Reads gpt-oss: experts with limited gates."""
+    """Returns gpt-oss's fields of DecoderConfig: experts with limited gates.
+
+    Raises:
+        UnsupportedError: `swiglu_alpha` is not 1.702.
+    """
     if config.number("swiglu_alpha", _ALPHA) != _ALPHA:
         raise config.unsupported("swiglu_alpha", f"{_ALPHA} is")
     limit = config.number("swiglu_limit", 7.0, least=1e-6)
@@ -186,14 +226,14 @@ def gpt_oss(config: ConfigValues) -> Fields:
 
 
 def granite_moe(config: ConfigValues) -> Fields:
-    """Reads Granite MoE: Granite's multipliers, and experts."""
+    """Returns Granite MoE's fields of DecoderConfig: Granite's multipliers, and experts."""
     return {**granite(config), **mixtral(config)}
 
 
 def qwen_moe(config: ConfigValues) -> Fields:
-    """Reads Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one.
+    """Returns fields of DecoderConfig for Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one.
 
-    Layers without a router have no experts.
+    Layers whose router is missing in the checkpoint have no experts.
     """
     normalised = config.flag("norm_topk_prob", False)
     return {"experts": _experts(config, "moe_intermediate_size", normalised=normalised)}
@@ -215,10 +255,13 @@ _ALPHA = 1.702
 
 
 def _mpt_slopes(heads: int, most: int) -> tuple[float, ...]:
-    """Returns MPT's ALiBi slopes: of the next power of two of heads, every other one first.
+    """Returns MPT's ALiBi slope of each head.
+
+    If the number of heads is not a power of two, the slopes are chosen from those of the next power
+    of two: those with odd index first.
 
     Args:
-        most: Exponent of the largest bias (`alibi_bias_max`).
+        most: The smallest slope is 2 ** -most (`alibi_bias_max`).
     """
     whole = 1 << (heads - 1).bit_length()
     slopes = [2.0 ** (-most / whole * k) for k in range(1, whole + 1)]
@@ -250,12 +293,12 @@ def all_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns `use_sliding_window` for all layers (Qwen 3 MoE)."""
+    """Returns the flag `use_sliding_window` for all layers (Qwen 3 MoE)."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for all but every `sliding_window_pattern`-th layer.
+    """Returns True (a sliding window) for all but every `sliding_window_pattern`-th layer.
 
     Used by Gemma 2 and 3, OLMo 3, Cohere 2 and gpt-oss.
     """
@@ -264,7 +307,7 @@ def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for layers without RoPE if `use_sliding_window` (SmolLM3)."""
+    """Returns True (a sliding window) for layers without RoPE if `use_sliding_window` (SmolLM3)."""
     used = config.flag("use_sliding_window", False)
     return [used and not has_rope for has_rope in rope_in_some_layers(config, layers)]
 
@@ -275,12 +318,15 @@ def rope_everywhere(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def rope_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for all layers, or False for all with ALiBi (Falcon)."""
+    """Returns True (RoPE) for all layers; False for all if the model has ALiBi (Falcon)."""
     return [not config.flag("alibi", False)] * layers
 
 
 def rope_in_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for layers with a window; for all if none has one (Cohere 2, EXAONE 4)."""
+    """Returns True (RoPE) for layers with a sliding window (Cohere 2, EXAONE 4).
+
+    If no layer has a window, all have RoPE.
+    """
     if config.integer("sliding_window", default=0, least=0) == 0:
         return [True] * layers
     if "layer_types" in config:

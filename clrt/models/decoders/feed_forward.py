@@ -30,7 +30,9 @@ LIMITED_ALPHA = 1.702
 
 
 def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
-    """Returns the output of a layer's feed-forward network, or of its experts.
+    """Adds a layer's feed-forward network, or its experts; returns the output `[tokens, hidden]`.
+
+    A layer has experts if the model has them and the layer has a router.
 
     Args:
         x: `[tokens, hidden]`.
@@ -52,10 +54,11 @@ def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
 
 
 def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = "") -> Value:
-    """Returns down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not gated.
+    """Adds down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not gated.
 
     Args:
-        wide: Intermediate size.
+        path: The layer: "blk.N".
+        wide: Intermediate size: outputs of the gate and up projections.
         kind: Suffix of the tensor names: "_shexp" for the shared expert.
     """
     size = build.decoder.hidden
@@ -69,7 +72,7 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
 
 
 def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> Value:
-    """Returns the weighted sum of the outputs of each token's experts.
+    """Adds a mixture of experts: the weighted sum of the outputs of each token's experts.
 
     Source: Jiang et al., Mixtral of Experts (2024).
     """

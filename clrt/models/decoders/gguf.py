@@ -15,7 +15,7 @@ from clrt.models.decoders.gguf_rotary import gguf_local_rotary, gguf_rotary
 from clrt.models.decoders.gguf_weights import GgufWeights
 from clrt.models.huggingface.config_values import MAX_LAYERS
 
-# Maximum number of positions: the page table has an entry per few positions of each sequence.
+# Maximum number of positions: the page table has an entry per KV page of each sequence.
 _MAX_PLACES = 1 << 24
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
@@ -66,7 +66,12 @@ def read_gguf_decoder(
 
 
 def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
-    """Returns the fields of DecoderConfig that are sizes."""
+    """Reads the sizes of a decoder from a GGUF file, as fields of DecoderConfig by name.
+
+    Raises:
+        ModelError: A key or the embedding table is missing or wrong.
+        UnsupportedError: Attention kernels do not support the head size.
+    """
     embeddings = file.tensors.get(_EMBEDDINGS)
     if embeddings is None or len(embeddings.shape) != 2:
         what = "no tensor" if embeddings is None else "no matrix"
@@ -97,10 +102,12 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
 
 
 def _check_norms(decoder: DecoderConfig, architecture: Architecture, weights: GgufWeights) -> None:
-    """Checks that norms have scales, because graphs use 1 for missing ones.
+    """Checks that the file has the scales of norms, because graphs use 1 for missing ones.
+
+    Does nothing for architectures whose norms have no scales. Only layer 0 is checked.
 
     Raises:
-        ModelError: A norm has no scale.
+        ModelError: The scale of a norm is missing.
     """
     before = ["attn_norm", *([] if decoder.parallel else ["ffn_norm"])]
     after = ["post_attention_norm", "post_ffw_norm"]
@@ -115,7 +122,7 @@ def _check_layers(file: GgufFile, layers: int) -> None:
     """Checks that each layer has the tensors that layer 0 has.
 
     Raises:
-        ModelError: A layer lacks one.
+        ModelError: A layer lacks a tensor that layer 0 has.
     """
     parts: dict[str, set[str]] = {}
     for name in file.tensors:
@@ -131,7 +138,11 @@ def _check_layers(file: GgufFile, layers: int) -> None:
 
 
 def _windows(keys: DecoderKeys, architecture: Architecture, layers: int) -> tuple[int, ...]:
-    """Returns the window of each layer as in `DecoderConfig.windows`; () if no layer has one."""
+    """Returns the number of preceding keys that a token attends to, by layer.
+
+    Returns:
+        An entry per layer, -1 for a layer that attends to all keys; () if no layer has a window.
+    """
     period, pattern = architecture.windows, "attention.sliding_window_pattern"
     if period is None:
         return ()
@@ -157,9 +168,16 @@ def _rotaries(
     head_size: int,
     context: int,
 ) -> tuple[RopeConfig | None, ...]:
-    """Returns the rotary embedding of each layer, None for a layer without; () if no layer has one.
+    """Returns the rotary embedding (RoPE) of each layer.
 
-    Layers with a window share one object, and so do the others.
+    Args:
+        windows: Number of preceding keys that a token attends to, by layer, -1 for all; () if all
+            layers attend to all.
+        context: Requested context length in tokens.
+
+    Returns:
+        An entry per layer, None for a layer without RoPE; () if no layer has RoPE. Layers with a
+        window share an object, and so do those without.
     """
     rope_layers = architecture.rope_layers(keys, keys.integer("block_count", most=MAX_LAYERS))
     if architecture.rotary == "none" or not any(rope_layers):

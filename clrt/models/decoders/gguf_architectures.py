@@ -27,12 +27,15 @@ def _rope_everywhere(keys: DecoderKeys, layers: int) -> list[bool]:
 
 
 def _granite_rope(keys: DecoderKeys, layers: int) -> list[bool]:
-    """Returns the "finetuned" flag for all layers: only in Granite it means RoPE or none."""
+    """Returns the metadata flag "rope.scaling.finetuned" for all layers.
+
+    Granite files use it to tell whether layers have a rotary embedding.
+    """
     return [keys.flag("rope.scaling.finetuned", True)] * layers
 
 
 def _smollm3_rope(keys: DecoderKeys, layers: int) -> list[bool]:
-    """Returns True for all but every fourth layer."""
+    """Returns True (RoPE) for all but every fourth layer."""
     return [bool((layer + 1) % 4) for layer in range(layers)]
 
 
@@ -47,14 +50,15 @@ class Architecture:
         rotary: Pairing of rotated elements: "halves", or "interleaved", for which llama.cpp's
             converter has permuted the rows of Q and K; "none" without RoPE.
         fields: DecoderConfig fields that are the same for all models.
-        differences: Returns further DecoderConfig fields from the metadata and tensor names.
-        names: Returns the names of tensors that the file names differently.
+        differences: Returns additional DecoderConfig fields from the metadata and tensor names.
+        names: Returns the file's name by clrt's name, for tensors with different names.
         rope_layers: Returns whether each layer has a rotary embedding.
         windows: Period of layers: all but the last of each period have a sliding window; 0 if all
             have one, None if none has.
         window: Window size if the file has none; 0 for no window.
-        local_scaled: Whether layers with a window have the same rotary embedding as the others.
-        local_base: If not, default of their RoPE base; None for that of the other layers.
+        local_scaled: Whether layers with a window have the same rotary embedding as those without.
+        local_base: If not, default RoPE base of layers with a window; None for the same base as
+            layers without.
         local_only: Whether only layers with a window have a rotary embedding.
         scaled: Whether norms have scales.
         tied: Whether the head may be missing; the embeddings then serve as head.
@@ -75,12 +79,15 @@ class Architecture:
 
 
 def _llama(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Mixtral, a Llama with experts, as wide as a feed-forward network."""
+    """Returns Llama's fields of DecoderConfig: experts (Mixtral), None for a model without."""
     return {"experts": _experts(keys, "feed_forward_length", normalised=True)}
 
 
 def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Qwen 2 MoE: router weights are not normalised; there is a shared expert."""
+    """Returns Qwen 2 MoE's fields of DecoderConfig: experts, and a shared one.
+
+    Router weights are not normalised.
+    """
     experts = _experts(keys, "expert_feed_forward_length", normalised=False)
     shared = keys.integer("expert_shared_feed_forward_length", 0, least=0)
     shared = shared or keys.shared("feed_forward_length", _layers(keys))
@@ -88,7 +95,7 @@ def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _qwen3_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Qwen 3 MoE: router weights are normalised."""
+    """Returns Qwen 3 MoE's fields of DecoderConfig: experts with normalised router weights."""
     return {"experts": _experts(keys, "expert_feed_forward_length", normalised=True)}
 
 
@@ -110,12 +117,12 @@ def _layers(keys: DecoderKeys) -> int:
 
 
 def _gemma(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Gemma: embeddings are scaled by sqrt(hidden)."""
+    """Returns Gemma's fields of DecoderConfig: embeddings are scaled by sqrt(hidden)."""
     return {"embedding_scale": keys.integer("embedding_length") ** 0.5}
 
 
 def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Gemma 2: soft limits of scores and logits."""
+    """Returns Gemma 2's fields of DecoderConfig: Gemma's, and soft limits of scores and logits."""
     return {
         **_gemma(keys, tensors),
         **_scale_of_27b(keys, 46),
@@ -125,13 +132,17 @@ def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _gemma3(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Gemma 3: an optional soft limit of logits."""
+    """Returns Gemma 3's fields of DecoderConfig: Gemma's, optional soft limit of logits."""
     softcap = keys.number("final_logit_softcapping", 0.0, least=0.0)
     return {**_gemma(keys, tensors), **_scale_of_27b(keys, 62), "final_softcap": softcap}
 
 
 def _scale_of_27b(keys: DecoderKeys, layers: int) -> Fields:
-    """Returns the scale of scores of the 27B models, which llama.cpp identifies by `layers`."""
+    """Returns the scale of attention scores for Gemma's 27B models; {} for other models.
+
+    Args:
+        layers: Number of layers of the 27B model, by which llama.cpp identifies it.
+    """
     if _layers(keys) != layers:
         return {}
     heads = keys.shared("attention.head_count", layers, most=MAX_HEADS)
@@ -139,7 +150,10 @@ def _scale_of_27b(keys: DecoderKeys, layers: int) -> Fields:
 
 
 def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Granite: multipliers of embeddings and residuals (0 means 1), a divisor of logits."""
+    """Returns Granite's fields of DecoderConfig: scales (embedding, residual, logit), and experts.
+
+    A stored scale of 0 means 1.
+    """
     return {
         **_llama(keys, tensors),
         "embedding_scale": keys.number("embedding_scale", 1.0) or 1.0,
@@ -149,7 +163,10 @@ def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads Cohere: a multiplier of logits (0 means 1), and optional norms of Q and K heads."""
+    """Returns Cohere's fields of DecoderConfig: a scale of logits, optional norms of Q and K heads.
+
+    A stored scale of 0 means 1.
+    """
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "logit_scale": keys.number("logit_scale", 1.0) or 1.0,
@@ -158,12 +175,18 @@ def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _neox(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads GPT-NeoX: attention and network run in parallel, unless the file says otherwise."""
+    """Returns GPT-NeoX's fields of DecoderConfig.
+
+    Attention and network run in parallel, unless "use_parallel_residual" is false.
+    """
     return {"parallel": keys.flag("use_parallel_residual", True)}
 
 
 def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads StableLM: parallel residuals if a layer has one norm; QK norms are optional."""
+    """Returns StableLM's fields of DecoderConfig.
+
+    Attention and network run in parallel if a layer has one norm; norms of Q and K are optional.
+    """
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "parallel": "blk.0.ffn_norm.weight" not in tensors,
@@ -172,17 +195,20 @@ def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _olmo(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads OLMo: an optional limit of Q, K and V."""
+    """Returns OLMo's fields of DecoderConfig: an optional limit of the values of Q, K and V."""
     return {"clip": keys.number("attention.clamp_kqv", 0.0, least=0.0)}
 
 
 def _bloom(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads BLOOM: ALiBi slopes."""
+    """Returns BLOOM's fields of DecoderConfig: the ALiBi slopes."""
     return {"slopes": alibi_slopes(_heads(keys))}
 
 
 def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads MPT: ALiBi slopes or position embeddings, and an optional limit of Q, K and V."""
+    """Returns MPT's fields of DecoderConfig.
+
+    These are ALiBi slopes or learned position embeddings, and an optional limit of Q, K and V.
+    """
     bias = keys.number("attention.max_alibi_bias", 0.0, least=0.0, most=1e3)
     has_places = "position_embd.weight" in tensors
     return {
@@ -198,22 +224,25 @@ def _heads(keys: DecoderKeys) -> int:
 
 
 def _places(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Reads models with learned position embeddings."""
+    """Returns the field of DecoderConfig for learned position embeddings: their number."""
     return {"places": keys.integer("context_length")}
 
 
 def _phi3_names(tensors: Names) -> Mapping[str, str]:
-    """Returns Phi-3's name of the joint gate and up projection."""
+    """Returns Phi-3's name in GGUF files of the joint gate and up projection, by clrt's name."""
     return {"ffn_gate_up": "ffn_up"}
 
 
 def _post_attention_names(tensors: Names) -> Mapping[str, str]:
-    """Returns the name of the feed-forward norm, named after the preceding attention."""
+    """Returns the name in GGUF files of the norm before the feed-forward network."""
     return {"ffn_norm": "post_attention_norm"}
 
 
 def _falcon_names(tensors: Names) -> Mapping[str, str]:
-    """Returns Falcon's names if layers have two norms: the second one is that of attention."""
+    """Returns Falcon's names of norms in GGUF files, by clrt's names.
+
+    If layers have two norms, the second one is that of attention; if not, the names are the same.
+    """
     if "blk.0.attn_norm_2.weight" not in tensors:
         return {}
     return {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}

@@ -13,11 +13,11 @@ _REMEDY = "download the model again, or convert it with a newer llama.cpp."
 
 
 class DecoderKeys:
-    """The metadata keys "ARCHITECTURE.name", accessed by name.
+    """Metadata of a GGUF file under keys "ARCHITECTURE.name", accessed by `name`.
 
     Attributes:
         metadata: All metadata of the file.
-        architecture: The name of the architecture.
+        architecture: The name of the architecture ("general.architecture").
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -28,19 +28,23 @@ class DecoderKeys:
         return self.key(name) in self.metadata
 
     def key(self, name: str) -> str:
-        """Returns the full key."""
+        """Returns the full metadata key, "ARCHITECTURE.name"."""
         return f"{self.architecture}.{name}"
 
     def text(self, name: str, default: str) -> str:
         """Returns a string; the default if the key is missing.
 
         Raises:
-            ModelError: It is not a string.
+            ModelError: The value is not a string.
         """
         return self.metadata.text(self.key(name), default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Returns a boolean; the default if the key is missing."""
+        """Returns a boolean; the default if the key is missing.
+
+        Raises:
+            ModelError: The value is not a boolean.
+        """
         return self.metadata.flag(self.key(name), default)
 
     def integer(
@@ -49,7 +53,7 @@ class DecoderKeys:
         """Returns an integer in [least, most]; the default if the key is missing.
 
         Raises:
-            ModelError: It is not an integer, out of range, or missing without a default.
+            ModelError: The value is not an integer, out of range, or missing without a default.
         """
         value = self.metadata.integer(self.key(name), default)
         if not least <= value <= most:
@@ -63,7 +67,11 @@ class DecoderKeys:
         least: float = -math.inf,
         most: float = math.inf,
     ) -> float:
-        """Returns a finite number in [least, most]; the default if the key is missing."""
+        """Returns a finite number in [least, most]; the default if the key is missing.
+
+        Raises:
+            ModelError: The value is not such a number, or is missing without a default.
+        """
         value = self.metadata.number(self.key(name), default)
         if not math.isfinite(value) or not least <= value <= most:
             raise self.wrong(name, f"a number of {least:g} to {most:g}", value)
@@ -72,10 +80,13 @@ class DecoderKeys:
     def shared(
         self, name: str, layers: int, default: int | None = None, most: int = (1 << 31) - 1
     ) -> int:
-        """Returns a positive integer that all layers share, stored once or per layer.
+        """Returns an integer in [1, most] that all layers share; the default if it is missing.
+
+        The file stores it once, or in an array with an equal element for each layer.
 
         Raises:
-            ModelError: As `integer`, or layers have different ones.
+            ModelError: The value is not an integer, out of range, missing without a default, or
+                layers have different values.
         """
         if not isinstance(self.metadata.get(self.key(name)), np.ndarray):
             return self.integer(name, default, most=most)

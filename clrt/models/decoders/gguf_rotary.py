@@ -28,10 +28,12 @@ def gguf_rotary(
     """Returns the rotary embedding of layers without a window, or of all layers if they share one.
 
     Args:
-        context: Requested context length.
+        head_size: Elements of a head.
+        context: Requested context length in tokens.
+        interleaved: Whether rotated pairs are adjacent elements.
 
     Raises:
-        ModelError: A key or a tensor is wrong.
+        ModelError: A metadata key or a tensor of RoPE factors is missing or wrong.
         UnsupportedError: The kind of scaling is unknown.
     """
     rotary_dim = _rotary_dim(keys, head_size)
@@ -55,13 +57,15 @@ def gguf_rotary(
 def gguf_local_rotary(
     keys: DecoderKeys, head_size: int, context: int, base: float | None
 ) -> RopeConfig:
-    """Returns the rotary embedding of layers with a window, whose positions are not scaled.
+    """Returns the rotary embedding of layers with a window, without scaling of positions.
 
     Args:
-        base: Default of the RoPE base; None for that of the other layers.
+        head_size: Elements of a head.
+        context: Requested context length in tokens.
+        base: Default RoPE base; None for the base of layers without a window.
 
     Raises:
-        ModelError: A key is wrong.
+        ModelError: A metadata key is wrong.
     """
     if base is None:
         base = keys.number("rope.freq_base", 1e4, least=1.0, most=1e12)
@@ -73,7 +77,17 @@ def gguf_local_rotary(
 def _read(
     file: Path, values: dict[str, Any], rotary_dim: int, context: int, interleaved: bool
 ) -> RopeConfig:
-    """Returns the rotary embedding that values under Hugging Face's names describe; checks them."""
+    """Returns the rotary embedding that values under Hugging Face's keys describe.
+
+    Args:
+        file: The GGUF file, for messages.
+        values: RoPE base, scaling and trained context length as in a config.json.
+        rotary_dim: Number of rotated elements of a head.
+        context: Requested context length in tokens.
+
+    Raises:
+        ModelError: A value is wrong.
+    """
     return read_rotary(ConfigValues(file, values), rotary_dim, context, FULL, interleaved)
 
 
@@ -87,7 +101,12 @@ def _rotary_dim(keys: DecoderKeys, head_size: int) -> int:
 
 
 def _scaling(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
-    """Returns the scaling of frequencies as Hugging Face's `rope_scaling` object."""
+    """Returns the scaling of RoPE frequencies in the form of Hugging Face's `rope_scaling` object.
+
+    Raises:
+        ModelError: A metadata key is wrong, or the factors of LongRoPE are missing.
+        UnsupportedError: The kind of scaling is unknown.
+    """
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in _SCALINGS:
         raise UnsupportedError(
@@ -122,7 +141,7 @@ def _yarn(keys: DecoderKeys) -> dict[str, Any]:
 
 
 def _longrope(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
-    """Returns LongRoPE's `rope_scaling`; reads both factor tensors, also if one is unused."""
+    """Returns LongRoPE's scaling in the form of Hugging Face's `rope_scaling` object."""
     factors = {
         kind: _factors(weights, f"rope_factors_{kind}.weight", rotary_dim).tolist()
         for kind in ("long", "short")
@@ -137,7 +156,7 @@ def _longrope(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[
 
 
 def _attention_factor(keys: DecoderKeys) -> float:
-    """Returns the multiplier of cosines and sines."""
+    """Returns the multiplier of RoPE's cosines and sines; 1 if the file has none."""
     return keys.number("rope.scaling.attn_factor", 1.0, least=0.0, most=_MAX_FACTOR)
 
 
@@ -147,7 +166,14 @@ def _original(keys: DecoderKeys) -> int:
 
 
 def _factors(weights: GgufWeights, name: str, rotary_dim: int) -> Array:
-    """Returns the divisor of each pair's frequency, float32 `[rotary_dim / 2]`."""
+    """Reads divisors of RoPE frequencies: one per rotated pair, float32 `[rotary_dim / 2]`.
+
+    Args:
+        name: Name of the tensor.
+
+    Raises:
+        ModelError: The tensor is missing, has another shape, or a divisor is not above 0.
+    """
     factors = weights.load(name, (rotary_dim // 2,)).astype(np.float32)
     if not ((factors > 1 / _MAX_FACTOR) & (factors < _MAX_FACTOR)).all():
         raise ModelError(

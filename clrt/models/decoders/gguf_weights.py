@@ -23,8 +23,9 @@ class GgufWeights:
         path: The file, for messages.
 
     Args:
-        names: Names in the file of tensors that clrt names differently: `{"ffn_gate_up":
-            "ffn_up"}`.
+        file: The opened file.
+        names: Name in the file by clrt's name, for tensors of a layer with different names, such as
+            `{"ffn_gate_up": "ffn_up"}`.
     """
 
     def __init__(self, file: GgufFile, names: Mapping[str, str]) -> None:
@@ -41,7 +42,7 @@ class GgufWeights:
         Numerics: quantised matrices of experts become float16, for half the memory.
 
         Raises:
-            ModelError: It is missing, has another shape, or does not hold floats.
+            ModelError: The tensor is missing, has another shape, or does not hold floats.
         """
         tensor = self._tensor(name, shape)
         if tensor.type.dtype is not None:
@@ -54,10 +55,12 @@ class GgufWeights:
         return experts
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """Returns a matrix, quantised if it is so in the file. One row may be stored as a vector.
+        """Returns a matrix as stored: quantised, or as float32, float16 or bfloat16.
+
+        The file may store a matrix of one row as a vector.
 
         Raises:
-            ModelError: As `load`.
+            ModelError: The matrix is missing, has another shape, or does not hold floats.
         """
         vector = rows == 1 and self._axes(name) == 1
         tensor = self._tensor(name, (columns,) if vector else (rows, columns))
@@ -66,10 +69,10 @@ class GgufWeights:
         return QuantizedMatrix(tensor.type.name, tensor.raw.reshape(rows, -1))
 
     def check_all_read(self) -> None:
-        """Checks that all tensors of the file were read, once a graph is built.
+        """Checks that all tensors of the file were read. Call it once the graph is built.
 
         Raises:
-            UnsupportedError: A tensor is unused, so the graph lacks something that the model does.
+            UnsupportedError: A tensor is unused, so the graph may lack a part of the model.
         """
         unread = sorted(self._file.tensors.keys() - self._read)
         if unread:
@@ -101,7 +104,13 @@ class GgufWeights:
         return tensor
 
     def _plain(self, tensor: GgufTensor) -> Array:
-        """Returns an unquantised tensor, as a view of the file if it is aligned."""
+        """Returns an unquantised tensor: a view of the file if aligned, else a copy.
+
+        Numerics: float64 becomes float32.
+
+        Raises:
+            ModelError: The tensor does not hold floats.
+        """
         dtype = tensor.type.dtype
         assert dtype is not None
         if tensor.type.name not in _FLOATS:
@@ -115,10 +124,11 @@ class GgufWeights:
 
 
 def stored_name(name: str, names: Mapping[str, str]) -> str:
-    """Returns the name of a tensor in the file.
+    """Returns the name in a GGUF file of the tensor that clrt calls `name`.
 
     Args:
-        names: As of `GgufWeights`.
+        names: Name in the file by clrt's name, for tensors of a layer with different names:
+            with `{"ffn_gate_up": "ffn_up"}`, "blk.3.ffn_gate_up.weight" is "blk.3.ffn_up.weight".
     """
     path, _, kind = name.rpartition(".")
     layer, dot, part = path.rpartition(".")

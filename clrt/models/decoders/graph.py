@@ -31,19 +31,21 @@ def decoder_graph(
 ) -> Graph:
     """Builds the graph of a decoder with a paged KV cache.
 
-    Its inputs are those of `clrt.ops.attention.paged_cache`: `step` int32 `[tokens, 3]`, `table`
-    int32 `[sequences, pages]`, and the slabs of the cache; `rows` int32 `[rows]`, the tokens whose
-    logits are computed; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob`
-    float32 `[rows]`, the next tokens; `logits` float32 `[rows, vocabulary]`; `hidden` float32
-    `[rows, hidden]`, the input of the head; and the updated slabs `kept0`, `kept1`, ...
+    Inputs: `step` int32 `[tokens, 3]`, (id, sequence, position) of each token; `table` int32
+    `[sequences, pages]`, the page numbers of each sequence; the slabs of the cache (see
+    `clrt.ops.attention.paged_cache`); `rows` int32 `[rows]`, indices of the tokens whose logits are
+    computed; and the inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32 `[rows]`,
+    the next tokens; `logits` float32 `[rows, vocabulary]`; `hidden` float32 `[rows, hidden]`, the
+    input of the head; and the updated slabs `kept0`, `kept1`, ...
 
-    If the frequencies of rotary embeddings depend on the length of a text (`RopeConfig.long`),
-    there is an input `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
+    If the frequencies of rotary embeddings depend on the length of a sequence (`RopeConfig.long`),
+    there is an input `long` int32 `[tokens]`: 1 for tokens of long sequences, 0 for tokens of short
+    ones.
 
-    An encoder adds its inputs (`EncoderGraphBuilder`) and `cross` int32 `[tokens, 3]`: a step per
-    token, whose sequence is the table row of the token's source and whose position is the last one
-    of the source. It also adds the output `states` float32 `[batch, places, hidden]`. Tokens of a
-    run see the sources encoded in the same run.
+    An encoder adds its inputs (`EncoderGraphBuilder`) and `cross` int32 `[tokens, 3]`: (unused, row
+    of the page table for the token's input sequence, last position of that sequence). It also adds
+    the output `states` float32 `[batch, places, hidden]`. Tokens of a run can attend to input
+    sequences that are encoded in the same run.
 
     Args:
         decoder: The configuration.
@@ -175,7 +177,14 @@ class DecoderGraph:
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
 
     def _cross_attention(self, x: Value, layer: int) -> Value:
-        """Returns attention of x over all encoder states of the token's source."""
+        """Adds cross-attention over the encoder states of each token's input sequence.
+
+        Args:
+            x: `[tokens, hidden]`.
+
+        Returns:
+            The output projection, `[tokens, hidden]`.
+        """
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         size, width = decoder.hidden, decoder.heads * decoder.head_size
         read = build.norm(x, f"{path}.cross_attn_norm", size)
@@ -187,7 +196,7 @@ class DecoderGraph:
         return build.linear(mixed, f"{path}.cross_attn_output", width, size)
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns cosines and sines at the positions of a step, each `[tokens, rotary_dim / 2]`."""
+        """Returns (cosines, sines) of the tokens' positions, each `[tokens, rotary_dim / 2]`."""
         if rotary not in self._tables:
             build, layer = self.build, "rotary"
             places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
@@ -199,7 +208,10 @@ class DecoderGraph:
         return self._tables[rotary]
 
     def _frequencies(self, rotary: RopeConfig) -> Value:
-        """Returns rotary frequencies: `[tokens, rotary_dim / 2]`, or `[rotary_dim / 2]` for all."""
+        """Returns the rotary frequencies of each token, `[tokens, rotary_dim / 2]`.
+
+        `[rotary_dim / 2]` if all tokens have the same.
+        """
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)
         both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))

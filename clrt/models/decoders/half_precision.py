@@ -12,8 +12,8 @@ _MAX_HALF = float(np.finfo(np.float16).max)
 def in_half(array: Array) -> Array:
     """Converts floats to float16, or to float32 if an element exceeds float16's range.
 
-    Numerics: bfloat16 only loses bits of magnitudes below 2 ** -14, which are rounded to steps of 2
-    ** -24.
+    Numerics: bfloat16 numbers are exact in float16, except magnitudes below 2 ** -14, which are
+    rounded to multiples of 2 ** -24.
     """
     if array.dtype == np.float16:
         return array
@@ -25,7 +25,11 @@ def in_half(array: Array) -> Array:
 
 
 def in_one_dtype(arrays: list[Array]) -> list[Array]:
-    """Converts float arrays to one dtype: float16 if all have 16 bits and fit, else float32."""
+    """Converts float arrays to a common dtype.
+
+    If all have the same dtype, they are unchanged. If not, all become float16 if they have 16 bits
+    and no element exceeds float16's range, else float32.
+    """
     if len({array.dtype for array in arrays}) == 1:
         return arrays
     if all(array.itemsize == 2 for array in arrays):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Symbols of the dims: number of tokens of the text before this step, and in it.
+# Symbols of dims: number of tokens of the sequence before this step, and in this step.
 PAST, TOKENS = "past", "tokens"
 
 
@@ -29,11 +29,11 @@ class DecoderNames:
 
     Attributes:
         tokens: Input `[1, tokens]` of token ids.
-        logits: Output.
-        pasts: Past and present keys and values by layer.
-        mask: Input `[1, past + tokens]`, nonzero for tokens that are not padding; "" if there is
-            none.
-        places: Input `[1, tokens]` of token positions; "" if there is none.
+        logits: Output of logits.
+        pasts: Past and present keys and values of each layer.
+        mask: Input `[1, past + tokens]`, nonzero for tokens that are not padding; "" if the graph
+            has none.
+        places: Input `[1, tokens]` of token positions; "" if the graph has none.
     """
 
     tokens: str
@@ -44,5 +44,5 @@ class DecoderNames:
 
     @property
     def data(self) -> frozenset[str]:
-        """Names of inputs that hold data: token ids and past; the others follow from sizes."""
+        """Names of the inputs of tokens and pasts; sizes determine mask and positions."""
         return frozenset({self.tokens, *(n for p in self.pasts for n in (p.key, p.value))})

@@ -37,7 +37,12 @@ from clrt.ops.pointwise.variadic import Max, Min
 
 @dataclass(frozen=True)
 class StackedQuantizedMatrix:
-    """Matrices of quantised rows, concatenated along the rows; fields as of `QuantizedMatrix`."""
+    """Quantised matrices of one block type, concatenated along their rows.
+
+    Attributes:
+        type: Name of the block type (`clrt.formats.gguf.block_types`).
+        raw: uint8 `[rows, bytes of a row]`.
+    """
 
     type: str
     raw: ConcatenatedRows
@@ -61,24 +66,28 @@ class DecoderBuilder(Builder):
         self._types: dict[str, str] = {}
 
     def of(self, decoder: DecoderConfig) -> DecoderBuilder:
-        """Returns a builder of the encoder or decoder of the same graph; both share weights."""
+        """Returns a builder with another configuration that adds to the same graph.
+
+        Args:
+            decoder: Configuration of the decoder or of its encoder.
+        """
         builder = copy(self)
         builder.decoder = decoder
         return builder
 
     def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
-        """Adds a node `/<layer>/<op>` and returns its first output."""
+        """Adds a node named `/<layer>/<op>` and returns its first output."""
         return self.all(layer, op, *inputs)[0]
 
     def all(self, layer: str, op: Op, *inputs: Value | None) -> list[Value]:
-        """Adds a node `/<layer>/<op>` and returns all its outputs."""
+        """Adds a node named `/<layer>/<op>` and returns all its outputs."""
         return Builder(self.names, f"/{layer}", nodes=self.nodes).add_all(op, *inputs)
 
     def weight(self, name: str, *shape: int) -> Value:
-        """Returns a tensor as a constant of its name.
+        """Returns tensor `name` of the source as a constant, created on the first call.
 
         Raises:
-            ModelError: As `WeightSource.load`.
+            ModelError: The tensor is missing, or does not have this shape.
         """
         return self._cached_constant(name, lambda: self.source.load(name, shape))
 
@@ -89,11 +98,17 @@ class DecoderBuilder(Builder):
         return self._weights[name]
 
     def load_float32(self, name: str, *shape: int) -> Array:
-        """Returns a small tensor as float32."""
+        """Returns the elements of tensor `name` of the source as float32."""
         return self.source.load(name, shape).astype(np.float32, copy=False)
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int) -> Value:
-        """Returns x times the transposed matrix at a path, plus its bias if there is one."""
+        """Returns x times a transposed matrix of the source, plus its bias if the source has one.
+
+        Args:
+            path: The tensors' name without ".weight" and ".bias".
+            inputs: Columns of x and of the matrix.
+            outputs: Rows of the matrix.
+        """
         name = f"{path}.weight"
         y = self.product(x, name, lambda: self.source.matrix(name, outputs, inputs), path)
         bias = f"{path}.bias"
@@ -107,8 +122,9 @@ class DecoderBuilder(Builder):
         """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
 
         Args:
-            name: Name of the constant.
-            load: Returns the matrix, `[outputs, inputs]`.
+            name: Name of the matrix in the graph.
+            load: Returns the matrix, `[outputs, inputs]`; called if the graph has no such name.
+            layer: Prefix of the node's name.
         """
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
@@ -117,7 +133,12 @@ class DecoderBuilder(Builder):
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
     def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:
-        """Returns a matrix as a constant, and its block type; None if it is not quantised."""
+        """Returns a matrix as a constant, and its block type (None if it is not quantised).
+
+        Args:
+            name: Name of the matrix in the graph.
+            load: Returns the matrix; called if the graph has no such name.
+        """
         if name not in self._weights:
             loaded = load()
             if isinstance(loaded, QuantizedMatrix | StackedQuantizedMatrix):
@@ -127,11 +148,13 @@ class DecoderBuilder(Builder):
         return self._weights[name], self._types.get(name)
 
     def joined_linear(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
-        """Returns x times several matrices, concatenated; one product if their types permit.
+        """Returns x times several transposed matrices plus biases, concatenated along the columns.
+
+        Neighbouring matrices of one block type, or without one, become a single product.
 
         Args:
             whole: Path of the concatenated matrix, which the source may store.
-            parts: Path and number of columns of each matrix.
+            parts: Number of outputs of each matrix, by its path.
             inputs: Columns of x.
         """
         columns = sum(parts.values())
@@ -166,7 +189,13 @@ class DecoderBuilder(Builder):
     def linear_pair(
         self, x: Value, whole: str, first: str, second: str, columns: int
     ) -> list[Value]:
-        """Returns two products of x, whose matrices may be stored as one at the path `whole`."""
+        """Returns x times two transposed matrices, each plus its bias if the source has one.
+
+        Args:
+            whole: Path of both matrices if the source stores them as one.
+            first, second: Paths of the matrices if not.
+            columns: Outputs of each matrix.
+        """
         size = self.decoder.hidden
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
@@ -180,7 +209,16 @@ class DecoderBuilder(Builder):
         return products
 
     def qkv_projection(self, x: Value, path: str) -> Value:
-        """Returns Q, K and V of x, concatenated: `[tokens, (heads + 2 kv_heads) * head_size]`."""
+        """Returns Q, K and V of x, with biases, norms and limits, but not rotated.
+
+        Norms of single heads ("head") are left to the attention.
+
+        Args:
+            path: The layer: "blk.N".
+
+        Returns:
+            Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`.
+        """
         decoder = self.decoder
         q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
         parts = {f"{path}.attn_q": q, f"{path}.attn_k": kv, f"{path}.attn_v": kv}
@@ -195,10 +233,10 @@ class DecoderBuilder(Builder):
         return self.clamped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
 
     def distance_biases(self, path: str, distances: Array) -> Value:
-        """Returns the bias of scores by relative position, `[heads, distances]`.
+        """Returns the bias of attention scores by relative position, `[heads, distances]`.
 
         Args:
-            path: Path of the layer whose table is used.
+            path: The layer whose table of biases is read.
             distances: Key position - query position; positive ones only for an encoder.
         """
         decoder, relative = self.decoder, self.decoder.relative
@@ -211,7 +249,7 @@ class DecoderBuilder(Builder):
         return self._cached_constant(f"{path}.attn_rel_b", lambda: biases)
 
     def _heads_norm(self, x: Value, path: str, size: int) -> Value:
-        """Applies LayerNorm to each head, with a scale for each head."""
+        """Applies LayerNorm to each head of x, `[tokens, size]`; each head has its own scale."""
         decoder, width = self.decoder, self.decoder.head_size
         op = LayerNormalization(epsilon=decoder.epsilon)
         heads = self(path, Reshape(), x, self.ints(-1, size // width, width))
@@ -229,11 +267,14 @@ class DecoderBuilder(Builder):
     def rows(
         self, path: str, count: int, width: int, indices: Value, kind: str = "weight"
     ) -> Value:
-        """Returns rows of a table as float32 `[len(indices), width]`.
+        """Returns rows of a table of the source as float32 `[len(indices), width]`.
 
         Args:
+            path: The table's name without the last component.
             count: Rows of the table.
-            kind: Last part of the tensor's name.
+            width: Columns of the table.
+            indices: Integers: the rows to return.
+            kind: Last component of the table's name.
         """
         name = f"{path}.{kind}"
         table, type_ = self._matrix(name, lambda: self.source.matrix(name, count, width))
@@ -247,12 +288,17 @@ class DecoderBuilder(Builder):
         )
 
     def norm_scale(self, name: str, size: int) -> Value:
-        """Returns the scale of a norm, `norm_shift` added."""
+        """Returns the scale of a norm as float32 `[size]`: the stored one plus `norm_shift`."""
         shift = np.float32(self.decoder.norm_shift)
         return self._cached_constant(name, lambda: self.load_float32(name, size) + shift)
 
     def norm(self, x: Value, path: str, size: int) -> Value:
-        """Applies the norm at a path; its scale is 1 if the source has none."""
+        """Applies the norm at a path to x: RMS norm or LayerNorm, as the decoder is configured.
+
+        Args:
+            path: The norm's name without ".weight" and ".bias"; a missing scale is 1.
+            size: Columns of x.
+        """
         decoder, name = self.decoder, f"{path}.weight"
         scale = (
             self.norm_scale(name, size)
@@ -270,7 +316,7 @@ class DecoderBuilder(Builder):
         return self(path, LayerNormalization(epsilon=decoder.epsilon), x, scale, shift)
 
     def scaled(self, x: Value, factor: float, layer: str) -> Value:
-        """Returns x times a number; x itself for 1."""
+        """Returns x times `factor`; x itself if it is 1."""
         return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
 
     def clamped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
@@ -287,7 +333,7 @@ class DecoderBuilder(Builder):
 
 
 def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
-    """Concatenates the rows of matrices, which are all of one block type or all unquantised."""
+    """Concatenates the rows of matrices that have one block type, or are all unquantised."""
     if len(parts) == 1:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantizedMatrix)]
@@ -303,18 +349,23 @@ def _last(path: str) -> str:
 
 
 def _kind(matrix: Array | QuantizedMatrix) -> str:
-    """Returns the block type of a matrix, "" if unquantised; matrices of one product share it."""
+    """Returns the block type of a matrix; "" if it is not quantised."""
     return matrix.type if isinstance(matrix, QuantizedMatrix) else ""
 
 
 def _part(matrix: Array | QuantizedMatrix, rows: slice) -> Array | QuantizedMatrix:
-    """Returns some rows of a matrix."""
+    """Returns a slice of rows of a matrix, quantised as it is."""
     if isinstance(matrix, QuantizedMatrix):
         return QuantizedMatrix(matrix.type, matrix.raw[rows])
     return matrix[rows]
 
 
 def _sizes(type_: str, matrix: Value) -> tuple[int, int]:
-    """Returns K and N of a quantised matrix."""
+    """Returns (columns, rows) of a quantised matrix in elements.
+
+    Args:
+        type_: Name of the block type.
+        matrix: Constant, uint8 `[rows, bytes of a row]`.
+    """
     block, (rows, nbytes) = BLOCK_TYPES_BY_NAME[type_], matrix.dims
     return nbytes // block.nbytes * block.elements, rows

@@ -1,8 +1,8 @@
 """Decoders from ONNX files with inputs of past keys and values and outputs of present ones.
 
 onnxruntime-genai's builder and optimum write such files. The past of each layer is recognised by
-input and output names. The graph handles one text; `clrt.models.decoders.paging` rewrites its past
-to a paged cache.
+input and output names. The graph handles one sequence; `clrt.models.decoders.paging` rewrites its
+past to a paged cache.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ _Infos = Mapping[str, onnx.ValueInfoProto]
 
 
 def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, DecoderNames]:
-    """Imports a decoder for one text, whatever the batch size of the file.
+    """Imports a decoder with batch size 1, whatever the batch size in the file.
 
-    Its dims are numbers and the symbols of `clrt.models.decoders.io_names`.
+    Dims of its inputs are numbers, or sums of the symbols "past" and "tokens".
 
     Args:
         file: The ONNX file; its external data is beside it.
-        head_size: Size of a head, if the file has only a name for that dim.
+        head_size: Elements of a head, for files that have a symbol for this dim; None if unknown.
+
+    Returns:
+        The graph, and the names of its inputs and outputs.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX; or `head_size` is needed.
@@ -59,7 +62,7 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
 
 
 def has_past_inputs(file: Path) -> bool:
-    """Returns whether an ONNX file has inputs of past keys and values, as a decoder.
+    """Returns whether an ONNX file is a decoder with inputs of past keys and values.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
@@ -94,10 +97,16 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
 
 
 def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
-    """Returns the names of inputs or outputs of a KV cache, by layer and "key" or "value".
+    """Finds the inputs or outputs of a KV cache by their names, such as "past_key_values.3.key".
 
-    Names such as "past_key_values.3.key" count: their first word is `word`, they have one number,
-    and a word for key or value. Layers without both are left out.
+    Such a name starts with `word`, and has one number (the layer) and a word for key or value.
+
+    Args:
+        names: Names of all inputs or outputs.
+        word: "past" or "present".
+
+    Returns:
+        By layer, {"key": name, "value": name}; layers without both are left out.
     """
     by_layer: dict[int, dict[str, str]] = {}
     for name in names:
@@ -113,7 +122,11 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
 def _shapes(
     names: DecoderNames, inputs: _Infos, head_size: int | None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the dims to set on each input.
+    """Returns the dims to set on each input: batch size 1, numbers, and symbols of sizes.
+
+    Args:
+        inputs: The file's inputs by name.
+        head_size: Elements of a head, for files that have a symbol for this dim; None if unknown.
 
     Raises:
         ModelError, UnsupportedError: A past input has unknown or unexpected dims.
@@ -142,10 +155,10 @@ def _shapes(
 
 
 def _set_dims(info: onnx.ValueInfoProto, dims: tuple[int | str, ...]) -> None:
-    """Replaces the dims of an input; dims that are numbers in the file must be equal.
+    """Replaces the dims of an input by `dims`: numbers, and texts of symbolic dims.
 
     Raises:
-        UnsupportedError: The file has other numbers.
+        UnsupportedError: The file has a different rank, or a number that differs from `dims`.
     """
     shape = info.type.tensor_type.shape
     old = [d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in shape.dim]

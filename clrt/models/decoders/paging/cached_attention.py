@@ -21,13 +21,13 @@ from clrt.passes.report import PassReport
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """The attention node of a layer, and its new keys and values.
+    """The attention of a layer over its past and new keys and values.
 
     Attributes:
-        node: A FusedAttention.
-        layer: Number of the layer.
-        key, value: New keys and values by head, `[1, heads, tokens, size]`.
-        shows: The keys that each token attends to.
+        node: Node of the attention; its op is FusedAttention.
+        layer: Index of the layer.
+        key, value: Keys and values of the step's tokens, `[1, heads, tokens, size]`.
+        shows: Which keys each token attends to.
     """
 
     node: Node
@@ -43,18 +43,23 @@ class LayerAttention:
 
     @property
     def geometry(self) -> tuple[int, int]:
-        """(number of KV heads, head size)."""
+        """(number of KV heads, elements of a head)."""
         return self.op.kv_num_heads, self.op.head_size
 
 
 def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
-    """Replaces UpdateCache nodes, which write new rows into a cache, by a Concat.
+    """Replaces each UpdateCache node on a past input by a Concat of past and new rows.
 
-    The cache of one text without padding has no free rows, so the result is the same. Shapes that
-    depend on it are inferred again.
+    UpdateCache writes new keys or values into a cache. For a single sequence without padding, they
+    go right after the past rows, so both ops compute the same. All shapes are inferred again.
+
+    Args:
+        graph: Graph of the decoder; changed.
+        names: Inputs and outputs of the graph.
+        probe: Evaluates values of the graph that depend only on sizes.
 
     Raises:
-        UnsupportedError: The rows are not written right after the past.
+        UnsupportedError: A node does not write new rows right after the past ones.
     """
     pasts = {p.key for p in names.pasts} | {p.value for p in names.pasts}
     caches = [n for n in graph.nodes if isinstance(n.op, UpdateCache)]
@@ -78,14 +83,18 @@ def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None
 def find_attention(
     graph: Graph, names: DecoderNames, reader: VisibilityReader, report: PassReport
 ) -> dict[Node, LayerAttention]:
-    """Returns the attention of every layer, by node.
+    """Returns the attention of every layer, by its FusedAttention node.
 
     Args:
-        report: Report of the passes that recognise attention, for the reasons of misses.
+        graph: Graph of the decoder, in which passes have recognised attention.
+        names: Inputs and outputs of the graph.
+        reader: Recognises attention masks.
+        report: Report of the passes that recognise attention, for the message about a layer whose
+            attention they missed.
 
     Raises:
         UnsupportedError: The attention of a layer is not recognised, or layers have different
-            heads.
+            KV heads.
     """
     layers = {pair.key: (n, pair) for n, pair in enumerate(names.pasts)}
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
@@ -114,7 +123,12 @@ def find_attention(
 
 
 def _check_heads(node: Node) -> None:
-    """Raises UnsupportedError for heads that a paged cache cannot hold."""
+    """Checks that a paged cache can hold the keys and values of an attention.
+
+    Raises:
+        UnsupportedError: Heads of keys and values differ in size, or keys are part of a wider
+            value.
+    """
     op = node.op
     assert isinstance(op, FusedAttention)
     if op.head_size != op.v_head_size:
@@ -126,7 +140,12 @@ def _check_heads(node: Node) -> None:
 
 
 def _reason(key: str, report: PassReport) -> str:
-    """Returns why the attention over a past was not recognised, with the first miss of a pass."""
+    """Returns a message that attention was not recognised, with the first near miss of a pass.
+
+    Args:
+        key: Name of the input of past keys.
+        report: Report of the passes that recognise attention.
+    """
     text = f"attention over '{key}' is not recognised"
     for record in report.records:
         if record.name in ("fuse_attention", "lower_attention") and record.misses:
@@ -137,13 +156,13 @@ def _reason(key: str, report: PassReport) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Appended:
-    """A past with new rows appended.
+    """Past keys or values of a layer with those of new tokens appended.
 
     Attributes:
-        node: The Concat.
-        past: Name of the past's input.
-        new: The appended rows.
-        extra: Whether a row of zeros is padded after them.
+        node: The Concat node that appends.
+        past: Name of the graph input of past keys or values.
+        new: Keys or values of the new tokens.
+        extra: Whether a row of zeros is appended after the new tokens (for an attention sink).
     """
 
     node: Node
@@ -153,7 +172,14 @@ class _Appended:
 
 
 def _appended(value: Value) -> _Appended | None:
-    """Returns the past and new rows of keys or values; None if they have another form."""
+    """Recognises past keys or values with those of new tokens appended.
+
+    Args:
+        value: Keys or values that an attention reads.
+
+    Returns:
+        The past and the appended rows; None if `value` is computed in another way.
+    """
     value = _unrounded(value)
     node, extra = value.producer, False
     if node is not None and isinstance(node.op, Pad):
@@ -183,7 +209,7 @@ def _adds_one_row(node: Node) -> bool:
 
 
 def _unrounded(value: Value) -> Value:
-    """Returns the value before any casts between float types, as of a float16 cache."""
+    """Returns the value before casts between float types (files with a float16 cache have such)."""
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and value.dtype.is_float:
         if not node.arg(0).dtype.is_float:

@@ -21,18 +21,21 @@ _ROWS = "rows"
 
 
 def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Value]:
-    """Returns the head's input `[rows, hidden]` and the logits `[rows, vocabulary]`, as float32.
+    """Rebuilds the last nodes of a decoder so that they compute logits of requested tokens only.
 
-    The nodes from the last one that combines several computed values (the last residual) to the
-    logits are rebuilt for the requested rows only. If an export computes logits of the last token
-    only, its node that selects the last token is replaced by the selection of the rows.
+    The rebuilt nodes are those after the last one that combines several computed values (the last
+    residual). If the file computes only the logits of the last token, the node that selects this
+    token is replaced.
 
     Args:
         logits: The logits in the original graph.
-        rows: int32 `[rows]`, indices of tokens of the step.
+        rows: int32 `[rows]`, indices of the tokens whose logits are requested.
+
+    Returns:
+        The head's input, float32 `[rows, hidden]`, and the logits, float32 `[rows, vocabulary]`.
 
     Raises:
-        UnsupportedError: The nodes mix tokens.
+        UnsupportedError: A rebuilt node mixes tokens, or there is no axis of tokens.
     """
     chain: list[Node] = []
     value = logits
@@ -68,12 +71,17 @@ def _gather_rows(build: Builder, value: Value, rows: Value) -> Value:
 def _rebuild(
     build: Builder, value: Value, chain: list[Node], last: Node | None
 ) -> tuple[Value, Value]:
-    """Rebuilds a chain of nodes on other tokens; returns the last product's input, and logits.
+    """Adds copies of a chain of nodes that compute requested tokens instead of all.
 
     Args:
-        value: The chain's input at the requested rows.
-        chain: The nodes, last one first.
-        last: The node that selects the last token, which is omitted; None if there is none.
+        value: Input of the chain for the requested tokens.
+        chain: Nodes of the original graph, last one first.
+        last: Node of the chain that selects the last token, which is omitted; None if there is
+            none.
+
+    Returns:
+        Input of the last matrix product, and output of the chain (logits): float32 matrices with a
+        row per requested token.
     """
     hidden = value
     for node in reversed(chain):
@@ -96,10 +104,10 @@ def _matrix(build: Builder, value: Value) -> Value:
 
 
 def last_number(value: Value) -> int:
-    """Returns the last dim of a value.
+    """Returns the last dim of a value's shape.
 
     Raises:
-        UnsupportedError: It is not a number.
+        UnsupportedError: The dim is symbolic, or the shape unknown or empty.
     """
     dim = value.shape[-1] if value.shape else None
     if not isinstance(dim, int):
@@ -108,7 +116,7 @@ def last_number(value: Value) -> int:
 
 
 def _without_axis(build: Builder, value: Value, node: Node) -> Value:
-    """Returns `value` in place of a node that selects the last token.
+    """Checks that a node only selects the last token of a step; returns `value` in its place.
 
     Raises:
         UnsupportedError: The node does something else.
@@ -135,7 +143,10 @@ def _is_last(index: object) -> bool:
 
 
 def _of_rows(build: Builder, value: Value) -> Value:
-    """Replaces the number of tokens in a constant shape by that of rows; keeps other values."""
+    """Returns a constant shape for requested tokens: symbol "tokens" becomes "rows".
+
+    Returns a value without symbolic elements unchanged.
+    """
     data = value.type.data
     if data is None or value.has_numbers:
         return value

@@ -30,11 +30,11 @@ _BY_TOKEN = (0, 2, 1, 3)
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """A range of columns of a value `[1, tokens, width]`.
+    """A range of columns of a value.
 
     Attributes:
-        source: The value.
-        first: First column.
+        source: The value, `[1, tokens, width]`.
+        first: Index of the first column.
         count: Number of columns.
     """
 
@@ -50,9 +50,13 @@ class _Columns:
 
 
 class HeadJoiner:
-    """Concatenates heads of Q, K and V with as few copies as possible.
+    """Concatenates the heads of Q, K and V of a layer with as few copies as possible.
 
-    If they are three products of the same value, their weights are concatenated instead.
+    If Q, K and V are three products of the same value, their weights are concatenated instead.
+
+    Args:
+        graph: The original graph.
+        build: Builder of the rewritten graph.
     """
 
     def __init__(self, graph: Graph, build: Builder) -> None:
@@ -62,9 +66,11 @@ class HeadJoiner:
         self._halves: dict[Value, Value | None] = {}
 
     def join(self, layer: LayerAttention) -> tuple[Value, list[Value | None]]:
-        """Returns the heads of Q, K and V `[tokens, width]`, and the (cos, sin) tables of Q and K.
+        """Returns the heads of Q, K and V of a layer side by side, before any rotary embedding.
 
-        The tables are None if Q and K are rotated already, or not at all.
+        Returns:
+            The heads, float32 `[tokens, width]`; and [cosines, sines] of the rotary embedding, each
+            `[tokens, size / 2]`. Both are None if the heads are already rotated, or never.
         """
         op, (kv_heads, size) = layer.op, layer.geometry
         q = self._columns(layer.node.arg(0), op.q_offset, op.num_heads * size)
@@ -95,7 +101,14 @@ class HeadJoiner:
         return value if wide else self._build.add(Cast(DType.FLOAT32), value)
 
     def _columns(self, value: Value, offset: int, count: int) -> _Columns:
-        """Returns heads as columns of a value `[1, tokens, width]`, transposed if needed."""
+        """Returns heads as columns of a value `[1, tokens, width]`.
+
+        Args:
+            value: The heads `[1, heads, tokens, size]`, which are transposed if needed; or such
+                columns already.
+            offset: First column, if `value` has rank 3.
+            count: Number of columns: heads times elements of a head.
+        """
         if value.type.rank == 3:
             return _Columns(value, offset, count)
         heads = find_heads(value, transposed=False)
@@ -107,7 +120,7 @@ class HeadJoiner:
         return _Columns(self._build.add(Reshape(1), apart, shape), 0, count)
 
     def _concatenated(self, parts: Sequence[_Columns]) -> Value:
-        """Returns the concatenation of columns; their source itself if they are all of it."""
+        """Returns ranges of columns side by side; without a node if they are all of one value."""
         first, at = parts[0], 0
         for part in parts:
             if part.source is not first.source or part.first != at:
@@ -125,7 +138,14 @@ class HeadJoiner:
         return self._build.add(Slice(), part.source, *(self._build.ints(n) for n in bounds))
 
     def _product(self, parts: Sequence[_Columns]) -> Value | None:
-        """Returns one product that replaces several of the same value; None if impossible."""
+        """Returns a matrix product that replaces several products of one value.
+
+        Args:
+            parts: Ranges of columns: the results of the products, which may have biases.
+
+        Returns:
+            The concatenated results; None if they are not such products, or are read elsewhere.
+        """
         sources = [part.source for part in parts if part.is_whole]
         adds = [s.producer for s in sources]
         if len(sources) < len(parts) or any(self._is_shared(s) for s in sources):
@@ -177,7 +197,15 @@ class HeadJoiner:
         return value in self._outputs or len(self._users.get(value, ())) != 1
 
     def _tables(self, *turns: Node) -> tuple[Value, Value] | None:
-        """Returns (cos, sin) `[tokens, size / 2]` of both rotations; None if they differ."""
+        """Returns the cosines and sines that two rotary embeddings share.
+
+        Args:
+            turns: Nodes of the rotary embeddings (FusedRotary).
+
+        Returns:
+            (cosines, sines), each `[tokens, size / 2]`; None if the nodes read different tables, or
+            tables whose halves differ.
+        """
         if any(turns[0].inputs[1:] != turn.inputs[1:] for turn in turns):
             return None
         halves = [self._half(v) for v in turns[0].inputs[1:3] if v is not None]
@@ -186,7 +214,10 @@ class HeadJoiner:
         return halves[0], halves[1]
 
     def _half(self, table: Value) -> Value | None:
-        """Returns the first half of each row of a table; None if the second half differs."""
+        """Returns the first half of each row of a rotary table, float32 `[tokens, size / 2]`.
+
+        None if the halves of its rows differ, or are not known to be equal.
+        """
         if table not in self._halves:
             self._halves[table] = self._find_half(table)
         return self._halves[table]
@@ -225,7 +256,7 @@ class HeadJoiner:
 
 
 def _last(value: Value) -> int | None:
-    """Returns the last dim if it is a number, else None."""
+    """Returns the last dim of a value; None if it is symbolic, or the shape unknown or empty."""
     dim = value.shape[-1] if value.shape else None
     return dim if isinstance(dim, int) else None
 

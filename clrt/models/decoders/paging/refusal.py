@@ -7,11 +7,11 @@ from clrt.ir.graph import Node
 
 
 def refusal(what: str, node: Node | None = None) -> UnsupportedError:
-    """Returns the error for a file whose past cannot be kept in pages.
+    """Returns the error for a decoder whose past keys and values cannot be kept in pages.
 
     Args:
-        what: The reason.
-        node: The node that causes it; None for the decoder as a whole.
+        what: The reason, as a clause about the node or decoder: "it has a mask and is_causal".
+        node: The node that causes it; None if the decoder as a whole does.
     """
     title = "The decoder" if node is None else f"{node.op.name} '{node.origins[0]}'"
     return UnsupportedError(

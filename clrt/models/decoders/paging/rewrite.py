@@ -2,10 +2,10 @@
 
 Exported graphs read past keys and values, and return them with new rows appended: each length is
 another shape, and each step copies the whole cache. The rewritten graph has the form of
-`clrt.models.decoders.graph`. The tokens of a step, of any number of texts, form one batch `[1,
+`clrt.models.decoders.graph`. The tokens of a step, of any number of sequences, form one batch `[1,
 tokens, …]`. All nodes except attention compute each token independently, which is checked, and are
-unchanged; attention becomes RotateAndCache and PagedAttention, which know the text and position of
-each token. The padding mask and the length of the past are then unused.
+unchanged; attention becomes RotateAndCache and PagedAttention, which know the sequence and position
+of each token. The padding mask and the length of the past are then unused.
 
 Anything else in a file is an error that names the node: there is no slower fallback.
 """
@@ -54,12 +54,13 @@ class PagedDecoder:
     """A decoder with a paged KV cache.
 
     Attributes:
-        graph: As described in `clrt.models.decoders.graph`.
-        layers, kv_heads, head_size: Sizes that determine a page.
+        graph: The graph, with inputs and outputs as of `decoder_graph`.
+        layers, kv_heads, head_size: Numbers of layers and KV heads, elements of a head; they
+            determine the size of a KV page.
         heads: Number of query heads of the first layer.
-        hidden, vocabulary: Width of the head's input, and of the logits.
-        places: Maximum number of positions, limited by tables or by the masks that were checked;
-            None for no limit.
+        hidden, vocabulary: Columns of the head's input, and of the logits.
+        places: Maximum number of positions, limited by tables of positions or by the masks that
+            were checked; None for no limit.
     """
 
     graph: Graph
@@ -76,13 +77,13 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
     """Rewrites a decoder to a paged KV cache; consumes `graph`.
 
     Args:
-        graph: A graph with the dims of `clrt.models.decoders.io_names`.
-        names: Its inputs and outputs.
+        graph: A decoder with inputs of past keys and values, from `import_decoder`.
+        names: Inputs and outputs of the graph.
         cache: Dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
-        context: Maximum number of tokens of a text.
+        context: Maximum number of tokens of a sequence.
 
     Raises:
-        UnsupportedError: A node has no paged form; it is named.
+        UnsupportedError: A node has no paged form; the message names it.
     """
     tidy(graph)
     append_to_pasts(graph, names, StepProbe(graph, names))
@@ -98,7 +99,14 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
 
 
 class _DecoderRewriter:
-    """Rewrites the graph of one decoder."""
+    """Rewrites the graph of one decoder.
+
+    Args:
+        graph: The graph with inputs of past keys and values; changed.
+        names: Inputs and outputs of the graph.
+        attention: The attention of each layer, by node.
+        cache: Dtype of the cache.
+    """
 
     def __init__(
         self, graph: Graph, names: DecoderNames, attention: dict[Node, LayerAttention], cache: DType
@@ -121,7 +129,11 @@ class _DecoderRewriter:
         self._joiner = HeadJoiner(graph, build)
 
     def rewrite(self, sizes: SizeValues) -> PagedDecoder:
-        """Returns the rewritten decoder."""
+        """Returns the rewritten decoder.
+
+        Args:
+            sizes: Values of the original graph that are positions, or cannot be paged.
+        """
         replacements: dict[Value, Value] = {}
         for graph_input in self._graph.inputs:
             if graph_input.name == self._names.tokens:
@@ -144,14 +156,14 @@ class _DecoderRewriter:
         return self._build.add(Gather(axis=1), self._step, self._build.numbers(index))
 
     def _reshaped_like(self, column: Value, value: Value) -> Value:
-        """Casts and reshapes a column of `step` to the dtype and shape of a value."""
+        """Returns a column of `step`, int32 `[tokens]`, with the dtype and shape of `value`."""
         assert value.shape is not None
         if column.dtype is not value.dtype:
             column = self._build.add(Cast(value.dtype), column)
         return self._build.add(Reshape(1), column, self._build.dims(value.shape))
 
     def _attend(self, layer: LayerAttention) -> Value:
-        """Returns the paged replacement of a layer's attention."""
+        """Adds paged attention for a layer; returns the value that replaces the old output."""
         op, shows, build = layer.op, layer.shows, self._build
         x, tables = self._joiner.join(layer)
         geometry = (op.num_heads, self._kv_heads, self._head_size, layer.layer)
@@ -194,7 +206,7 @@ class _DecoderRewriter:
 
 
 def _rename(graph: Graph, taken: Collection[str]) -> None:
-    """Renames values whose names are in `taken`."""
+    """Gives new names to values of a graph whose names are in `taken`."""
     names = Names(graph.names().union(taken))
     for value in list(graph.values()):
         if value.name in taken:
@@ -202,13 +214,15 @@ def _rename(graph: Graph, taken: Collection[str]) -> None:
 
 
 def _check(graph: Graph, nodes: Iterable[Node], sizes: SizeValues) -> None:
-    """Raises if tokens affect each other, or if a value still depends on the past.
+    """Checks that a rewritten graph computes tokens independently and without past inputs.
 
     Args:
-        nodes: The nodes of the original graph.
+        graph: The rewritten graph.
+        nodes: Nodes of the original graph; added ones are not checked for mixing tokens.
+        sizes: Values of the original graph that cannot be paged.
 
     Raises:
-        UnsupportedError: Names the first node that mixes tokens or reads the past.
+        UnsupportedError: A node mixes tokens or depends on the past; the first one is named.
     """
     given, tokens = set(graph.inputs), dict[Value, int]()
     original = set(nodes)
@@ -232,7 +246,7 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: SizeValues) -> None:
 
 
 def _shortest_table(graph: Graph, places: Value) -> int | None:
-    """Returns the rows of the shortest table indexed by positions; None if there is none."""
+    """Returns the length of the shortest constant table indexed by positions; None if none is."""
     positions, lengths = {places}, list[int]()
     for node in graph.nodes:
         if isinstance(node.op, (View, Cast)) and node.arg(0) in positions:

@@ -20,12 +20,12 @@ _PER_STEP = "'{}' depends on the number of past tokens, or on the order of token
 
 @dataclass(frozen=True, eq=False)
 class SizeValues:
-    """Classification of the values that depend only on sizes.
+    """Values of a decoder that depend only on sizes of a step, not on tokens or the past.
 
     Attributes:
-        places: Values that are the positions of the tokens of a step.
-        unsupported: Values used with tokens that are neither positions nor one number everywhere,
-            with the reason why they cannot be paged.
+        places: Values that are the positions of the step's tokens.
+        unsupported: Reason why a value cannot be paged, for values that nodes combine with tokens
+            but are neither positions nor a number that is the same in all steps.
     """
 
     places: set[Value] = field(default_factory=set)
@@ -35,10 +35,13 @@ class SizeValues:
 def read_sizes(
     graph: Graph, names: DecoderNames, attention: Set[Node], probe: StepProbe
 ) -> SizeValues:
-    """Classifies the values of a decoder that depend only on sizes.
+    """Classifies the values of a decoder that depend only on sizes of a step.
 
     Args:
-        attention: Attention nodes, whose masks and lengths were checked already.
+        graph: The decoder, with inputs of past keys and values.
+        names: Inputs and outputs of the graph.
+        attention: Attention nodes, whose masks and lengths are not checked here.
+        probe: Evaluates values of the graph that depend only on sizes.
     """
     sizes = SizeValues()
     data = names.data | {names.places}
@@ -86,7 +89,10 @@ def _is_places(value: Value, probe: StepProbe) -> bool:
 
 
 def _is_unsupported(value: Value, probe: StepProbe) -> bool:
-    """Returns whether a value depends on the past as a shape, or has different numbers."""
+    """Returns whether a value is not one number that is the same in all sample steps.
+
+    A constant (a shape) is unsupported only if it depends on the number of past tokens.
+    """
     if value.is_constant:
         elements = value.type.data
         return elements is None or any(

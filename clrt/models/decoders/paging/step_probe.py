@@ -14,18 +14,22 @@ from clrt.ir.op import Array
 from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames
 from clrt.ops.reference_interpreter import evaluate
 
-# (Tokens before a step, tokens in it): chosen to distinguish dependence on either and on both.
+# Sample steps (past tokens, new tokens): they distinguish dependence on either and on both.
 STEPS = ((0, 5), (7, 1), (3, 4))
 MAX_ELEMENTS = 1 << 26
-"""Maximum number of elements to compute: a few bytes of a file can request any number."""
+"""Maximum number of elements to compute: a short file can request any number of them."""
 
 
 class StepProbe:
-    """Evaluates values of a graph for one text without padding.
+    """Evaluates values of a decoder in sample steps of one sequence without padding.
 
-    Exporters write masks and positions in too many ways to match them all by form, so they are
-    recognised by their elements. They depend only on sizes, the padding mask and positions, so a
-    few steps suffice.
+    Exporters compute masks and positions in too many ways to match the nodes, so masks and
+    positions are recognised by their elements. These depend only on sizes, the padding mask and
+    positions, so the three steps of `STEPS` suffice.
+
+    Args:
+        graph: The decoder, with inputs of past keys and values.
+        names: Inputs and outputs of the graph.
     """
 
     def __init__(self, graph: Graph, names: DecoderNames) -> None:
@@ -35,7 +39,7 @@ class StepProbe:
         self._makers: dict[Value, list[Node] | None] = {}
 
     def elements(self, value: Value, past: int, new: int) -> int:
-        """Returns the approximate number of elements of all values that `at` computes."""
+        """Returns about how many elements `at` computes, intermediate values included."""
         sizes, total = {PAST: past, TOKENS: new}, 0
         for node in self._nodes(value) or ():
             for output in node.outputs:
@@ -46,7 +50,7 @@ class StepProbe:
     def at(self, value: Value, past: int, new: int) -> Array | None:
         """Returns the elements of a value in a step of `new` tokens after `past` tokens.
 
-        None if they depend on data, or exceed `MAX_ELEMENTS`.
+        None if they depend on token ids or past keys, exceed `MAX_ELEMENTS`, or cannot be computed.
         """
         key = (value, past, new)
         if key not in self._found:
@@ -80,7 +84,7 @@ class StepProbe:
         return result if isinstance(result, np.ndarray) else None
 
     def _nodes(self, value: Value) -> list[Node] | None:
-        """Returns the nodes that a value depends on; None if one reads tokens or the past."""
+        """Returns the nodes that a value depends on; None if one reads token ids or past keys."""
         if value not in self._makers:
             ancestors: set[Value] = set()
             pending = [value]

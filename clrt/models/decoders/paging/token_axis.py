@@ -1,8 +1,8 @@
 """Checks that nodes compute each token independently.
 
-The tokens of several texts form one batch `[1, tokens, …]`. The results are those of each text
-alone if no node except attention mixes tokens: the axis of tokens keeps its order, and is not
-reduced, sliced or indexed.
+The tokens of several sequences form one batch `[1, tokens, …]`. The results are those of each
+sequence alone if no node except attention mixes tokens: the axis of tokens keeps its order, and is
+not reduced, sliced or indexed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ _LOOKED_UP = (GatherElements, ScatterElements)
 
 
 def token_axis(shape: Shape | None) -> int | str | None:
-    """Returns the axis of tokens of a shape, which may have several elements per token.
+    """Returns the index of the axis of tokens in a shape; it may have several elements per token.
 
-    None if no dim depends on the number of tokens; a reason (str) if no single axis is the tokens'.
+    Returns:
+        The index; None if no dim depends on the number of tokens; a reason (str) if the rank is
+        unknown, or tokens are not along a single axis.
     """
     if shape is None:
         return "its rank is not known"
@@ -57,7 +59,7 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
     """Returns why a node may mix tokens; None if it does not.
 
     Args:
-        tokens: Axis of tokens of each value that has one.
+        tokens: Index of the axis of tokens, for each value that has one.
     """
     axes = {i: tokens[v] for i, v in enumerate(node.inputs) if v is not None and v in tokens}
     op = node.op
@@ -94,7 +96,14 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
 
 
 def _used_axes(node: Node, rank: int) -> set[int] | None:
-    """Returns the axes of input 0 that an op moves or combines; None for an unknown op."""
+    """Returns the axes of input 0 along which a node moves or combines elements.
+
+    Args:
+        rank: Rank of input 0.
+
+    Returns:
+        The axes; None if clrt does not know them for this op.
+    """
     op = node.op
     if isinstance(op, (Transpose, Expand)):
         return set()
@@ -115,7 +124,7 @@ def _used_axes(node: Node, rank: int) -> set[int] | None:
 
 
 def _each(shape: Shape, axis: int) -> int | None:
-    """Returns the number of elements per token of an axis; None if it is not an axis of tokens."""
+    """Returns k for an axis of size k * tokens, k elements per token; None for another size."""
     dim, tokens = shape[axis], symbol(TOKENS)
     if provably_equal(dim, tokens):
         return 1
@@ -125,7 +134,11 @@ def _each(shape: Shape, axis: int) -> int | None:
 
 
 def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Returns why broadcast operands do not have tokens on the same axis; None if they do."""
+    """Returns why the operands of an elementwise node mix tokens; None if they do not.
+
+    Args:
+        axes: Axis of tokens by input index, for inputs that have one.
+    """
     if isinstance(node.op, FusedRotary):
         return None  # its shapes imply that x and the tables have the same positions
     rank = len(node.output.shape or ())
@@ -145,7 +158,11 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
 
 
 def _product(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Returns why a product mixes tokens; None if tokens are rows of A or columns of B."""
+    """Returns why a matrix product mixes tokens; None if tokens are rows of A or columns of B.
+
+    Args:
+        axes: Axis of tokens by input index, for inputs that have one.
+    """
     transposed = [
         any(getattr(node.op, name, 0) for name in pair)
         for pair in (("trans_a", "transA"), ("trans_b", "transB"))

@@ -22,13 +22,13 @@ MOST_KEYS = 1 << 17
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """The keys that a token attends to: those of its text up to itself, except as follows.
+    """Which keys a token attends to: those of its sequence up to itself, within a window.
 
     Attributes:
-        window: Number of preceding keys; -1 for all.
+        window: Number of preceding keys that a token attends to; -1 for all.
         slopes: float32 `[heads]`: ALiBi slopes, multiplied by a key's distance and subtracted from
-            its score.
-        sinks: float32 `[heads]`: score of an additional key without a value.
+            its score; None for none.
+        sinks: float32 `[heads]`: score of an additional key without a value; None for none.
     """
 
     window: int = -1
@@ -37,13 +37,14 @@ class AttentionPattern:
 
 
 class VisibilityReader:
-    """Recognises masks by their elements in a few steps.
+    """Recognises attention masks by their elements in sample steps.
 
     Attributes:
-        longest: Text length in tokens up to which masks were checked.
+        longest: Sequence length in tokens up to which masks were checked.
 
     Args:
-        context: Maximum number of tokens of a text; a window as long as it is ignored.
+        probe: Evaluates values of the graph that depend only on sizes.
+        context: Maximum number of tokens of a sequence; windows of that length are ignored.
     """
 
     def __init__(self, probe: StepProbe, context: int) -> None:
@@ -52,14 +53,14 @@ class VisibilityReader:
         self._found: dict[tuple[Value, bool], AttentionPattern] = {}
 
     def pattern_of(self, node: Node, sink: bool) -> AttentionPattern:
-        """Returns the attention pattern of a FusedAttention over past and present.
+        """Returns the attention pattern of a FusedAttention node over past and new keys.
 
         Args:
-            sink: Whether its keys have an additional row of zeros at the end.
+            sink: Whether the node's keys have an additional row of zeros at the end.
 
         Raises:
-            UnsupportedError: It is not causal, or adds to scores something other than a mask or
-                ALiBi.
+            UnsupportedError: The attention is not causal, or adds to scores something other than a
+                mask or ALiBi.
         """
         op, mask, lengths = node.op, node.input(3), node.input(4)
         assert isinstance(op, FusedAttention)
@@ -86,10 +87,12 @@ class VisibilityReader:
     def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
         """Returns the attention pattern that a mask implements.
 
-        Derives it from the mask row of the last token of the longest text, then checks it against
-        the rows of a few other steps (`STEPS`).
+        Derives the pattern from the mask row of the last token of the longest sequence, then checks
+        it against the mask rows of other steps (`STEPS`).
 
         Args:
+            node: The attention, for messages.
+            mask: Input of the attention that is added to scores, or bool.
             sink: Whether the mask's last column belongs to an additional key.
 
         Raises:
@@ -130,7 +133,14 @@ class VisibilityReader:
         return (node.op.num_heads,)
 
     def _rows(self, node: Node, mask: Value, past: int, new: int, sink: bool) -> Iterator[_MaskRow]:
-        """Yields the rows of a mask in a step."""
+        """Yields the mask of each token in a step of `new` tokens after `past` tokens.
+
+        Args:
+            sink: Whether the mask's last column belongs to an additional key.
+
+        Raises:
+            UnsupportedError: The mask depends on data, is too large, or has an unexpected shape.
+        """
         elements = self._probe.at(mask, past, new)
         if elements is None:
             raise refusal(f"its mask '{mask.name}' depends on data, or is too large", node)
@@ -158,8 +168,8 @@ class _MaskRow:
 
     Attributes:
         place: Position of the token.
-        scores: `[heads, keys]`, added to the scores.
-        sinks: `[heads]`, added to the score of the additional key; None without it.
+        scores: `[heads, keys]`: numbers added to attention scores.
+        sinks: `[heads]`: numbers added to the score of an additional key; None if there is none.
     """
 
     place: int
@@ -167,7 +177,16 @@ class _MaskRow:
     sinks: Array | None
 
     def check(self, node: Node, window: int, slopes: Array) -> None:
-        """Raises UnsupportedError if the row does not match the pattern."""
+        """Checks that the mask is causal, with the window and ALiBi slopes of a pattern.
+
+        Args:
+            node: The attention, for messages.
+            window: Number of preceding keys that the token attends to; -1 for all.
+            slopes: ALiBi slope of each head, or of all.
+
+        Raises:
+            UnsupportedError: The mask differs from the pattern.
+        """
         distance = self.place - np.arange(self.scores.shape[1])
         seen = (distance >= 0) & ((distance <= window) | (window < 0))
         if ((self.scores > _HIDDEN) != seen).any():
