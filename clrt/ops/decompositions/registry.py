@@ -44,19 +44,26 @@ class DecompositionStage(Enum):
 
 @dataclass(frozen=True)
 class Decomposition:
-    """An entry of the registry.
+    """A registered rule that replaces nodes of some op by other nodes.
 
     Attributes:
         rule: Builds the replacement nodes.
-        before: At import, the rule applies only to opsets below this one, and then precedes the
-            op class. None for all opsets.
+        before: At import, the rule applies only to opsets below this one, and then precedes the op
+            class. None for all opsets.
     """
 
     rule: Rule
     before: int | None = None
 
     def apply(self, node: object, builder: Builder) -> Results | None:
-        """Returns values for the outputs of a node; None if the rule does not apply.
+        """Adds replacement nodes for a node.
+
+        Args:
+            node: Node of a graph, or of a model file at import; named in errors.
+            builder: Adds the nodes.
+
+        Returns:
+            Values for the node's outputs; None if the rule does not apply.
 
         Raises:
             ClrtError: The node is invalid or its form is unsupported; the error names the node.
@@ -73,10 +80,11 @@ _BY_CLASS: dict[tuple[DecompositionStage, type], Decomposition | None] = {}
 def register_decomposition(
     *keys: Key, audience: DecompositionStage, before: int | None = None
 ) -> Callable[[RuleOf], RuleOf]:
-    """Returns a decorator that registers a rule for op classes or for names in files.
+    """Returns a decorator that registers a decomposition rule.
 
     Args:
-        keys: Op classes (subclasses included), or pairs of domain and op type.
+        keys: Op classes (subclasses included) that the rule replaces, or at import pairs of domain
+            and op type.
         audience: Stage that applies the rule.
         before: At import, apply only to opsets below this one; None for all.
     """
@@ -116,12 +124,12 @@ def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | N
 def decompose(
     node: Node, names: Names, *audiences: DecompositionStage
 ) -> tuple[list[Node], list[Value]] | None:
-    """Decomposes a node.
+    """Decomposes a node by the first rule that applies.
 
     Args:
         node: Node to replace.
         names: Names in use; new nodes are named after the node.
-        audiences: Stages, in order of preference.
+        audiences: Stages whose rules may apply, in order of preference.
 
     Returns:
         The new nodes and the values for the node's outputs; None if no rule applies.

@@ -21,7 +21,14 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _lookup(body: ImportBuilder, x: Value, keys: Array, values: Array, default: Any) -> Value:
-    """Adds a Lookup from `keys` to `values`; the first of equal keys counts.
+    """Adds a Lookup that maps x from `keys` to `values`; returns its output.
+
+    Args:
+        body: Builder.
+        x: Tensor of keys.
+        keys: Keys; the first of equal ones counts.
+        values: One per key.
+        default: Value of elements of x that are no key.
 
     Raises:
         ModelError: The numbers of keys and values differ.
@@ -51,7 +58,15 @@ def _label_encoder(body: ImportBuilder) -> None:
 
 
 def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
-    """Returns keys or values as a 1-D array, and the suffix of the attribute that holds them."""
+    """Returns the keys or values of LabelEncoder.
+
+    Args:
+        body: Builder.
+        name: "keys" or "values".
+
+    Returns:
+        1-D array; suffix of the attribute that holds it: int64s, floats, strings or tensor.
+    """
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", None)):
         values = body.attrs.get(f"{name}_{kind}")
         if values:
@@ -60,19 +75,21 @@ def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
 
 
 def _no_default(values: Array) -> Any:
-    """Returns ONNX's default for a tensor attribute without one."""
+    """Returns LabelEncoder's value for unknown keys, by the dtype of `values`, if no default is
+    set.
+    """
     if values.dtype.kind == "f":
         return -0.0
     return "_Unused" if values.dtype.kind == "U" else -1
 
 
 def _labels(body: ImportBuilder, strings: str, ints: Array | None = None) -> None:
-    """Maps strings to numbers, or numbers to strings, depending on the dtype of x.
+    """Maps input 0 from strings to numbers, or from numbers to strings, depending on its dtype.
 
     Args:
-        body: Builder.
-        strings: Name of the attribute with strings.
-        ints: Numbers of the strings; None for their positions.
+        body: Builder; its output is set.
+        strings: Name of the attribute that lists the strings.
+        ints: Number of each string; None for its index in the list.
     """
     texts = text_array(body.attrs[strings])
     numbers = np.arange(len(texts)) if ints is None else ints

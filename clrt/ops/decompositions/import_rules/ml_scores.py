@@ -11,7 +11,7 @@ from clrt.ops.decompositions.import_rules.import_builder import ImportBuilder
 
 
 def transform(body: ImportBuilder, scores: Value) -> Value:
-    """Applies the node's `post_transform` to scores.
+    """Applies the transform in the node's attribute `post_transform`, by default none, to scores.
 
     Raises:
         UnsupportedError: The transform is unknown.
@@ -32,7 +32,9 @@ def transform(body: ImportBuilder, scores: Value) -> Value:
 
 
 def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
-    """Returns the softmax, in which scores of 0 get probability 0 and do not count."""
+    """Returns the softmax along the last axis in which elements near 0 (at most 1e-7) get
+    probability 0 and do not count.
+    """
     last = body.ints(-1)
     some = body("Greater", body("Abs", x), body.floats(1e-7))
     top = body("ReduceMax", x, last, keepdims=1)
@@ -41,7 +43,9 @@ def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
 
 
 def _probit(body: ImportBuilder, x: Value) -> Value:
-    """Returns the normal quantile, with Winitzki's inverse of erf, as in ONNX Runtime."""
+    """Returns the quantiles of the normal distribution for probabilities x, by Winitzki's
+    inverse of erf, as in ONNX Runtime.
+    """
     one = body.floats(1)
     y = body("Sub", body("Mul", x, body.floats(2)), one)
     log = body("Log", body("Mul", body("Sub", one, y), body("Add", one, y)))
@@ -52,11 +56,16 @@ def _probit(body: ImportBuilder, x: Value) -> Value:
 
 
 def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
-    """Returns the transformed scores of two classes, from the second one's score [rows, 1].
+    """Returns the scores of two classes, `[rows, 2]`, with the node's `post_transform`.
 
-    The score of the first class is the negative. It is 1 - score if the transform is PROBIT, or if
-    it is NONE and `share` is set, i.e. the score is a probability. Source: ONNX Runtime for NONE,
-    else ONNX's reference implementation.
+    The score of class 0 is the negative of that of class 1. It is 1 - score if the transform is
+    PROBIT, or if it is NONE and `share` is set. Source: ONNX Runtime for NONE, else ONNX's
+    reference implementation.
+
+    Args:
+        body: Builder.
+        score: Score of class 1, `[rows, 1]`.
+        share: Whether the score is a probability.
     """
     name = body.attrs.get("post_transform", "NONE")
     complement = name == "PROBIT" or (name == "NONE" and share)
@@ -65,16 +74,16 @@ def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
 
 
 def best(body: ImportBuilder, scores: Value) -> Value:
-    """Returns the index of the largest score of each row, [rows]."""
+    """Returns the class with the largest score of each row of `[rows, classes]`, int64 `[rows]`."""
     return body("ArgMax", scores, axis=1, keepdims=0)
 
 
 def named(body: ImportBuilder, indices: Value, labels: Array | None) -> Value:
-    """Returns the labels of class indices; the indices if `labels` is None."""
+    """Returns the labels of class indices; the indices themselves if `labels` is None."""
     return indices if labels is None else body("Gather", body.constant(labels), indices)
 
 
 def above(body: ImportBuilder, score: Value, threshold: float) -> Value:
-    """Returns 1 where the score exceeds the threshold, else 0; [rows, 1] to [rows]."""
+    """Returns 1 where a score `[rows, 1]` exceeds the threshold, else 0, int64 `[rows]`."""
     over = body("Greater", score, body.floats(threshold))
     return body("Reshape", body("Cast", over, to=7), body.ints(-1))

@@ -13,9 +13,10 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "BatchNormalization")
 def _batch_normalization(body: ImportBuilder) -> None:
-    """Computes statistics of the batch, and updates the running ones, which are outputs.
+    """Decomposes BatchNormalization in training: normalizes with the mean and variance of the
+    batch, and returns updated running statistics.
 
-    Before opset 9, mean and variance may instead be per element.
+    Before opset 9, attribute `spatial` 0 selects the inference form of `_by_element`.
     """
     if not body.attrs.get("spatial", 1):
         return _by_element(body)
@@ -43,7 +44,12 @@ def _batch_normalization(body: ImportBuilder) -> None:
 
 
 def _by_element(body: ImportBuilder) -> None:
-    """Normalizes with a mean and a variance per element."""
+    """Decomposes BatchNormalization with `spatial` 0: mean and variance are inputs with one number
+    per element of a batch entry.
+
+    Raises:
+        UnsupportedError: The node has several outputs, as in training.
+    """
     if body.output_count > 1:
         raise UnsupportedError("it trains with spatial=0")
     x, scale, bias, mean, variance = body.inputs

@@ -29,8 +29,8 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     before=7,
 )
 def _broadcasting(body: ImportBuilder) -> None:
-    """Binary ops before opset 7: converts `axis`, the axis of a that aligns with the first axis of
-    b; default: align the last axes.
+    """Decomposes binary ops before opset 7, whose attribute `axis` says which axis of input 0
+    aligns with the first axis of input 1; by default the last axes align.
     """
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
@@ -41,7 +41,7 @@ def _broadcasting(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "PRelu", before=7)
 def _prelu(body: ImportBuilder) -> None:
-    """PRelu before opset 7: accepts one slope, or one per channel."""
+    """Decomposes PRelu before opset 7, whose slope has one element, or one per channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
         slope = _append_axes(body, slope, body.rank_of(0) - 1 - body.rank_of(1))
@@ -50,7 +50,7 @@ def _prelu(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Selu", before=6)
 def _selu(body: ImportBuilder) -> None:
-    """Selu before opset 6: uses the old defaults, which have fewer digits."""
+    """Decomposes Selu before opset 6, whose default attributes have fewer digits."""
     alpha, gamma = (
         float(body.attrs.get(name, default))
         for name, default in (("alpha", 1.6732), ("gamma", 1.0507))
@@ -60,7 +60,7 @@ def _selu(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Cast", before=6)
 def _cast(body: ImportBuilder) -> None:
-    """Cast before opset 6: reads the dtype from a name."""
+    """Decomposes Cast before opset 6, whose attribute `to` is the name of a dtype."""
     name = str(body.attrs["to"]).lower()
     dtype = DType({"float": "float32", "double": "float64"}.get(name, name))
     body.outputs = [body.cast(body.inputs[0], dtype)]
@@ -68,20 +68,20 @@ def _cast(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Concat", before=4)
 def _concat(body: ImportBuilder) -> None:
-    """Concat before opset 4: applies the default of `axis`."""
+    """Decomposes Concat before opset 4, whose attribute `axis` has a default."""
     body.outputs = [body("Concat", *body.inputs, axis=int(body.attrs.get("axis", 1)))]
 
 
 @register_import_decomposition("", "Reshape", before=5)
 def _reshape(body: ImportBuilder) -> None:
-    """Reshape before opset 5: reads the shape from an attribute."""
+    """Decomposes Reshape before opset 5, whose shape is an attribute."""
     shape = body.ints(*body.attrs["shape"])
     body.outputs = [body("Reshape", body.inputs[0], shape)]
 
 
 @register_import_decomposition("", "Pad", before=2)
 def _pad(body: ImportBuilder) -> None:
-    """Pad before opset 2: reads the pads from the attribute `paddings`."""
+    """Decomposes Pad before opset 2, whose pads are the attribute `paddings`."""
     pads = body.ints(*body.attrs["paddings"])
     number = body.number(body.attrs.get("value", 0.0))
     mode = body.attrs.get("mode", "constant")
@@ -90,7 +90,9 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Tile", before=6)
 def _tile(body: ImportBuilder) -> None:
-    """Tile before opset 6: repeats x along a single axis."""
+    """Decomposes Tile before opset 6, which repeats x along a single axis; count and axis are
+    inputs.
+    """
     x, tiles, axis = body.inputs
     tiles, axis = (
         body("Reshape", body.cast(value, DType.INT64), body.ints(1)) for value in (tiles, axis)
@@ -103,8 +105,8 @@ def _tile(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Split", before=2)
 def _split(body: ImportBuilder) -> None:
-    """Split before opset 2: reads the sizes from an input of x's dtype or an attribute; by default
-    parts are equal.
+    """Decomposes Split before opset 2, whose sizes are an input of x's dtype or an attribute; by
+    default the outputs have equal sizes.
     """
     inputs = body.inputs[:1]
     attrs: dict[str, Any] = {"axis": int(body.attrs.get("axis", 0))}
@@ -119,7 +121,9 @@ def _split(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Upsample")
 def _upsample(body: ImportBuilder) -> None:
-    """Reads the scales from an input, an attribute, or two attributes for height and width."""
+    """Decomposes Upsample into Resize; its scales are an input, an attribute, or two attributes
+    for height and width.
+    """
     attrs = body.attrs
     if "height_scale" in attrs:
         scales = body.floats([1, 1, attrs["height_scale"], attrs["width_scale"]])
@@ -141,13 +145,17 @@ def _upsample(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Scatter")
 def _scatter(body: ImportBuilder) -> None:
-    """Replaces Scatter, the old name of ScatterElements."""
+    """Decomposes Scatter into ScatterElements, its new name."""
     body.outputs = [body("ScatterElements", *body.inputs, **body.attrs)]
 
 
 @register_import_decomposition("", "LpPool", before=2)
 def _lp_pool(body: ImportBuilder) -> None:
-    """LpPool before opset 2: reads p as a float."""
+    """Decomposes LpPool before opset 2, whose attribute `p` is a float.
+
+    Raises:
+        UnsupportedError: p is not an integer.
+    """
     p = float(body.attrs.get("p", 2))
     if not p.is_integer():
         raise UnsupportedError(f"p={p:g} is not an integer")
@@ -155,14 +163,16 @@ def _lp_pool(body: ImportBuilder) -> None:
 
 
 def _has_one_element(body: ImportBuilder, index: int) -> bool:
-    """Returns whether an input is known to have exactly one element."""
+    """Returns whether input `index` is known to have exactly one element."""
     type_ = body.types[index]
     dims = None if type_ is None else type_.shape
     return dims is not None and all(isinstance(d, int) and d == 1 for d in dims)
 
 
 def _append_axes(body: ImportBuilder, value: Value, count: int) -> Value:
-    """Appends `count` axes of size 1."""
+    """Appends `count` axes of size 1 to the shape of a value; returns it unchanged if `count` <=
+    0.
+    """
     if count <= 0:
         return value
     return body("Unsqueeze", value, body.ints(*range(-count, 0)))

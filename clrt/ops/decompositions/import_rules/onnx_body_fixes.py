@@ -15,7 +15,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Shrink")
 def _shrink(body: ImportBuilder) -> None:
-    """Avoids ONNX's negation of lambd in the dtype of x, which may be unsigned."""
+    """Decomposes Shrink; unlike ONNX's function body, it does not negate lambd in the dtype of
+    x, which may be unsigned.
+    """
     x, dtype = body.inputs[0], body.input_dtype()
     lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
     low, high, step, zero = (
@@ -29,7 +31,9 @@ def _shrink(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: ImportBuilder) -> None:
-    """Avoids the float32 constants and the cancellation of ONNX's difference of squares."""
+    """Decomposes MeanVarianceNormalization; unlike ONNX's function body, it has no float32
+    constants and no cancelling difference of squares.
+    """
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
     centred = body("Sub", x, body("ReduceMean", x, axes))
@@ -38,8 +42,8 @@ def _mean_variance_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization", before=9)
 def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
-    """MeanVarianceNormalization before opset 9: handles the old attributes `across_channels` and
-    `normalize_variance`.
+    """Decomposes MeanVarianceNormalization before opset 9, with its old attributes
+    `across_channels` and `normalize_variance`.
     """
     x = body.inputs[0]
     axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
@@ -50,14 +54,22 @@ def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
 
 
 def _of_unit_variance(body: ImportBuilder, centred: Value, axes: Value | None) -> Value:
-    """Divides by the standard deviation, given values with mean 0."""
+    """Divides values by their standard deviation.
+
+    Args:
+        body: Builder.
+        centred: Values with mean 0 along `axes`.
+        axes: Axes over which the variance is computed; None for all.
+    """
     variance = body("ReduceMean", body("Mul", centred, centred), axes)
     return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
 
 
 @register_import_decomposition("", "CenterCropPad")
 def _center_crop_pad(body: ImportBuilder) -> None:
-    """Accepts shapes of int32, which ONNX's body rejects."""
+    """Decomposes CenterCropPad with an int32 shape, which ONNX's function body rejects; int64
+    shapes use that body.
+    """
     if body.input_dtype(1) is DType.INT64:
         raise Decompose
     x, shape = body.inputs
@@ -66,8 +78,10 @@ def _center_crop_pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "AffineGrid")
 def _affine_grid(body: ImportBuilder) -> None:
-    """Fixes ONNX's body: it drops a batch axis of size 1, and divides by 0 for spatial dims of
-    1.
+    """Decomposes AffineGrid; ONNX's function body wrongly drops a batch axis of size 1, and divides
+    by 0 for spatial dims of 1.
+
+    It uses that body if the number of spatial axes is unknown.
     """
     theta, size = body.inputs
     matrices, counts = (body.input_type(i).shape for i in (0, 1))
@@ -100,5 +114,7 @@ def _affine_grid(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "CastLike")
 def _cast_like(body: ImportBuilder) -> None:
-    """Keeps the rounding mode, which ONNX's body drops."""
+    """Decomposes CastLike into Cast with the same rounding mode, which ONNX's function body
+    drops.
+    """
     body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

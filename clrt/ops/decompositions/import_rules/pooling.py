@@ -13,7 +13,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "LRN")
 def _lrn(body: ImportBuilder) -> None:
-    """Computes x / (bias + alpha / size * sum of squares over neighbouring channels) ** beta."""
+    """Decomposes LRN: x / (bias + alpha / size * sum of squares over `size` neighbouring
+    channels) ** beta.
+    """
     x, size = body.input_type(), int(body.attrs["size"])
     alpha, beta, bias = (
         body.number(body.attrs.get(name, default))
@@ -42,7 +44,7 @@ def _lrn(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "GlobalLpPool")
 def _global_lp_pool(body: ImportBuilder) -> None:
-    """Returns the p-norm over the spatial axes, which are kept."""
+    """Decomposes GlobalLpPool: the p-norm over the spatial axes, which stay as axes of size 1."""
     p = float(body.attrs.get("p", 2))
     rank = body("Size", body("Shape", body.inputs[0]))
     axes = body("Range", body.scalar(2), rank, body.scalar(1))
@@ -56,7 +58,9 @@ def _global_lp_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MaxUnpool")
 def _max_unpool(body: ImportBuilder) -> None:
-    """Writes elements of x to the positions from which MaxPool read them, 0 elsewhere."""
+    """Decomposes MaxUnpool: writes elements of x to the positions from which MaxPool read them,
+    0 elsewhere.
+    """
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
     if body.input_type().rank not in (None, len(kernel) + 2):
         raise ModelError("the rank of kernel_shape does not match the input.")

@@ -15,7 +15,9 @@ CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides
 
 
 def is_list(body: ImportBuilder, index: int) -> bool:
-    """Returns whether a quantization parameter is per axis index instead of per tensor."""
+    """Returns whether input `index`, a scale or zero point, has several elements instead of one
+    for the whole tensor; False if its shape is unknown.
+    """
     type_ = body.types[index] if index < len(body.types) else None
     if type_ is None or type_.shape is None:
         return False
@@ -23,7 +25,9 @@ def is_list(body: ImportBuilder, index: int) -> bool:
 
 
 def column(body: ImportBuilder, index: int) -> Value:
-    """Returns a per-row parameter as float32; `[M]` becomes `[M, 1]`."""
+    """Returns input `index`, a scale of the whole tensor or of each row, as float32; `[M]`
+    becomes `[M, 1]`.
+    """
     value = body.as_float32(index)
     if not is_list(body, index) or body.rank_of(index) > 1:
         return value
@@ -31,7 +35,8 @@ def column(body: ImportBuilder, index: int) -> Value:
 
 
 def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Value:
-    """Reshapes `y` to the shape of `sums`, if one factor is a vector.
+    """Reshapes `y` to the shape of a matrix product, if a factor of the product is a vector; else
+    returns `y`.
 
     Scales of shape `[1]` would otherwise add an axis.
 
@@ -48,14 +53,22 @@ def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Va
 
 
 def per_channel(body: ImportBuilder, value: Value, rank: int) -> Value:
-    """Reshapes `[C]` to broadcast along axis 1 of `[N, C, …]`."""
+    """Reshapes `value` `[C]` so that it broadcasts along axis 1 of `[N, C, …]` of rank `rank`."""
     return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
 
 
 def requantise(
     body: ImportBuilder, sums: Value, factor: Value, zero: Value | None, to: DType
 ) -> Value:
-    """Returns sums * factor, rounded, plus the zero point, in dtype `to`."""
+    """Returns sums * factor, rounded, plus the zero point, saturated to dtype `to`.
+
+    Args:
+        body: Builder.
+        sums: Integer sums of products.
+        factor: Scale of the sums divided by that of the result.
+        zero: Zero point of dtype `to`; None for 0.
+        to: Output dtype.
+    """
     scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
     return quantise(body, scaled, body.floats(1.0), zero, to)
 
@@ -63,7 +76,16 @@ def requantise(
 def quantise(
     body: ImportBuilder, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 1
 ) -> Value:
-    """Adds QuantizeLinear; `zero` may be None."""
+    """Adds QuantizeLinear and returns its output.
+
+    Args:
+        body: Builder.
+        x: Floats.
+        scale: Scale, one or per index of `axis`.
+        zero: Zero point; None for 0.
+        to: Output dtype if `zero` is None; else it is that of `zero`.
+        axis: Axis of several scales.
+    """
     if zero:
         return body("QuantizeLinear", x, scale, zero, axis=axis)
     return body("QuantizeLinear", x, scale, axis=axis, output_dtype=to.onnx)
@@ -93,7 +115,14 @@ def _qlinear_matmul(body: ImportBuilder) -> None:
 
 
 def qlinear_conv(body: ImportBuilder, x: Value, rank: int) -> Value:
-    """Adds a QLinearConv of x `[N, C, …]`, which is input 0 or a transpose of it."""
+    """Returns the quantized convolution of x, with the scales and other inputs of the replaced
+    QLinearConv node.
+
+    Args:
+        body: Builder.
+        x: `[N, C, …]`: input 0, or input 0 with channels moved to axis 1.
+        rank: Rank of x.
+    """
     _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = body.inputs[:8]
     attrs = {name: body.attrs[name] for name in CONV_ATTRS if name in body.attrs}
     sums = body("ConvInteger", x, w, x_zero, w_zero, **attrs)

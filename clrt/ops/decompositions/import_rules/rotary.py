@@ -14,7 +14,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Handles rotation of whole heads with halves as pairs.
+    """Decomposes RotaryEmbedding that rotates whole heads and pairs element i with i + size / 2.
 
     Other forms use ONNX's function body.
     """

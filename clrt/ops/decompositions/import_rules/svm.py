@@ -21,15 +21,20 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _floats(body: ImportBuilder, name: str) -> Array:
-    """Returns a float attribute as an array; empty if absent."""
+    """Returns attribute `name`, a list of floats, as a float32 array; empty if absent."""
     return np.asarray(body.attrs.get(name) or [], np.float32)
 
 
 def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
-    """Returns kernel values [rows, vectors] between x and each support vector.
+    """Returns the kernel function of each row of x and each support vector, `[rows, vectors]`.
+
+    Args:
+        body: Builder; input 0 is x, and the attributes hold the kernel's parameters.
+        vectors: Support vectors, `[vectors, features]`.
+        kind: LINEAR, POLY, RBF or SIGMOID.
 
     Raises:
-        UnsupportedError: The kernel type is unknown.
+        UnsupportedError: `kind` is unknown.
     """
     x = body.rows(body.as_float32())
     gamma, bias, degree = (*_floats(body, "kernel_params"), 0, 0, 0)[:3]
@@ -48,7 +53,9 @@ def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
 
 
 def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
-    """Returns x^degree, by multiplication for degrees 1 to 8, because x may be negative."""
+    """Returns x^degree; integer degrees from 1 to 8 by multiplication, because x may be
+    negative.
+    """
     if degree != int(degree) or not 1 <= degree <= 8:
         return body("Pow", x, body.floats(degree))
     power = x
@@ -58,7 +65,7 @@ def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
 
 
 def _weighted(body: ImportBuilder, kernels: Value, weights: Array, bias: Array) -> Value:
-    """Returns kernels @ weights + bias."""
+    """Returns kernels @ weights + bias, for kernel values `[rows, vectors]`."""
     product = body("MatMul", kernels, body.constant(np.ascontiguousarray(weights)))
     return body("Add", product, body.constant(bias))
 
@@ -90,7 +97,15 @@ def _svm_classifier(body: ImportBuilder) -> None:
 
 
 def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
-    """Computes one score per class (liblinear)."""
+    """Decomposes SVMClassifier without support vectors, one score per class (liblinear).
+
+    Args:
+        body: Builder.
+        labels: Class labels; None if absent, for a single score with classes 0 and 1.
+
+    Returns:
+        Labels and scores.
+    """
     classes = 1 if labels is None else len(labels)
     planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")
     scores = body("Add", _kernel(body, planes, "LINEAR"), body.constant(rho[:1]))
@@ -100,7 +115,20 @@ def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
 
 
 def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int]) -> list[Value]:
-    """Computes one decision per pair of classes, which votes for one of the two (libsvm)."""
+    """Decomposes SVMClassifier with support vectors: a decision per pair of classes votes for one
+    of the two (libsvm).
+
+    Args:
+        body: Builder.
+        labels: Class labels; None for class indices.
+        per_class: Number of support vectors per class.
+
+    Returns:
+        Labels and scores.
+
+    Raises:
+        ModelError: The number of labels is not that of the classes.
+    """
     classes, count = len(per_class), sum(per_class)
     if labels is not None and len(labels) != classes:
         raise ModelError(f"it has {len(labels)} labels and vectors of {classes} classes.")
@@ -135,7 +163,9 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
 
 
 def _probabilities(body: ImportBuilder, decisions: Value, classes: int) -> Value:
-    """Returns class probabilities, coupled from pairwise probabilities (Platt scaling)."""
+    """Returns class probabilities `[rows, classes]`, by Platt scaling and coupling of pairwise
+    decisions.
+    """
     a, b = _floats(body, "prob_a"), _floats(body, "prob_b")
     z = body("Add", body("Mul", decisions, body.constant(a)), body.constant(b))
     return body("CouplePairs", body("Sigmoid", body("Neg", z)), domain="clrt", classes=classes)

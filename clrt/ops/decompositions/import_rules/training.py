@@ -19,22 +19,26 @@ _DOMAIN = "ai.onnx.preview.training"
 
 
 class _Arithmetic:
-    """Arithmetic of one optimizer, in the dtype of its tensors."""
+    """Adds arithmetic nodes and constants for an optimizer op, in the dtype of its tensors."""
 
     def __init__(self, body: ImportBuilder) -> None:
         self.body = body
         self.dtype = body.input_dtype(2)
 
     def number(self, value: float) -> Value:
-        """Adds a constant."""
+        """Adds a scalar constant."""
         return self.body.number(value, 2)
 
     def attr(self, name: str, default: float | None = None) -> Value:
-        """Adds an attribute as a constant."""
+        """Adds attribute `name`, a float, as a scalar constant.
+
+        Raises:
+            ModelError: The attribute is missing and has no default.
+        """
         return self.number(self.value(name, default))
 
     def value(self, name: str, default: float | None = None) -> float:
-        """Returns an attribute as a float.
+        """Returns attribute `name` as a float.
 
         Raises:
             ModelError: The attribute is missing and has no default.
@@ -61,7 +65,9 @@ class _Arithmetic:
         return self.add(self.mul(a, x), self.mul(b, y))
 
     def regularized(self, x: Value, gradient: Value) -> Value:
-        """Returns the gradient plus that of the squared norm of x."""
+        """Returns the gradient plus that of L2 regularization: attribute `norm_coefficient`
+        times x.
+        """
         return self.add(self.mul(self.attr("norm_coefficient", 0.0), x), gradient)
 
 
@@ -70,7 +76,7 @@ def _each(
     kinds: int,
     update: Callable[[_Arithmetic, Value, Value, list[Value]], list[Value]],
 ) -> None:
-    """Updates each tensor.
+    """Decomposes an optimizer op: updates each of its tensors.
 
     Args:
         body: Builder; its outputs are set.
@@ -147,7 +153,15 @@ def _adam(body: ImportBuilder) -> None:
 
 
 def _adam_rate(m: _Arithmetic, rate: Value, times: Value, alpha: float, beta: float) -> Value:
-    """Returns rate sqrt(1 - beta^t) / (1 - alpha^t); the rate itself before the first update."""
+    """Returns the corrected learning rate of Adam: rate sqrt(1 - beta^t) / (1 - alpha^t), or `rate`
+    if t is 0.
+
+    Args:
+        m: Arithmetic of the op.
+        rate: Learning rate.
+        times: Number of updates so far, t.
+        alpha, beta: Decay of the first and of the second moment.
+    """
     body = m.body
     count = body.cast(times, m.dtype)
     corrections = [m.sub(m.number(1), body("Pow", m.number(a), count)) for a in (beta, alpha)]

@@ -29,9 +29,10 @@ class _Forest:
     """Tables of clrt.DecisionTrees, under construction.
 
     Attributes:
-        nodes: Per inner node: feature, mode, true child, false child; a leaf is ~index.
+        nodes: Per inner node: feature, mode, true child, false child; a child is the index of a
+            node, or ~index of a leaf.
         splits: Threshold per inner node.
-        roots: Root per tree.
+        roots: Root per tree, like a child.
         starts: Start of each leaf in `targets` and `weights`, then their length.
         targets: Target per leaf entry.
         weights: Weight per leaf entry.
@@ -45,22 +46,27 @@ class _Forest:
     weights: list[float] = field(default_factory=list)
 
     def add_leaf(self, targets: Sequence[int], weights: Sequence[float]) -> int:
-        """Adds a leaf and returns its number as a child, ~index."""
+        """Adds a leaf with one weight per target in `targets`; returns ~index, its number as a
+        child.
+        """
         self.targets += targets
         self.weights += weights
         self.starts.append(len(self.targets))
         return ~(len(self.starts) - 2)
 
     def apply(self, body: ImportBuilder, count: int, aggregate: int) -> tuple[Value, DType]:
-        """Adds a DecisionTrees node.
+        """Adds a DecisionTrees node on input 0.
 
         Args:
             body: Builder.
             count: Number of targets.
-            aggregate: Aggregate function.
+            aggregate: Index into AGGREGATES.
 
         Returns:
-            The results [N, count], and their dtype.
+            The output `[N, count]`, and its dtype.
+
+        Raises:
+            ModelError: The trees are not well-formed.
         """
         x, dtype = body.inputs[0], body.input_dtype()
         if dtype is not DType.FLOAT16:
@@ -81,7 +87,9 @@ class _Forest:
 
 
 def _int32(numbers: Sequence[Any]) -> Array:
-    """Converts to int32, clamping numbers out of range, which are not valid table indices."""
+    """Converts numbers to int32; those out of range are clamped, and are then no valid indices
+    into tables.
+    """
     ends = np.iinfo(np.int32)
     return np.clip(np.asarray(numbers, np.int64), ends.min, ends.max).astype(np.int32)
 
@@ -135,13 +143,24 @@ def _tree_ensemble(body: ImportBuilder) -> None:
 
 
 def _root(index: int, children: list[list[int]]) -> int:
-    """Returns the root of a tree; the leaf if both children of the root are this leaf."""
+    """Returns the root of a tree of TreeEnsemble: `index`, or a leaf (~index) if both children of
+    this node are the same leaf.
+
+    Args:
+        index: Index of the node in the attribute `tree_roots`.
+        children: True children, then false children, per node; ~index for leaves.
+    """
     true, false = children[0][index], children[1][index]
     return true if true == false and true < 0 else index
 
 
 def _member_sets(values: Array | None) -> list[list[float]]:
-    """Returns the member sets, which are separated by NaN."""
+    """Returns the set of members of each set-membership node, in order of nodes.
+
+    Args:
+        values: Attribute `membership_values`: members of all nodes, separated by NaN; None if
+            absent.
+    """
     sets: list[list[float]] = [[]]
     for value in [] if values is None else values.reshape(-1).tolist():
         if value == value:
@@ -152,10 +171,14 @@ def _member_sets(values: Array | None) -> list[list[float]]:
 
 
 def _convert_forest(a: Any, kind: str) -> _Forest:
-    """Converts the trees of the older ops, whose leaf weights have attributes prefixed `kind`.
+    """Converts the trees of TreeEnsembleRegressor or TreeEnsembleClassifier.
+
+    Args:
+        a: Attributes of the node.
+        kind: Prefix of the attributes of leaf weights: "target" or "class".
 
     Raises:
-        ModelError: A node is defined twice.
+        ModelError: A tree has a node twice.
         UnsupportedError: A node's mode is unknown.
     """
     forest = _Forest()
@@ -201,13 +224,17 @@ def _convert_forest(a: Any, kind: str) -> _Forest:
 
 
 def _values(a: Any, name: str) -> list[float]:
-    """Returns a float attribute as a list; newer opsets may store it as a tensor."""
+    """Returns float attribute `name` as a list, empty if absent; newer opsets may store it as
+    tensor attribute `name`_as_tensor.
+    """
     array = a.get(f"{name}_as_tensor")
     return list(a.get(name) or []) if array is None else array.reshape(-1).tolist()
 
 
 def _add_base(body: ImportBuilder, scores: Value, dtype: DType) -> Value:
-    """Adds `base_values` to scores and casts to float32."""
+    """Adds the attribute `base_values`, if set, to scores of dtype `dtype`; returns them as
+    float32.
+    """
     base = _values(body.attrs, "base_values")
     if base:
         scores = body("Add", scores, body.constant(np.asarray(base, dtype.numpy)))
@@ -247,10 +274,17 @@ def _tree_ensemble_classifier(body: ImportBuilder) -> None:
 
 
 def _two_classes(body: ImportBuilder, forest: _Forest, labels: Array, share: bool) -> None:
-    """Handles trees with weights for class 0 only, of two: they add up to the score of class 1.
+    """Decomposes TreeEnsembleClassifier with two labels and weights for class 0 only, whose sum is
+    the score of class 1.
 
-    If all weights are non-negative, the score is a probability (`share`), and the class is 1 above
-    0.5; else above 0. Source: ONNX Runtime; ONNX does not specify it.
+    Source: ONNX Runtime; ONNX does not specify it.
+
+    Args:
+        body: Builder; its outputs are set.
+        forest: Trees.
+        labels: The two class labels.
+        share: Whether the score is a probability, as no weight is negative: class 1 is chosen above
+            0.5, else above 0.
     """
     base = _values(body.attrs, "base_values")[:1]
     body.attrs = {**body.attrs, "base_values": base, "base_values_as_tensor": None}

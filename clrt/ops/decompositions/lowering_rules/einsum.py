@@ -19,7 +19,10 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 @register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
 def _in_products(node: Node, make: Builder) -> list[Value] | None:
-    """Decomposes an Einsum of known ranks into matrix products; diagonals stay Einsum nodes."""
+    """Decomposes Einsum into matrix products; diagonals stay Einsum nodes.
+
+    Returns None if a dim is unknown, or the node only takes a diagonal.
+    """
     op = node.op
     assert isinstance(op, Einsum)
     operands = [v for v in node.inputs if v is not None]
@@ -36,18 +39,24 @@ def _in_products(node: Node, make: Builder) -> list[Value] | None:
 
 @dataclass(frozen=True)
 class _Term:
-    """An operand or intermediate product; the labels of its axes are distinct."""
+    """An operand or intermediate product of an Einsum.
+
+    Attributes:
+        value: Tensor.
+        labels: Einsum label of each axis, all different.
+    """
 
     value: Value
     labels: Labels
 
 
 class _ProductBuilder:
-    """Builds the nodes of an equation: transpositions, sums, and a product per further operand.
+    """Builds the nodes of an Einsum: transpositions, sums, and a product for each operand after the
+    first.
 
-    Operands are multiplied from left to right, and each sum is taken as early as possible. A label
-    of a pair of operands is a batch label (in both, and needed later), a row or column label (in
-    one), or is summed.
+    Operands are multiplied from left to right, and each sum is taken as early as possible. In the
+    product of two operands, a label is a batch label (in both, and needed later), a row or column
+    label (in one), or is summed.
     """
 
     def __init__(self, sizes: dict[str, Dim], output: Labels, make: Builder) -> None:
@@ -57,7 +66,12 @@ class _ProductBuilder:
         self._add = make.add
 
     def value(self, inputs: list[Value], labels_of: tuple[Labels, ...]) -> Value:
-        """Adds the nodes and returns the result of the equation."""
+        """Adds the nodes of the Einsum and returns its result.
+
+        Args:
+            inputs: Operands.
+            labels_of: Labels of the axes of each operand.
+        """
         terms = [self._distinct(v, labels) for v, labels in zip(inputs, labels_of, strict=True)]
         left, *others = [self._without_ones(t) for t in terms]
         while others:
@@ -69,7 +83,15 @@ class _ProductBuilder:
         return self._arrange(self._sum(left, set(self._output)), self._output).value
 
     def _multiply(self, left: _Term, right: _Term, later: Collection[str]) -> _Term:
-        """Multiplies two terms; a shared label that is not needed later may remain to be summed."""
+        """Multiplies two terms.
+
+        Args:
+            left, right: Terms.
+            later: Labels of the output and of the operands not multiplied yet.
+
+        Returns:
+            The product; shared labels that are not in `later` may remain to be summed.
+        """
         rows, columns = (
             self._ordered(set(a.labels) - set(b.labels)) for a, b in ((left, right), (right, left))
         )
@@ -95,17 +117,25 @@ class _ProductBuilder:
         return _Term(product, order)
 
     def _ordered(self, labels: Collection[str]) -> Labels:
-        """Sorts labels by their position in the output; labels absent from it come first."""
+        """Sorts labels by their position in the output of the Einsum; labels absent from it come
+        first.
+        """
         positions = {x: k for k, x in enumerate(self._output)}
         return tuple(sorted(labels, key=lambda x: (positions.get(x, -1), x)))
 
     def _grouped(self, term: _Term, *groups: Labels) -> Value:
-        """Merges the axes of each group of labels; an empty group becomes an axis of size 1."""
+        """Returns the tensor of a term with one axis per group of labels.
+
+        Args:
+            term: Term.
+            groups: Labels whose axes are merged, in output order; an empty group becomes an axis of
+                size 1.
+        """
         value = self._arrange(term, tuple(x for group in groups for x in group)).value
         return value if all(len(g) == 1 for g in groups) else self._view(value, *groups)
 
     def _distinct(self, value: Value, labels: Labels) -> _Term:
-        """Takes the diagonal of each repeated label of an operand."""
+        """Returns an operand as a term: the diagonal over the axes of each repeated label."""
         distinct = tuple(dict.fromkeys(labels))
         if len(distinct) < len(labels):
             equation = Subscripts((labels,), distinct).equation()
@@ -113,7 +143,9 @@ class _ProductBuilder:
         return _Term(value, distinct)
 
     def _without_ones(self, term: _Term) -> _Term:
-        """Removes the axes of size 1 that broadcast against other operands."""
+        """Returns a term without its axes of size 1 that broadcast against axes of other
+        operands.
+        """
         assert term.value.shape is not None
         pairs = zip(term.labels, term.value.shape, strict=True)
         kept = tuple(

@@ -31,7 +31,11 @@ _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
 @register_decomposition(If, audience=DecompositionStage.PLANNING)
 def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines the branch of a known condition; else both branches and Where, if small."""
+    """Inlines one branch of an If with known condition; else both branches and Where, if they are
+    small.
+
+    Returns None if the condition is unknown and the branches are not small.
+    """
     assert isinstance(node.op, If)
     condition = node.input(0)
     if condition is None:
@@ -42,10 +46,13 @@ def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
 
 
 def _both(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines both branches and selects with Where; None if they are not small, or can fail.
+    """Inlines both branches of an If and selects their outputs with Where.
 
     For a few small tensors this is faster than reading the condition. TensorFlow exports `break`
     and `continue` as such branches.
+
+    Returns:
+        The outputs; None if the branches are not small, can fail, or their outputs differ in type.
     """
     graphs = node.op.graphs
     inputs = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]

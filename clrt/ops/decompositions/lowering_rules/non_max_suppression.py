@@ -18,7 +18,11 @@ _MAX_PAIRS = 1 << 27
 
 @register_decomposition(NonMaxSuppression, audience=DecompositionStage.LOWERING)
 def _on_device(node: Node, builder: Builder) -> list[Value] | None:
-    """Selects boxes on the device, if limits and shapes are known; the host lists them."""
+    """Replaces NonMaxSuppression by BestBoxes on the device and ListBoxes on the host.
+
+    Returns None if limits or shapes are unknown, boxes and scores are not float32, or the problem
+    is too large.
+    """
     op, boxes, scores = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, NonMaxSuppression)
     limits = [node.input(i) for i in range(2, 5)]

@@ -13,7 +13,11 @@ from clrt.ops.pointwise.table import Add, Mul
 
 @register_decomposition(Normalization, audience=DecompositionStage.PLANNING)
 def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
-    """Splits off Mul and Add if scale or bias does not have the shape of a normalized row."""
+    """Decomposes a normalization whose scale or bias has another shape than a normalized row: it
+    becomes one without them, then Mul and Add.
+
+    Returns None if all have that shape, a shape is unknown, or dtypes differ.
+    """
     op = node.op
     assert isinstance(op, Normalization)
     x, *affine = [v for v in node.inputs if v is not None]

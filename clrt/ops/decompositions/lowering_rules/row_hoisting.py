@@ -21,12 +21,13 @@ _MAX_BYTES = 16 << 20
 
 
 class Hoisting:
-    """Moves nodes of a loop body in front of the loop, computed for all rows at once.
+    """Moves nodes that read a row per iteration from a loop body to the graph around the loop,
+    where one node computes all rows.
 
     A product of all rows reads its weights once, and an elementwise node needs one launch.
 
     Attributes:
-        added: Hoisted tensors, one per input appended to the body.
+        added: Tensors computed before the loop, one per input appended to the body.
     """
 
     def __init__(
@@ -37,14 +38,14 @@ class Hoisting:
         iterations: int,
         builder: Builder,
     ) -> None:
-        """Moves what it can.
+        """Moves all nodes that can be computed before the loop.
 
         Args:
             body: Loop body; modified.
             invariant: Maps body inputs that are the same tensor in all iterations to this tensor.
             counters: Body inputs that are known numbers in each iteration.
-            iterations: Number of iterations; tensors of more than twice as many rows are not
-                hoisted, because most rows would be unused.
+            iterations: Number of iterations; rows of tensors with more than twice as many are not
+                hoisted, because most would be unused.
             builder: Adds the nodes in front of the loop.
         """
         self.added: list[Value] = []
@@ -61,7 +62,9 @@ class Hoisting:
         body.remove_dead()
 
     def _replacement(self, node: Node) -> list[Node]:
-        """Returns the body nodes that replace a node."""
+        """Returns the nodes that take the place of a node in the loop body: itself if it is not
+        hoisted.
+        """
         op = node.op
         if isinstance(op, Gather) and op.axis == 0:
             whole, number = self._invariant.get(node.arg(0)), node.arg(1)
@@ -75,7 +78,13 @@ class Hoisting:
         return [node]
 
     def _row(self, value: Value, whole: Value, number: Value) -> Node:
-        """Returns the Gather that reads `value` from the hoisted tensor `whole`, a new input."""
+        """Returns the node that gathers one row of a hoisted tensor in the loop body.
+
+        Args:
+            value: Output of the node: the row.
+            whole: Hoisted tensor, which becomes a new input of the body.
+            number: Row index in the body.
+        """
         formal = Value(f"{value.name}.rows", whole.type)
         self._body.inputs.append(formal)
         self.added.append(whole)
@@ -83,7 +92,11 @@ class Hoisting:
         return Node(f"{value.name}.row", Gather(), [formal, number], [value])
 
     def _without_elementwise(self, node: Node) -> list[Node]:
-        """Hoists an elementwise node whose inputs are rows of equal index and scalar constants."""
+        """Hoists an elementwise node whose inputs are rows of the same index and scalar constants.
+
+        Returns:
+            The node that gathers its row; `node` itself if it cannot be hoisted.
+        """
         values = [v for v in node.inputs if v is not None]
         rows = [self._rows[v] for v in values if v in self._rows]
         scalars = [v for v in values if v not in self._rows]
@@ -99,9 +112,13 @@ class Hoisting:
         return [self._row(node.output, whole, rows[0][1])]
 
     def _without_product(self, node: Node, op: FusedMatMul) -> list[Node]:
-        """Hoists a product of a row and a weight; its epilogue stays in the loop.
+        """Hoists the product of a row and a weight; the epilogue of the product stays in the loop.
 
         If possible, the epilogue is fused with a product that is one of its operands.
+
+        Returns:
+            The nodes that gather the row of the product and apply the epilogue; `node` itself if it
+            cannot be hoisted.
         """
         a, b = node.arg(0), node.arg(1)
         if a not in self._rows or op.trans_a or not b.is_constant or len(b.dims) != 2:
@@ -121,7 +138,13 @@ class Hoisting:
         return [self._row(row, rows, number), self._with_epilogue(node, op, row)]
 
     def _with_epilogue(self, node: Node, op: FusedMatMul, row: Value) -> Node:
-        """Returns the node that applies a node's epilogue to `row`, its hoisted product."""
+        """Returns the node that applies the epilogue of a hoisted product in the loop body.
+
+        Args:
+            node: Node of the product.
+            op: The node's op.
+            row: Row of the hoisted product.
+        """
         extras = node.inputs[2:]
         for k, value in enumerate(extras):
             producer = None if value is None else value.producer
@@ -141,5 +164,5 @@ class Hoisting:
 
 
 def _swap_operands(args: tuple[int, ...], place: int) -> tuple[int, ...]:
-    """Returns operand numbers with 0 and `place` exchanged."""
+    """Returns the operand numbers of an elementwise step with 0 and `place` exchanged."""
     return tuple({0: place, place: 0}.get(a, a) for a in args)

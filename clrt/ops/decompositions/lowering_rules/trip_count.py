@@ -21,14 +21,15 @@ _MAX_ELEMS = 64
 
 @dataclass(frozen=True)
 class TripCountGraph:
-    """The subgraph of a loop body that depends only on numbers known before the loop.
+    """The subgraph of a loop body that depends only on numbers known before the loop; it determines
+    when the loop ends.
 
     Attributes:
         graph: Inputs: iteration number, condition, known numbers. Outputs: the next condition
             unless it is constant, then the next numbers of `places`.
         places: Indices of the loop-carried values that the graph computes.
-        starts: Initial values of the graph's inputs after the first two, by name.
-        carries: Names of the inputs that `places` refer to.
+        starts: Initial values of the graph's inputs after iteration number and condition, by name.
+        carries: Names of the graph's inputs for the values of `places`.
         limit: Maximum number of iterations; None if unlimited.
         goes_on: Whether the condition always holds.
     """
@@ -42,12 +43,15 @@ class TripCountGraph:
 
     @classmethod
     def of(cls, loop: Loop, body: Graph, inputs: Sequence[Value | None]) -> TripCountGraph | None:
-        """Extracts the subgraph; None if it does not determine when the loop ends.
+        """Extracts the subgraph from a loop body.
 
         Args:
             loop: Loop op.
             body: Its body, with known symbols bound to numbers.
             inputs: Inputs of the Loop node.
+
+        Returns:
+            The subgraph; None if it does not determine when the loop ends, or no iteration runs.
         """
         limit, condition = (None if v is None else _numbers(v) for v in inputs[:2])
         if any(
@@ -83,11 +87,15 @@ class TripCountGraph:
         return cls(graph, tuple(places), at_first, carries, max_iterations, loop.goes_on)
 
     def turns(self, most: int) -> list[dict[int, Array]] | None:
-        """Returns the numbers of `places` before each iteration, and after the last.
+        """Computes the loop-carried values in `places` of all iterations.
+
+        Args:
+            most: Maximum number of iterations.
 
         Returns:
-            One dict per iteration, from index in `places` to array, and one more; None if there are
-            more than `most` iterations, or a number cannot be computed.
+            One dict per iteration with the values before it, from index in the loop-carried values
+            to array, then one with the final values; None if there are more than `most` iterations,
+            or a number cannot be computed.
         """
         values, history, going = dict(self.starts), list[dict[int, Array]](), True
         names = [v.name for v in self.graph.inputs[:2]]
@@ -107,7 +115,12 @@ class TripCountGraph:
 
 
 def _computable(graph: Graph, known: set[Value]) -> list[Node]:
-    """Returns the nodes that the host can evaluate, and adds their outputs to `known`."""
+    """Returns the nodes of a graph that the host can evaluate from known values.
+
+    Args:
+        graph: Loop body.
+        known: Values known at planning; the outputs of the returned nodes are added.
+    """
     nodes = []
     for node in graph.nodes:
         op = node.op
@@ -121,7 +134,7 @@ def _computable(graph: Graph, known: set[Value]) -> list[Node]:
 
 
 def _is_known(value: Value, known: set[Value]) -> bool:
-    """Returns whether a value is in `known` or a small constant."""
+    """Returns whether a value is in `known` or is a small constant."""
     return value in known or (value.is_constant and value.has_numbers and _is_small(value))
 
 

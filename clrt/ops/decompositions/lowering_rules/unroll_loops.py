@@ -37,7 +37,9 @@ _MIN_KERNEL_ITERATIONS = 16
 
 @register_decomposition(Scan, audience=DecompositionStage.PLANNING)
 def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines the body of a Scan over tensors of one slice."""
+    """Inlines the body of a Scan whose scanned tensors have one slice; None if they have more or
+    a shape is unknown.
+    """
     op = node.op
     assert isinstance(op, Scan)
     inputs = [v for v in node.inputs if v is not None and v.type.is_static]
@@ -64,30 +66,47 @@ def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Scan, audience=DecompositionStage.LOWERING)
 def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_FEW_NODES` nodes."""
+    """Unrolls a Scan to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if neither
+    fits.
+    """
     return _unroll_scan(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Scan, audience=DecompositionStage.REPEATED)
 def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_MANY_NODES` nodes."""
+    """Unrolls a Scan to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if
+    neither fits.
+    """
     return _unroll_scan(node, builder, _MANY_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_FEW_NODES` nodes."""
+    """Unrolls a Loop to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if neither
+    fits.
+    """
     return _unroll_loop(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.REPEATED)
 def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_MANY_NODES` nodes."""
+    """Unrolls a Loop to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if
+    neither fits.
+    """
     return _unroll_loop(node, builder, _MANY_NODES)
 
 
 def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Scan, or runs it as a kernel loop; None if it would have more than `most` nodes."""
+    """Unrolls a Scan, or runs it as a kernel loop if it has many slices.
+
+    Args:
+        node: Scan node.
+        builder: Adds the nodes.
+        most: Maximum number of nodes of the unrolled Scan.
+
+    Returns:
+        The outputs; None if neither is possible.
+    """
     op = node.op
     assert isinstance(op, Scan)
     inputs = _tensors(node.inputs)
@@ -130,7 +149,18 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
 def _scan_in_kernel(
     node: Node, builder: Builder, axes: Sequence[int], count: int
 ) -> list[Value] | None:
-    """Runs a Scan as a kernel loop; None if it has few slices or the body is not supported."""
+    """Runs a Scan as a kernel loop.
+
+    Args:
+        node: Scan node.
+        builder: Adds the nodes.
+        axes: Scan axis of each scanned tensor.
+        count: Number of slices.
+
+    Returns:
+        The outputs; None if there are fewer than `_MIN_KERNEL_ITERATIONS` slices, or kernels cannot
+        run the body.
+    """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Scan)
     given = _tensors(inputs)
@@ -161,7 +191,14 @@ def _scan_in_kernel(
 
 
 def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopBody | None:
-    """Returns a body for a kernel loop with a known number of iterations; None if unsupported."""
+    """Converts a loop body, whose condition always holds, for a kernel loop; None if kernels cannot
+    run it.
+
+    Args:
+        body: Loop body.
+        types: Types of its inputs after the iteration number and the condition.
+        states: Number of loop-carried values.
+    """
     try:
         known = static_body(body, types)
         return None if known is None else LoopBody.of(known, states, goes_on=True)
@@ -170,14 +207,19 @@ def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopB
 
 
 def _move_axis(builder: Builder, x: Value, start: int, end: int) -> Value:
-    """Moves axis `start` of a tensor to position `end`."""
+    """Moves axis `start` of a tensor to position `end`; returns x itself if they are equal."""
     order = [a for a in range(len(x.dims)) if a != start]
     order.insert(end, start)
     return x if start == end else builder.add(Transpose(tuple(order)), x)
 
 
 def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | None:
-    """Runs `count` iterations as a kernel loop; None if these are few or the body unsupported."""
+    """Runs a Loop as a kernel loop of `count` iterations.
+
+    Returns:
+        The outputs; None if there are fewer than `_MIN_KERNEL_ITERATIONS` iterations, or kernels
+        cannot run the body.
+    """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Loop)
     given = _tensors(inputs[2:])
@@ -200,7 +242,16 @@ def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
 
 
 def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Loop of known trip count; None if it is unknown or needs more than `most` nodes."""
+    """Unrolls a Loop, or runs it as a kernel loop if it has many iterations.
+
+    Args:
+        node: Loop node.
+        builder: Adds the nodes.
+        most: Maximum number of nodes of the unrolled Loop.
+
+    Returns:
+        The outputs; None if the number of iterations is unknown or 0, or neither is possible.
+    """
     op = node.op
     assert isinstance(op, Loop)
     states = _tensors(node.inputs[2:])
@@ -253,10 +304,11 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
 
 
 def _tensors(values: Sequence[Value | None]) -> list[Value] | None:
-    """Returns the values if all are device tensors of known shape, else None.
+    """Returns `values` if all are device tensors of known shape, else None.
 
-    Also returns None while sizes are traced: tracing that many nodes takes longer than planning
-    them for each shape, and the trace would be valid for one number of iterations only.
+    It also returns None while sizes are traced: tracing the nodes of an unrolled loop takes longer
+    than planning them for each shape, and the trace would be valid for one number of iterations
+    only.
     """
     tensors = [v for v in values if v is not None and v.type.is_static and not v.type.on_host]
     traced = any(is_traced(d) for v in tensors for d in v.dims)
@@ -264,10 +316,10 @@ def _tensors(values: Sequence[Value | None]) -> list[Value] | None:
 
 
 class _Copies:
-    """Adds copies of a loop body, one per iteration.
+    """Adds copies of a loop body to a graph, one per iteration.
 
     Attributes:
-        rows: Per copy, its outputs that are to be stacked.
+        rows: Per copy, its outputs that are to be stacked; the caller appends them.
     """
 
     def __init__(self, node: Node, body: Graph, builder: Builder) -> None:
@@ -276,8 +328,13 @@ class _Copies:
         self._count = 0
 
     def add(self, inputs: Sequence[Value]) -> list[Value] | None:
-        """Adds a copy and returns its outputs; None if a shape stays unknown or the host is
-        needed.
+        """Adds a copy of the loop body.
+
+        Args:
+            inputs: Inputs of the copy.
+
+        Returns:
+            Its outputs; None if a shape stays unknown or the host is needed.
         """
         prefix, title = (f"{n}[{self._count}]." for n in (self._node.name, self._node.origins[0]))
         self._count += 1
@@ -294,12 +351,15 @@ class _Copies:
     def results(
         self, states: Sequence[Value], axes: Sequence[int], backwards: Sequence[int]
     ) -> list[Value] | None:
-        """Returns the outputs of the loop node; None if they do not match its output types.
+        """Stacks the rows of all copies and returns the outputs of the loop node.
 
         Args:
             states: Final states, the first outputs.
-            axes: Stack axis of each other output.
+            axes: Axis of each stack along which its rows are stacked.
             backwards: Per stack, 1 to stack from the last copy to the first.
+
+        Returns:
+            The outputs; None if rows differ in shape, or the outputs do not match the node's types.
         """
         builder, outputs = self._builder, list(states)
         for column, axis, back in zip(zip(*self.rows, strict=True), axes, backwards, strict=True):

@@ -20,7 +20,9 @@ _ROWS = TensorScatter(-2)
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.PLANNING)
 def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
-    """Decomposes the op if all sizes are numbers: only then is it known if the cache is donated."""
+    """Decomposes UpdateCache once all sizes are numbers, as only then it is known if the cache
+    is donated; None before.
+    """
     op, cache = node.op, node.arg(0)
     assert isinstance(op, UpdateCache)
     ready = cache.type.is_static and (not op.grows or node.arg(3).has_numbers)
@@ -28,7 +30,9 @@ def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
 
 
 def update_parts(node: Node, make: Builder) -> Sequence[Value]:
-    """Adds nodes that pad the cache, if it grows, and write the rows into it."""
+    """Adds the nodes that UpdateCache stands for: padding of the cache, if it grows, and writing
+    of the rows; returns the new cache.
+    """
     op, (cache, rows, first, total) = node.op, [node.arg(i) for i in range(4)]
     assert isinstance(op, UpdateCache)
     if op.grows:

@@ -10,7 +10,9 @@ from clrt.ops.pointwise.variadic import MAX_OPERANDS, Variadic
 
 @register_decomposition(Variadic, audience=DecompositionStage.PLANNING)
 def _in_levels(node: Node, make: Builder) -> list[Value] | None:
-    """Decomposes an op with more than `MAX_OPERANDS` operands into a tree of nodes."""
+    """Decomposes an op of more than `MAX_OPERANDS` operands into a tree of nodes; None for fewer
+    operands.
+    """
     assert isinstance(node.op, Variadic)
     level = [v for v in node.inputs if v is not None]
     count = len(level)

@@ -29,11 +29,10 @@ _END = 1 << 62
 
 @dataclass(frozen=True)
 class _Layer:
-    """A linear layer of all experts.
+    """A linear layer of all experts of MoE or QMoE.
 
     Attributes:
-        inputs: Per expert, the inputs after x: weights and bias of Gemm, or those of
-            MatMulNBits.
+        inputs: Per expert, the inputs after x: weights and bias of Gemm, or those of MatMulNBits.
         attrs: Attributes of MatMulNBits; empty for Gemm.
     """
 
@@ -41,7 +40,7 @@ class _Layer:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, body: ImportBuilder, x: Value, expert: int) -> Value:
-        """Applies the layer of one expert to x."""
+        """Adds the layer of expert number `expert`, applied to x; returns its output."""
         if self.attrs:
             return body("MatMulNBits", x, *self.inputs[expert], domain=_DOMAIN, **self.attrs)
         return body("Gemm", x, *self.inputs[expert], transB=1)
@@ -50,13 +49,16 @@ class _Layer:
 def _split_experts(
     body: ImportBuilder, value: Value | None, rows: slice, like: int
 ) -> list[Value | None]:
-    """Splits a value `[E, N, …]` by expert and selects rows; None per expert if it is omitted.
+    """Splits weights or biases `[E, N, …]` into one value per expert, with selected rows.
 
     Args:
         body: Builder.
         value: Weights or biases of all experts; None if omitted.
-        rows: Selected rows of axis 1.
-        like: Input index whose axis 0 is E.
+        rows: Selected indices of axis 1.
+        like: Input index whose axis 0 has size E.
+
+    Returns:
+        One `[rows, …]` per expert; a None per expert if `value` is None.
     """
     count = body.size_of(like, 0)
     if not value:
@@ -72,13 +74,14 @@ def _split_experts(
 
 
 def _bits_of(body: ImportBuilder, index: int) -> int:
-    """Returns bits per weight of the QMoE layer whose weights are input `index`."""
+    """Returns the bits per weight of the QMoE layer whose weights are input `index`."""
     attribute = f"fc{index // 3 + 1}_expert_weight_bits"
     return int(body.attrs.get(attribute, body.attrs.get("expert_weight_bits", 4)))
 
 
 def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> int:
-    """Returns how many weights a stored element of an MoE layer packs: 8 / bits in a byte, else 1.
+    """Returns the number of weights in each stored element of an MoE layer: 8 / bits if quantized,
+    else 1.
 
     Args:
         body: Builder.
@@ -89,10 +92,10 @@ def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> in
 
 
 def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised: bool) -> bool:
-    """Returns whether weights declared `[E, in, out / packs]` are stored `[E, out, in / packs]`.
+    """Returns whether expert weights have the layout of files from before August 2025.
 
-    Files from before August 2025 are like this. The shapes decide, as in ONNX Runtime's
-    `moe_helper`.
+    They are then declared `[E, in, out / n]` but stored `[E, out, in / n]`, with n weights per
+    element. The shapes decide, as in ONNX Runtime's `moe_helper`.
 
     Args:
         body: Builder.
@@ -116,7 +119,8 @@ def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised:
 def _weights_shape(
     body: ImportBuilder, index: int, *, swapped: bool, quantised: bool
 ) -> tuple[int, ...]:
-    """Returns `[E, out, in / packs]`, the shape of a layer's weights.
+    """Returns the shape in which a layer's weights are stored: `[E, out, in / n]`, n weights per
+    element.
 
     Args:
         body: Builder.
@@ -140,7 +144,14 @@ def _weights_shape(
 def _float_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Returns rows of the layer whose weights are input `index`, and bias the next input."""
+    """Returns output rows of a layer of MoE.
+
+    Args:
+        body: Builder.
+        index: Input index of the weights; the next input is the bias.
+        rows: Selected rows of the weights `[out, in]` of each expert.
+        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
+    """
     weights = body.inputs[index]
     if swapped:
         shape = _weights_shape(body, index, swapped=True, quantised=False)
@@ -153,10 +164,17 @@ def _float_layer(
 def _quantised_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Returns rows of a quantized layer.
+    """Returns output rows of a layer of QMoE.
 
-    Inputs from `index` on: weights `[E, N, K * bits / 8]`, scales, bias. Levels are grouped into
-    blocks along K, or into one block per row. Zero points are inputs after those of all layers.
+    Levels are grouped into blocks along K, or into one block per row. Zero points are inputs after
+    those of all layers.
+
+    Args:
+        body: Builder.
+        index: Input index of the weights `[E, N, K * bits / 8]`; the next inputs are scales and
+            bias.
+        rows: Selected rows of the weights `[N, K]` of each expert.
+        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
     """
     number, bits = index // 3 + 1, _bits_of(body, index)
     weights, scales = (body.array_of(i) for i in (index, index + 1))
@@ -186,14 +204,16 @@ def _quantised_layer(
 
 
 def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: bool) -> list[Value]:
-    """Returns each expert's weight in the result of each token, a `[T, 1]` per expert.
+    """Returns the weight of each expert in the result of each token: a list of `[T, 1]`, one per
+    expert, 0 for experts that are not selected.
 
-    If logits are equal, the expert with the larger index wins.
+    The k experts with the largest router logits are selected; of equal logits, the larger index
+    wins.
 
     Args:
         body: Builder.
-        weights: Weights of all experts, from which those of the selected experts are read; None
-            for the softmax.
+        weights: Weights `[T, E]` of all experts, from which those of the selected experts are read;
+            None for the softmax of the logits.
         among_best: Whether the softmax covers the selected experts only.
     """
     logits, axis, count = body.inputs[1], body.ints(1), body.size_of(2, 0)
@@ -214,7 +234,13 @@ def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: b
 
 
 def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
-    """Returns SwiGLU of gate and linear part, with the node's alpha, beta and limit."""
+    """Returns SwiGLU: gate * sigmoid(alpha gate) * (linear + beta), both operands clamped by
+    `swiglu_limit`.
+
+    Args:
+        body: Builder; the node's attributes set alpha, beta and the limit.
+        gate, linear: Outputs of the two halves of the first layer.
+    """
     alpha, beta = (body.attrs.get(f"activation_{n}", d) for n, d in (("alpha", 1.0), ("beta", 0.0)))
     if "swiglu_limit" in body.attrs:
         high = body.attrs["swiglu_limit"]
@@ -225,7 +251,7 @@ def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
 
 
 def _activated(body: ImportBuilder, x: Value) -> Value:
-    """Applies the node's activation.
+    """Applies the activation in the node's attribute `activation_type` to x.
 
     Raises:
         UnsupportedError: The activation is unknown.
@@ -246,13 +272,17 @@ def _activated(body: ImportBuilder, x: Value) -> Value:
 def _mix(
     body: ImportBuilder, layers: tuple[int, int, int], shares: list[Value], *, quantised: bool
 ) -> None:
-    """Sets the output to the weighted sum of the experts' results.
+    """Decomposes MoE or QMoE: the weighted sum of the results of all experts.
 
     Args:
-        body: Builder.
-        layers: Input indices of the weights of the three layers.
+        body: Builder; its output is set.
+        layers: Input indices of the weights of the three layers: first, second, and the linear half
+            of the first for SwiGLU.
         shares: Weight of each expert per token.
         quantised: Whether the op is QMoE.
+
+    Raises:
+        UnsupportedError: The activation is unknown, or there is a third layer without SwiGLU.
     """
     first, second, third = layers
     swapped = _is_first_layout(body, first, second, quantised=quantised)

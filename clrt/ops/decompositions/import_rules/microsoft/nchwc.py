@@ -20,14 +20,18 @@ NCHWC = "com.microsoft.nchwc"
 
 
 def _plain(body: ImportBuilder, value: Value) -> Value:
-    """Converts a tensor from the blocked layout to its declared layout."""
+    """Converts a tensor from the layout with blocks of channels, `[N, C / block, H, W, block]`
+    declared as `[N, C, H, W]`, to its declared layout.
+    """
     blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
     moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
     return body("Reshape", moved, body("Shape", value))
 
 
 def _blocked(body: ImportBuilder, value: Value) -> Value:
-    """Converts a tensor to the blocked layout."""
+    """Converts `[N, C, H, W]` to `[N, C / block, H, W, block]`, with the declared shape of the
+    input.
+    """
     count, size = body("Shape", value, end=1), body("Shape", value, start=2)
     parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
     moved = body("Transpose", body("Reshape", value, parts), perm=[0, 1, 3, 4, 2])
@@ -52,7 +56,7 @@ def _reorder_output(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Conv")
 def _conv(body: ImportBuilder) -> None:
-    """Decomposes Conv.
+    """Decomposes Conv on tensors with blocked channels.
 
     Inputs: x, weights, bias, and a tensor added before the activation.
 

@@ -22,10 +22,10 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "RelativePositionBias")
 def _relative_position_bias(body: ImportBuilder) -> None:
-    """Returns the bias `[1, H, S, S]` of T5, with one bucket per small distance and wider ones
-    above.
+    """Decomposes RelativePositionBias: T5's bias `[1, H, S, S]`, one number per head and bucket of
+    distances.
 
-    The table is declared `[buckets, H]` but stored column by column.
+    The table of numbers is declared `[buckets, H]` but stored column by column.
     """
     buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
     queries, keys = (
@@ -50,10 +50,11 @@ def _relative_position_bias(body: ImportBuilder) -> None:
 
 
 def _bucket_of_each(count: int, limit: int) -> Array:
-    """Returns the bucket of each distance from 0 to `limit`.
+    """Returns the bucket of each distance from 0 to `limit`, int64 `[limit + 1]`.
 
-    The first half of the buckets holds one distance each; the others grow logarithmically.
-    Numerics: float32 as in T5, because some distances are exactly at the edge of a bucket.
+    The first half of the `count` buckets holds one distance each; the width of the others grows
+    logarithmically. Numerics: float32 as in T5, because some distances are exactly at the edge of a
+    bucket.
     """
     exact, distances = count // 2, np.arange(limit + 1)
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)

@@ -31,12 +31,19 @@ _POOL_ATTRS = (
 
 
 def _dequantised(body: ImportBuilder, index: int) -> Value:
-    """Dequantizes input `index`; scale and zero point are the next two inputs."""
+    """Dequantizes input `index`; the next two inputs are its scale and optional zero point."""
     return body("DequantizeLinear", *body.inputs[index : index + 2], body.optional(index + 2))
 
 
 def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
-    """Quantizes the result; inputs `index` and `index + 1` are scale and zero point."""
+    """Quantizes the result of an op and sets it as output.
+
+    Args:
+        body: Builder; its output is set.
+        y: Result, as floats.
+        index: Input index of the scale; the next input is the optional zero point.
+        like: Input index whose dtype the output has.
+    """
     dtype = body.input_dtype(like)
     body.outputs = [quantise(body, y, body.inputs[index], body.optional(index + 1), dtype)]
 
@@ -44,13 +51,11 @@ def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
 def integer_product(
     body: ImportBuilder, *operands: Value | None, factor: Value, bias: Value | None = None
 ) -> Value:
-    """Returns A B * factor + bias in float32.
-
-    A and B have the shapes of inputs 0 and 1.
+    """Returns (A - its zero point) (B - its zero point) * factor + bias in float32.
 
     Args:
-        body: Builder.
-        operands: A, B and their zero points.
+        body: Builder; its inputs 0 and 1 have the shapes of A and B.
+        operands: A, B and their zero points; None for 0.
         factor: Scale of the product.
         bias: Bias; None for none.
     """
@@ -211,12 +216,14 @@ def _nhwc_max_pool(body: ImportBuilder) -> None:
 
 
 def _pool_attrs(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the pooling attributes of the node."""
+    """Returns the pooling attributes that are set on the replaced node."""
     return {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
 
 
 def _pool(body: ImportBuilder, op: str) -> None:
-    """Adds a quantized pooling op."""
+    """Decomposes a quantized pooling op: dequantizes input 0, applies ONNX op `op`, and
+    quantizes the result.
+    """
     rank = body.rank_of(0)
     last = bool(body.attrs.get("channels_last", 0))
     x = _dequantised(body, 0)
@@ -253,7 +260,9 @@ def _qembed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
-    """Unpacks bytes into elements of `bits` bits along the last axis, low-order bits first."""
+    """Unpacks bytes into elements of `bits` bits, low-order bits first; the last axis becomes 8
+    / `bits` times as long.
+    """
     if bits == 8:
         return x
     mask = body.constant(np.array((1 << bits) - 1, np.uint8))
@@ -270,7 +279,9 @@ def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
 
 @register_import_decomposition(_DOMAIN, "MatMulNBits")
 def _matmul_nbits(body: ImportBuilder) -> None:
-    """Handles `g_idx`, the block of each index of K: dequantizes the weights, then multiplies."""
+    """Decomposes MatMulNBits with input `g_idx`, which holds the block of each index of K:
+    dequantizes the weights, then multiplies.
+    """
     k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
     a, weights, scales, _, groups = body.inputs[:5]
     dtype = body.input_dtype()

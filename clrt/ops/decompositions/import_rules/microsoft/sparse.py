@@ -53,10 +53,10 @@ def _sparse_attention(body: ImportBuilder) -> None:
 
 
 def _seen_blocks(body: ImportBuilder) -> Value:
-    """Returns which key blocks each query block sees, uint8 `[layouts, blocks, blocks]`.
+    """Returns which blocks of keys each block of queries sees, uint8 `[layouts, blocks, blocks]`.
 
-    The layout is in CSR form: input 5, `[layouts, blocks + 1]`, holds the row offsets into input 6,
-    the column indices.
+    Each layout is a sparse matrix in CSR form: input 5, `[layouts, blocks + 1]`, holds the row
+    offsets into input 6, the column indices.
     """
     layouts = body.size_of(5, 0)
     ends = body("Slice", body.inputs[5], body.ints(1), body.ints(1 << 31), body.ints(1))

@@ -32,7 +32,9 @@ def _expand_dims(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CDist")
 def _cdist(body: ImportBuilder) -> None:
-    """Returns distances between the rows of `[M, N]` and of `[K, N]`, `[M, K]`."""
+    """Decomposes CDist: distances `[M, K]` between the rows of input 0, `[M, N]`, and input 1,
+    `[K, N]`.
+    """
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
@@ -42,7 +44,9 @@ def _cdist(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "UnfoldTensor")
 def _unfold_tensor(body: ImportBuilder) -> None:
-    """Returns windows of `size` elements of an axis, `step` apart, along a new last axis."""
+    """Decomposes UnfoldTensor: windows of `size` elements along axis `dim`, `step` apart, in a
+    new last axis.
+    """
     rank = body.rank_of()
     axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
     if size < 1:
@@ -70,7 +74,7 @@ def _gather_nd(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GridSample")
 def _grid_sample(body: ImportBuilder) -> None:
-    """Converts the old mode names."""
+    """Decomposes com.microsoft's GridSample into ONNX's; the names of modes differ."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}
     name = body.attrs.get("mode", "bilinear")
     attrs = {**body.attrs, "mode": mode.get(name, name)}
@@ -79,7 +83,9 @@ def _grid_sample(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Pad")
 def _pad(body: ImportBuilder) -> None:
-    """Accepts pads of shape `[1, n]`, and a value of shape `[1]`."""
+    """Decomposes com.microsoft's Pad into ONNX's; pads may have shape `[1, n]`, and the value
+    shape `[1]`.
+    """
     pads = body("Reshape", body.inputs[1], body.ints(-1))
     value = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else None
     mode = body.attrs.get("mode", "constant")
@@ -88,7 +94,9 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Range")
 def _range(body: ImportBuilder) -> None:
-    """Accepts inputs of shape `[1]`, and an omitted step."""
+    """Decomposes com.microsoft's Range into ONNX's; inputs may have shape `[1]`, and the step
+    may be omitted.
+    """
     ends = [body("Reshape", x, body.ints()) for x in body.inputs[:2]]
     step = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else body.number(1)
     body.outputs = [body("Range", *ends, step)]
@@ -96,14 +104,18 @@ def _range(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Unique")
 def _unique(body: ImportBuilder) -> None:
-    """Returns unique elements in order of first occurrence, inverse indices and counts."""
+    """Decomposes com.microsoft's Unique: distinct elements by first occurrence, the index of the
+    distinct value of each element, and counts.
+    """
     y, _, which, counts = body.node("Unique", body.inputs, 4, sorted=0)
     body.outputs = [y, which, counts]
 
 
 @register_import_decomposition(_DOMAIN, "NGramRepeatBlock")
 def _ngram_repeat_block(body: ImportBuilder) -> None:
-    """Sets scores `[B, V]` of tokens that would repeat an n-gram of ids `[B, S]` to -inf."""
+    """Decomposes NGramRepeatBlock: sets the scores `[B, V]` of tokens that would repeat an
+    n-gram of the token ids `[B, S]` to -inf.
+    """
     ids, scores = body.inputs
     size, last = body.count_of("ngram_size", most=_MAX_GRAM_TOKENS), body.ints(1)
     end = body.ints(1 << 62)
@@ -126,7 +138,8 @@ def _ngram_repeat_block(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "WordConvEmbedding")
 def _word_conv_embedding(body: ImportBuilder) -> None:
-    """Returns max over positions of tanh(conv) on each word's characters, `[words, filters]`.
+    """Decomposes WordConvEmbedding: per word and filter, the maximum over positions of
+    tanh(convolution), `[words, filters]`.
 
     Inputs: characters `[words, positions]`, padded with 0; filters `[F, 1, window, E]` and bias;
     table `[characters, E]`. A word without characters yields zeros.

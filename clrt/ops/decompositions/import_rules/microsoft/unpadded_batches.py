@@ -17,9 +17,12 @@ _DOMAIN = "com.microsoft"
 
 
 def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Returns the flat positions of tokens `[T, …]` in the padded batch, `[T]`.
+    """Returns the positions of tokens in the flattened padded batch, int64 `[T]`.
 
-    `offsets` holds these first, then the positions of padding.
+    Args:
+        body: Builder.
+        tokens: Tokens of all sequences, concatenated, `[T, …]`.
+        offsets: `[B, S]`: flat positions of tokens, then of padding.
     """
     flat = body("Reshape", offsets, body.ints(-1))
     flat_positions = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
@@ -27,11 +30,11 @@ def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Valu
 
 
 def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Scatters tokens `[T, W]`, of the dtype of input 0, into a zero-padded batch `[B, S, W]`.
+    """Returns tokens scattered into a zero-padded batch `[B, S, W]`.
 
     Args:
         body: Builder.
-        tokens: Concatenated tokens.
+        tokens: Tokens of all sequences, concatenated, `[T, W]`, of the dtype of input 0.
         offsets: `[B, S]`: flat positions of tokens, then of padding.
     """
     width = dim_of(body, tokens, 1)
@@ -71,13 +74,13 @@ def _restore_padding(body: ImportBuilder) -> None:
 
 
 def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -> None:
-    """Adds attention on queries, keys and values `[T, W]`; sets the output `[T, W]`.
+    """Adds attention within each sequence of an unpadded batch; its output is `[T, W]`.
 
     Args:
-        body: Builder.
-        operands: Queries, keys and values.
-        first: Input index of the token offsets; the next inputs are the cumulative sequence
-            lengths and the additive bias of the scores.
+        body: Builder; its output is set.
+        operands: Queries, keys and values of all sequences, concatenated, `[T, W]`.
+        first: Input index of the token offsets; the next inputs are the cumulative sequence lengths
+            and the additive bias of the scores.
     """
     offsets, ends = body.inputs[first : first + 2]
     q, k, v = (with_padding(body, value, offsets) for value in operands)
