@@ -35,7 +35,7 @@ def find_model(
     `PACKAGED`. Nothing is ever downloaded.
 
     Args:
-        source: A path, or a name as on the Hugging Face hub.
+        source: A path, or a model's name on the Hugging Face hub.
         cache: The Hugging Face cache folder; None for the default one.
         organisation: Organisation of a name that has none; "" if there is no default one.
 

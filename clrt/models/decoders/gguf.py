@@ -23,7 +23,7 @@ _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 def read_gguf_decoder(
     file: GgufFile, context: int | None = None
 ) -> tuple[DecoderConfig, GgufWeights]:
-    """Returns the decoder that a GGUF file describes, and its weights, which are read on use.
+    """Returns the configuration and weights of the decoder in a GGUF file; weights are read on use.
 
     Args:
         context: Requested context length, which some rotary embeddings depend on; None for that of

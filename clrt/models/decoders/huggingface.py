@@ -12,7 +12,9 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 
 
 def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig, WeightSource]:
-    """Returns the decoder that a model folder describes, and its weights, which are read on use.
+    """Returns the configuration and weights of the decoder in a Hugging Face folder.
+
+    Weights are read on use.
 
     Args:
         folder: Folder with config.json, and model.safetensors or its sharded form.

@@ -25,16 +25,16 @@ _LONGROPES = ("longrope", "su")  # "su" is the name in the first Phi-3
 
 @dataclass(frozen=True)
 class RotaryScope:
-    """The values that rotary frequencies depend on.
+    """The values that the frequencies of a rotary embedding (RoPE) depend on.
 
     Attributes:
-        config: All of config.json.
-        rope: The `rope_parameters` or `rope_scaling` object.
+        config: All values of config.json.
+        rope: Values of its `rope_parameters` or `rope_scaling` object.
         head_size: Elements of a head.
         rotary_dim: Rotated elements of a head.
         theta: RoPE base.
         trained: Maximum number of positions in config.json.
-        context: Requested context length.
+        context: Requested context length in tokens.
     """
 
     config: ConfigValues
@@ -47,7 +47,10 @@ class RotaryScope:
 
     @property
     def original(self) -> int:
-        """Context length before its extension. Phi-3 has it outside of the object."""
+        """Context length in tokens before scaling extended it; by default that of config.json.
+
+        Phi-3 stores it outside of the `rope_scaling` object.
+        """
         inside = self.rope.integer(_ORIGINAL, default=self.trained)
         return self.config.integer(_ORIGINAL, default=inside)
 
@@ -57,11 +60,11 @@ class RotaryScope:
         return self.rope.number("factor", self.trained / self.original, least=1e-6, most=1e6)
 
     def powers(self, theta: float | None = None, width: int | None = None) -> Array:
-        """Returns theta ** (2 i / width) of each pair i, float32 `[rotary_dim / 2]`.
+        """Returns theta ** (2 i / width) of each rotated pair i, float32 `[rotary_dim / 2]`.
 
         Args:
-            theta: None for the base of the scope.
-            width: None for `rotary_dim`.
+            theta: RoPE base; None for that of this object.
+            width: Elements of a head to divide by; None for `rotary_dim`.
         """
         steps = np.arange(0, self.rotary_dim, 2, dtype=np.float32) / np.float32(
             width or self.rotary_dim
@@ -72,14 +75,15 @@ class RotaryScope:
 def read_rotary(
     config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
 ) -> RopeConfig:
-    """Reads the rotary embedding of layers of one kind.
+    """Reads the rotary embedding of the layers that have one kind of attention.
 
     Args:
         config: Values with `rope_theta`, `partial_rotary_factor` and `max_position_embeddings`
             under these names.
-        context: Requested context length; dynamic frequencies depend on it.
-        kind: FULL or SLIDING.
-        interleaved: As of `RopeConfig`.
+        head_size: Elements of a head.
+        context: Requested context length in tokens; dynamic frequencies depend on it.
+        kind: Kind of attention of the layers: FULL or SLIDING.
+        interleaved: Whether rotated pairs are adjacent elements.
 
     Raises:
         ModelError: A value is missing or wrong.
@@ -113,7 +117,10 @@ def read_rotary(
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
-    """Returns the object that describes layers of a kind, and the RoPE base."""
+    """Returns the RoPE object and the RoPE base for layers of a kind (FULL or SLIDING).
+
+    The object is empty if config.json has none.
+    """
     local = kind == SLIDING and "rope_local_base_freq" in config  # Gemma 3
     key = "rope_local_base_freq" if local else "rope_theta"
     theta = config.number(key, 1e4, least=1.0, most=1e12)
@@ -126,17 +133,37 @@ def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
 
 
 def _default(scope: RotaryScope) -> tuple[Array, float]:
-    """Returns 1 / theta ** (2 i / d), and factor 1. Source: Su et al., RoFormer (2021)."""
+    """Computes unscaled RoPE frequencies: 1 / theta ** (2 i / d) of pair i.
+
+    Returns:
+        Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
+        and sines.
+
+    Source: Su et al., RoFormer (2021).
+    """
     return 1 / scope.powers(), 1.0
 
 
 def _linear(scope: RotaryScope) -> tuple[Array, float]:
-    """Divides positions by a factor. Source: Chen et al., Position Interpolation (2023)."""
+    """Computes RoPE frequencies divided by a factor.
+
+    Returns:
+        Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
+        and sines.
+
+    Source: Chen et al., Position Interpolation (2023).
+    """
     return 1 / scope.powers() / np.float32(scope.factor), 1.0
 
 
 def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
-    """Increases theta with the requested context length (not the length of a text).
+    """Computes RoPE frequencies for a base that grows with the requested context length.
+
+    The base does not depend on the length of a sequence.
+
+    Returns:
+        Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
+        and sines.
 
     Source: bloc97 and emozilla, NTK-aware scaled RoPE (2023).
     """
@@ -148,7 +175,14 @@ def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _proportional(scope: RotaryScope) -> tuple[Array, float]:
-    """Rotates the first pairs only, with frequencies as if all were rotated."""
+    """Computes RoPE frequencies that are 0 for the last pairs of a head, which are not rotated.
+
+    The frequencies of the first pairs are as if all pairs were rotated.
+
+    Returns:
+        Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
+        and sines.
+    """
     part = scope.rope.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     turning = int(part * scope.head_size // 2)
     frequencies = 1 / scope.powers(width=scope.head_size)
@@ -157,7 +191,13 @@ def _proportional(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _llama3(scope: RotaryScope) -> tuple[Array, float]:
-    """Divides low frequencies by a factor, leaves high ones, and interpolates between.
+    """Computes RoPE frequencies of which low ones are divided by a factor.
+
+    High frequencies are unchanged; those between are interpolated.
+
+    Returns:
+        Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
+        and sines.
 
     Source: Llama 3.1's rope_scaling.
     """
@@ -175,7 +215,12 @@ def _llama3(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _yarn(scope: RotaryScope) -> tuple[Array, float]:
-    """Divides low frequencies by a factor, leaves high ones; scales cosines and sines.
+    """Computes RoPE frequencies of which low ones are divided by a factor.
+
+    High frequencies are unchanged; those between are interpolated.
+
+    Returns:
+        Frequency of each rotated pair, `[rotary_dim / 2]`; and the multiplier of cosines and sines.
 
     Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
     """
@@ -187,7 +232,10 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
     magnitude = rope.number("attention_factor", magnitude, least=0.0, most=1e6)
 
     def pair_of(rotations: float) -> float:
-        """Returns the pair (fractional) with that many rotations in the original context."""
+        """Returns the index of the pair that turns `rotations` times in the original context.
+
+        The index is a fraction.
+        """
         ratio = scope.original / (rotations * 2 * math.pi)
         return rotary_dim * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
 
@@ -209,14 +257,15 @@ def _magnitude(factor: float, mscale: float) -> float:
 
 
 def _longrope(scope: RotaryScope) -> tuple[Array, float]:
-    """Divides each pair's frequency by a factor, which changes beyond the original context length.
+    """Computes RoPE frequencies, each divided by a factor of its own.
 
-    As in transformers, all tokens of a text use the factors of its total length, so cached keys are
-    recomputed once a text outgrows the original context.
+    Sequences longer than the original context use another list of factors. As in transformers, all
+    tokens of a sequence use the factors of its total length, so cached keys are recomputed once a
+    sequence outgrows the original context.
 
     Returns:
-        The frequencies of texts up to the original context length, and the multiplier of cosines
-        and sines.
+        The frequencies of sequences up to the original context length, and the multiplier of
+        cosines and sines.
 
     Source: Ding et al., LongRoPE (2024).
     """
@@ -230,10 +279,13 @@ def _longrope(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _longrope_frequencies(scope: RotaryScope, key: str) -> Array:
-    """Returns float32 frequencies divided by the list of factors under a key.
+    """Returns each pair's frequency divided by its factor, float32 `[rotary_dim / 2]`.
+
+    Args:
+        key: Key of the list of factors in the RoPE object: "short_factor" or "long_factor".
 
     Raises:
-        ModelError: The key is missing, or is not a list of numbers above 0 for each pair.
+        ModelError: The key is missing, or does not hold a number above 0 for each pair.
     """
     factors = np.array(scope.rope.numbers(key, scope.rotary_dim // 2), np.float32)
     if not (factors > 0).all():

@@ -17,15 +17,16 @@ SAMPLER_INPUTS = ("settings", "limits", "history", "allowed", "bias_ids", "bias_
 def sample_next(
     build: Builder, logits: Value, places: Value, rows: Value, vocabulary: int
 ) -> tuple[list[Value], Value, Value]:
-    """Adds SampleTokens.
+    """Adds a SampleTokens node, which samples the next tokens, and its inputs.
 
-    A token's random number depends on its position, so a text does not depend on others in the
-    batch.
+    A token's random number depends on its position, so a sequence does not depend on the others in
+    the batch.
 
     Args:
-        logits: `[rows, vocabulary]`.
-        places: int32 `[tokens]`, position of each token in its text.
-        rows: int32 `[rows]`, tokens that the logits belong to.
+        logits: float32 `[rows, vocabulary]`.
+        places: int32 `[tokens]`, position of each token in its sequence.
+        rows: int32 `[rows]`, index of the token that each row of logits belongs to.
+        vocabulary: Number of tokens in the vocabulary.
 
     Returns:
         The added inputs (`SAMPLER_INPUTS`), the next tokens int32 `[rows]`, and their

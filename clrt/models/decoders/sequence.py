@@ -26,7 +26,7 @@ from clrt.ops.tensor.range import Range
 
 
 def sequence_graph(folder: Path) -> Graph:
-    """Builds the graph of a decoder over whole texts, for embeddings.
+    """Builds the graph of a decoder over whole sequences without a cache, for text embeddings.
 
     Inputs: `input_ids` and `attention_mask`, int64 `[batch, sequence]`, padded on the right;
     attention is causal, so padding changes nothing. Output: `last_hidden_state` float32 `[batch,
@@ -60,7 +60,7 @@ def sequence_graph(folder: Path) -> Graph:
 
 
 class _SequenceGraph(DecoderGraph):
-    """Builds the graph of a decoder over whole texts; rows are the tokens of all texts."""
+    """Builds the graph of a decoder over whole sequences; rows are the tokens of all sequences."""
 
     def __init__(self, decoder: DecoderConfig, source: WeightSource) -> None:
         self.decoder = decoder
@@ -74,7 +74,7 @@ class _SequenceGraph(DecoderGraph):
         self._tables = {}
 
     def graph(self) -> Graph:
-        """Builds the graph."""
+        """Builds the graph, with the inputs and output of `sequence_graph`. Call it once."""
         decoder, build = self.decoder, self.build
         hidden = self._embeddings()
         for layer in range(decoder.layers):
@@ -84,7 +84,11 @@ class _SequenceGraph(DecoderGraph):
         return build.graph(decoder.family, [self.ids, self.mask], [state], [state.name])
 
     def _column(self, index: int) -> Value:
-        """Returns the token id of each row (index 0), or its position."""
+        """Returns the token id (index 0) or the position (another index) of each row.
+
+        Returns:
+            int64 `[batch * sequence]`.
+        """
         build = self.build
         rows = build.dims((self.batch * self.places,))
         if index == 0:
@@ -97,7 +101,7 @@ class _SequenceGraph(DecoderGraph):
         return build("places", Range(), build.numbers(0), build.dim(self.places), build.numbers(1))
 
     def _by_text(self, x: Value, width: int) -> Value:
-        """Reshapes rows of all texts to `[batch, sequence, width]`."""
+        """Reshapes x, a row per token of all sequences, to `[batch, sequence, width]`."""
         shape = self.build.dims((self.batch, self.places, width))
         return self.build("rows", Reshape(allowzero=1), x, shape)
 
@@ -128,8 +132,12 @@ class _SequenceGraph(DecoderGraph):
         """Returns the heads of Q or K, normalised and rotated, `[batch, sequence, heads * size]`.
 
         Args:
-            first, end: Columns in `qkv`.
-            norm: Name of the norm, used if `qk_norm` is "head".
+            qkv: Q, K and V side by side, `[batch * sequence, width]`.
+            first, end: Range of columns of Q or K in `qkv`.
+            heads: Number of heads in that range.
+            norm: Last component of the norm's path, used if `qk_norm` is "head".
+            path: The layer: "blk.N".
+            rotary: Rotary embedding of the layer; None for none.
         """
         decoder, build, size = self.decoder, self.build, self.decoder.head_size
         x = build.columns(qkv, first, end, path)
@@ -150,11 +158,13 @@ class _SequenceGraph(DecoderGraph):
         return build(path, Reshape(allowzero=1), x, flat)
 
     def _rotate_pairs(self, x: Value, rotary_dim: int, rotary: RopeConfig, path: str) -> Value:
-        """Rotates heads whose pairs are interleaved or whose last columns are not rotated.
+        """Rotates heads whose pairs are interleaved, or whose last elements are not rotated.
 
         Args:
             x: `[batch, sequence, heads, size]`.
-            rotary_dim: Number of rotated columns.
+            rotary_dim: Number of rotated elements of a head.
+            rotary: Rotary embedding of the layer.
+            path: The layer: "blk.N".
         """
         build, half, size = self.build, rotary_dim // 2, self.decoder.head_size
         step = 2 if rotary.interleaved else 1
@@ -182,7 +192,7 @@ class _SequenceGraph(DecoderGraph):
         return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
 
     def _halves(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns cosines and sines of all positions, each `[sequence, rotary_dim / 2]`."""
+        """Returns (cosines, sines) of all positions, each `[sequence, rotary_dim / 2]`."""
         build, layer = self.build, "rotary"
         places = build(layer, Cast(DType.FLOAT32), self._range())
         places = build(layer, Unsqueeze(), places, build.ints(1))
@@ -192,7 +202,7 @@ class _SequenceGraph(DecoderGraph):
         return first, second
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns cosines and sines, repeated for both halves of a head: `[sequence, size]`."""
+        """Returns (cosines, sines), repeated for both halves of a head, each `[sequence, size]`."""
         if rotary not in self._tables:
             halves = self._halves(rotary)
             cos, sin = (self.build("rotary", Concat(1), t, t) for t in halves)

@@ -16,9 +16,14 @@ _GATED = "gated-"
 
 
 def _t5(config: ConfigValues) -> Mapping[str, Any]:
-    """Reads T5: one name for activation and gate; by default as many decoder as encoder layers.
+    """Returns T5's fields of DecoderConfig.
 
-    The first T5 ties the head to the embeddings, and scales its input.
+    `feed_forward_proj` tells both the activation and whether there is a gate. By default there are
+    as many decoder as encoder layers. If the head is tied to the embeddings, as in the first T5,
+    logits are scaled.
+
+    Raises:
+        ModelError: A value is wrong.
     """
     buckets = config.integer("relative_attention_num_buckets", default=32, most=_MAX_BUCKETS)
     reach = config.integer("relative_attention_max_distance", default=128, most=_MAX_REACH)
@@ -45,18 +50,18 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
 
 
 def _mt5(config: ConfigValues) -> Mapping[str, Any]:
-    """Reads mT5: the input of the head is never scaled."""
+    """Returns mT5's fields of DecoderConfig: T5's, but logits are never scaled."""
     return {**_t5(config), "logit_scale": 1.0}
 
 
 def _umt5(config: ConfigValues) -> Mapping[str, Any]:
-    """Reads UMT5: each layer has its own relative position biases."""
+    """Returns UMT5's fields of DecoderConfig: T5's, with a table of position biases per layer."""
     fields = _t5(config)
     return {**fields, "relative": replace(fields["relative"], each=True)}
 
 
 def _encoder(config: ConfigValues, decoder: DecoderConfig) -> DecoderConfig:
-    """Returns the encoder's config: the decoder's sizes with another number of layers."""
+    """Returns the encoder's configuration: the decoder's, with the encoder's number of layers."""
     return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
 
 

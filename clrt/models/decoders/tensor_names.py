@@ -1,8 +1,8 @@
 """Names of tensors in Hugging Face checkpoints, by llama.cpp's names.
 
-`{}` is the number of the layer; a second one is the index of a stacked tensor (expert or head). Of
-several names the first one in the checkpoint is used. Prefixes of the names are found by
-`clrt.models.decoders.weights`.
+The first `{}` stands for the index of the layer, a second one for the index of an expert or head
+whose tensors are stored apart. Of several names the first one in the checkpoint is used. Prefixes
+of the names are found by `clrt.models.decoders.weights`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ Names: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
 def _layers(names: Names, layers: str = "layers") -> dict[str, str | tuple[str, ...]]:
-    """Returns the names with the path of a layer before them."""
+    """Puts the path of a layer before both names of each tensor.
+
+    Args:
+        names: Checkpoint's name by llama.cpp's name, for the tensors of a layer.
+        layers: Path in the checkpoint of the list of layers.
+    """
 
     def within(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if isinstance(theirs, str):
@@ -321,10 +326,10 @@ WHISPER: Names = {
 
 
 def _t5_layers(ours: str, theirs: str, cross: bool) -> dict[str, str | tuple[str, ...]]:
-    """Returns the names of T5's encoder or decoder layers, whose sublayers are numbered.
+    """Returns the names of tensors in the layers of T5's encoder or decoder, by llama.cpp's names.
 
     Args:
-        ours: Prefix of llama.cpp's names.
+        ours: Prefix of llama.cpp's names: "enc." or "".
         theirs: "encoder" or "decoder".
         cross: Whether layers have cross-attention.
     """

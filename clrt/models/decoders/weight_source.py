@@ -24,8 +24,8 @@ class QuantizedMatrix:
 class WeightSource(Protocol):
     """The tensors of a decoder under llama.cpp's names: `blk.3.attn_q.weight`.
 
-    Matrices are `[outputs, inputs]`. Q, K and V stored as one tensor are `attn_qkv`, gate and up
-    projection `ffn_gate_up`.
+    Matrices are `[outputs, inputs]`. If Q, K and V are stored as one tensor, it is named
+    `attn_qkv`; gate and up projection stored as one are `ffn_gate_up`.
     """
 
     def __contains__(self, name: str) -> bool: ...
@@ -34,12 +34,12 @@ class WeightSource(Protocol):
         """Returns a tensor as float32, float16 or bfloat16; a view of the file if possible.
 
         Raises:
-            ModelError: It is missing, or has another shape.
+            ModelError: The tensor is missing, or has another shape.
         """
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """Returns a matrix as `load` does, or quantised as it is stored.
+        """Returns a matrix as stored: quantised, or as float32, float16 or bfloat16.
 
         Raises:
-            ModelError: As `load`.
+            ModelError: The matrix is missing, or has another shape.
         """

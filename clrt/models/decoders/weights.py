@@ -29,7 +29,10 @@ class HuggingFaceWeights:
     """The tensors of a Hugging Face folder under llama.cpp's names, as a WeightSource.
 
     Args:
-        tied: Whether the embeddings are the head, even if the checkpoint has a head.
+        checkpoint: The folder's tensors under their own names.
+        family: Names and storage of tensors in this family of decoders.
+        decoder: Configuration of the decoder.
+        tied: Whether the embeddings are used as head, even if the checkpoint has a separate head.
 
     Raises:
         ModelError: The checkpoint has no embeddings.
@@ -56,17 +59,25 @@ class HuggingFaceWeights:
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
         """Returns a tensor in the dtype of the file; float64 becomes float32.
 
+        Args:
+            name: llama.cpp's name of the tensor.
+            shape: Expected shape.
+
         Raises:
-            ModelError: It is missing, or has another shape.
+            ModelError: The tensor is missing, or has another shape.
         """
         array = self._load(name, shape)
         return array.astype(np.float32) if array.dtype == np.float64 else array
 
     def matrix(self, name: str, rows: int, columns: int) -> Array:
-        """Returns a matrix, as `load`.
+        """Returns a matrix `[rows, columns]` in the dtype of the file; float64 becomes float32.
+
+        Args:
+            name: llama.cpp's name of the matrix.
+            rows, columns: Expected shape.
 
         Raises:
-            ModelError: As `load`.
+            ModelError: The matrix is missing, or has another shape.
         """
         return self.load(name, (rows, columns))
 
@@ -84,7 +95,14 @@ class HuggingFaceWeights:
         return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a projection of all experts, from a tensor with both gate and up projection."""
+        """Returns a projection of all experts, which the checkpoint stores as one tensor.
+
+        Gate and up projections are parts of one stored tensor.
+
+        Args:
+            name: llama.cpp's name of the projection.
+            shape: `[experts, outputs, inputs]`; `[experts, outputs]` for biases.
+        """
         turns = self._family.experts == "transposed"
         part = next((k for k in (0, 1) if ("ffn_gate_exps", "ffn_up_exps")[k] in name), None)
         count, outputs, *inputs = shape
@@ -109,7 +127,8 @@ class HuggingFaceWeights:
         """Returns the names that a tensor may have in the checkpoint; [] for a tied head.
 
         Args:
-            index: Index of a stacked tensor (expert or head).
+            name: llama.cpp's name of the tensor.
+            index: Index of the expert or head, for tensors that are stored apart for each.
         """
         key, layer = split_name(name)
         if key in self._hidden:
@@ -124,11 +143,15 @@ class HuggingFaceWeights:
 
 
 def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConfig) -> Array:
-    """Reorders the rows of a joint QKV tensor to all heads of Q, then K, then V.
+    """Reorders the rows of a joint QKV tensor to all heads of Q, then of K, then of V.
+
+    Returns other tensors unchanged, and those of families that do not group rows by KV head.
 
     Args:
-        key: As `split_name` returns.
-        family: Tells whether rows are grouped by KV head.
+        array: The tensor as stored.
+        key: llama.cpp's name of the tensor without last component, `{}` for the layer's index.
+        family: Storage of tensors in this family of decoders.
+        decoder: Configuration of the decoder: numbers of heads.
     """
     if not family.grouped or not key.endswith(_QKV):
         return array
@@ -139,9 +162,9 @@ def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConf
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns (name without kind and with `{}` for the layer, number of the layer or "").
+    """Splits llama.cpp's name of a tensor into a name common to all layers, and the layer's index.
 
-    "blk.3.attn_q.weight" becomes ("blk.{}.attn_q", "3").
+    "blk.3.attn_q.weight" becomes ("blk.{}.attn_q", "3"), "output.weight" becomes ("output", "").
     """
     path = name.rpartition(".")[0]
     parts = path.split(".")
@@ -152,10 +175,14 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def paths_of(family: DecoderFamily, key: str) -> tuple[str, ...]:
-    """Returns the family's names of a tensor, with `{}` for layer and expert.
+    """Returns the names that a tensor may have in checkpoints of a family.
 
     Args:
-        key: As `split_name` returns.
+        key: llama.cpp's name without last component, `{}` for the layer's index: "blk.{}.attn_q".
+
+    Returns:
+        Names without last component, `{}` for the indices of layer and expert; () if the family has
+        no such tensor.
     """
     names = family.names.get(key, ())
     return (names,) if isinstance(names, str) else names

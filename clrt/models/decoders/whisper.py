@@ -25,7 +25,7 @@ _FAMILY = DecoderFamily(names=tensor_names.WHISPER, rotary="none")
 
 
 def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
-    """Returns the model that a folder describes, and its weights, which are read on use.
+    """Returns the configuration and weights of a Whisper model; weights are read on use.
 
     Args:
         folder: Folder with config.json, and model.safetensors or its sharded form.
@@ -51,12 +51,13 @@ def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
 
 
 def _part(config: ConfigValues, part: str, places: str, default: int) -> DecoderConfig:
-    """Reads the encoder's or the decoder's config.
+    """Reads the configuration of Whisper's encoder or decoder from config.json.
 
     Args:
+        config: Values of config.json.
         part: "encoder" or "decoder".
         places: Key of the maximum number of positions.
-        default: Value of that key if missing.
+        default: Maximum number of positions if the key is missing.
     """
     hidden = config.integer("d_model")
     heads = config.integer(f"{part}_attention_heads")

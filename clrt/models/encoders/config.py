@@ -17,10 +17,13 @@ class HuggingFaceConfig:
     """The values of config.json that determine an encoder's graph.
 
     Attributes:
-        family: The family of the model type.
-        architecture: The transformers class; "" if none is named.
-        vocabulary, hidden, layers, heads, intermediate: Sizes.
-        embedding: Width of the embeddings; `hidden` unless the family projects them.
+        family: Tensor names and graph differences of the model type.
+        architecture: Name of the transformers class; "" if the file names none.
+        vocabulary: Number of tokens.
+        hidden: Elements of a token between layers.
+        layers, heads: Numbers of layers and of attention heads.
+        intermediate: Elements of a token inside a feed-forward network.
+        embedding: Elements of an embedding; `hidden` unless the family projects embeddings.
         activation: Activation by transformers' name.
         epsilon: Epsilon of layer normalisations.
         max_positions: Rows of the position embedding table.
@@ -59,7 +62,7 @@ class HuggingFaceConfig:
         return family.projection is not None and (family.projection_always or differs)
 
     def layer_paths(self) -> Iterator[str]:
-        """Yields the tensor path of each layer in order; ALBERT repeats some."""
+        """Yields the prefix of each layer's tensors in order; ALBERT repeats some prefixes."""
         for i in range(self.layers):
             for j in range(self.inner):
                 group = i * self.groups // self.layers
@@ -67,10 +70,13 @@ class HuggingFaceConfig:
 
 
 def read_config(folder: Path) -> HuggingFaceConfig:
-    """Reads and checks the config.json of a model folder.
+    """Reads and checks the config.json of a BERT-like encoder.
+
+    Args:
+        folder: The model folder.
 
     Raises:
-        ModelError: The file is missing, not a JSON object, or lacks a value.
+        ModelError: The file is missing, not a JSON object, lacks a value, or has a wrong one.
         UnsupportedError: The model type or an option of it is not supported.
     """
     file = folder / "config.json"
@@ -90,7 +96,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
 
 
 def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
-    """Reads the values of config.json; sizes are not yet checked against each other."""
+    """Reads the values of config.json, without checking sizes against each other."""
     hidden = reader.integer("hidden_size")
     wants_embedding = family.projection is not None
     return HuggingFaceConfig(
@@ -113,7 +119,10 @@ def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
 
 
 def _first_name(architectures: object) -> str:
-    """Returns the first architecture; "" if it is not a class name."""
+    """Returns the first name in config.json's `architectures`.
+
+    "" if the value is not a list, is empty, or starts with something that is not a class name.
+    """
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
 

@@ -27,7 +27,7 @@ _WORDS = "embeddings.word_embeddings.weight"
 
 
 class Encoder:
-    """Builds the graph of one encoder.
+    """Builds the graph of one BERT-like encoder.
 
     Attributes:
         build: Builder of the nodes.
@@ -59,7 +59,7 @@ class Encoder:
         return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
 
     def hidden_states(self) -> Value:
-        """Returns the last hidden state, `[batch, sequence, hidden]`."""
+        """Adds all layers; returns the last hidden state, `[batch, sequence, hidden]`."""
         hidden = self._embeddings()
         bias = self._attention_bias()
         for path in self.config.layer_paths():
@@ -67,7 +67,14 @@ class Encoder:
         return hidden
 
     def pooled(self, hidden: Value) -> Value:
-        """Returns the output of the pooler, which reads the first token."""
+        """Adds the pooler, which reads the first token.
+
+        Args:
+            hidden: Last hidden state, `[batch, sequence, hidden]`.
+
+        Returns:
+            Output of the pooler, `[batch, hidden]`.
+        """
         path = f"{self._prefix}{self.config.family.pooler}"
         first = self.build.first_token(hidden, path)
         size = self.config.hidden
@@ -106,7 +113,7 @@ class Encoder:
         return build(path, Slice(), table, build.ints(0), self._sequence_length(), build.ints(0))
 
     def _padded_positions(self) -> Value:
-        """Returns positions from padding_index + 1 on; padding tokens get padding_index."""
+        """Returns positions counted from padding_index + 1; padding tokens get padding_index."""
         build, layer = self.build, "positions"
         padding = build.numbers(self.config.padding_index)
         is_padding = build(layer, Equal(), self._token_ids, padding)
@@ -118,7 +125,7 @@ class Encoder:
         return self.build("sequence", Shape_(start=1, end=2), self._token_ids)
 
     def _attention_bias(self) -> Value:
-        """Returns the bias of all attention scores: the mask and any relative bias."""
+        """Returns the bias of attention scores in all layers: the mask, plus any position bias."""
         build, layer = self.build, "attention_bias"
         mask = build(layer, Cast(DType.FLOAT32), self._mask)
         mask = build(layer, Unsqueeze(), mask, build.ints(1, 2))
@@ -130,7 +137,7 @@ class Encoder:
         return build(layer, Add(), self._relative_bias(), mask)
 
     def _relative_bias(self) -> Value:
-        """Returns MPNet's bias by relative position, `[1, heads, sequence, sequence]`."""
+        """Returns MPNet's bias of scores by relative position, `[1, heads, sequence, sequence]`."""
         config, build = self.config, self.build
         path = f"{self._prefix}{config.family.relative_bias}"
         most = config.max_positions - 1

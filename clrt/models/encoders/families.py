@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: Buckets and reach of MPNet's relative position bias, fixed in the reference implementation.
+#: Number of buckets of MPNet's relative position bias, and minimum distance of the last bucket;
+#: fixed in the reference implementation.
 RELATIVE_BUCKETS = 32
 RELATIVE_REACH = 128
 
 
 @dataclass(frozen=True)
 class ClassHead:
-    """A sequence classification head: [dense, activation,] output, on the first token.
+    """A sequence classification head on the first token: an optional hidden layer, and an output.
 
     Attributes:
-        dense: Path of the layer before the output; None if the pooler has this role.
+        dense: Path of the hidden layer; None if the output layer reads the pooler instead.
         activation: Activation after `dense`.
         output: Path of the layer that computes the logits.
     """
@@ -34,11 +35,11 @@ class MaskedLm:
     """A masked language model head: dense, activation, norm, decoder.
 
     Attributes:
-        dense: Path of the layer before the decoder.
-        norm: Path of its layer normalisation.
-        decoder: Path of the decoder; if the file has no weight for it, the word embeddings are
-            used.
-        biases: Possible names of the decoder's bias, best first.
+        dense: Path of the hidden layer.
+        norm: Path of the layer normalisation after the hidden layer.
+        decoder: Path of the layer that computes logits; if the checkpoint has no weight of it, the
+            word embeddings are used.
+        biases: Possible names of that layer's bias, best first.
         activation: Activation after `dense`; None for the encoder's.
     """
 
@@ -56,17 +57,20 @@ class Family:
     Attributes:
         prefix: Prefix of the encoder's tensors in checkpoints saved with a head.
         layer: Path of a layer, with {layer}, {group} and {inner} to substitute.
-        query: Path within a layer; as are the next seven fields.
+        query, key, value, attention_output: Paths of projections within a layer.
+        attention_norm, feed_norm: Paths of norms after attention and feed-forward network.
+        feed_in, feed_out: Paths of the two layers of the feed-forward network.
         projection: Path of the layer from embedding to hidden size; None for none.
         projection_always: Whether `projection` exists even if both sizes are equal.
         positions: "sequence" numbers all tokens, "padding" only those that are not padding.
-        token_types: "input" reads token_type_ids, "first" adds the row of type 0.
+        token_types: "input" reads token_type_ids, "first" uses type 0 for all tokens, "none" has no
+            token types.
         relative_bias: Path of the table of a relative position bias, shared by all layers; None for
             none.
         pooler: Path of the pooler's layer; None for none.
         classifier: Sequence classification head.
         masked_lm: Masked language model head.
-        config_names: Name in config.json of each key that is called differently here.
+        config_names: Key in the family's config.json by BERT's key, for keys with different names.
         config_defaults: Values of keys that config.json may omit.
         config_fixed: Values that override config.json.
     """

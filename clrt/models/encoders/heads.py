@@ -13,16 +13,17 @@ _SPANS = "qa_outputs"
 
 
 def head_outputs(encoder: Encoder, hidden: Value, pooled: Value | None) -> dict[str, Value]:
-    """Returns the outputs of the head of the model's architecture, by name.
+    """Adds the task head that the model's architecture names.
 
     Args:
         encoder: The encoder under construction.
-        hidden: Its last hidden state.
-        pooled: Output of its pooler; None if there is none.
+        hidden: Last hidden state of the encoder, `[batch, sequence, hidden]`.
+        pooled: Output of the encoder's pooler, `[batch, hidden]`; None if there is none.
 
     Returns:
-        {} if the architecture has no known head, or the checkpoint has no weights of it (an encoder
-        saved under its old architecture).
+        Outputs of the head by name: "logits", or "start_logits" and "end_logits"; {} if the
+        architecture has no known head, or the checkpoint has no weights of it (an encoder saved
+        under its old architecture).
     """
     architecture = encoder.config.architecture
     for ending, make in _HEADS.items():

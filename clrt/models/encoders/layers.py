@@ -43,17 +43,18 @@ class LayerBuilder(Builder):
         self._transposed: dict[Value, Value] = {}
 
     def __call__(self, layer: str, op: Op, *inputs: Value) -> Value:
-        """Adds a node `/<layer>/<op>.<k>` and returns its output."""
+        """Adds a node named `/<layer>/<op>.<k>` and returns its output."""
         return Builder(self.names, f"/{layer}", nodes=self.nodes).add(op, *inputs)
 
     def weight(self, name: str, *shape: int | None) -> Value:
-        """Returns a tensor of the checkpoint as a constant of its name.
+        """Returns tensor `name` of the checkpoint as a float32 constant, created on the first call.
 
         Args:
             shape: The required shape; None allows any size of an axis.
 
         Raises:
-            ModelError, UnsupportedError: As `Checkpoint.load`.
+            ModelError: The tensor is missing or has another shape.
+            UnsupportedError: The tensor's dtype is not a float type.
         """
         if name not in self._weights:
             self.names.reserve(name)
@@ -62,19 +63,26 @@ class LayerBuilder(Builder):
         return self._weights[name]
 
     def first_present(self, *names: str) -> str:
-        """Returns the first name that the checkpoint has; names[0] if it has none."""
+        """Returns the first of `names` that the checkpoint has a tensor for; names[0] if none."""
         return next((name for name in names if name in self.checkpoint), names[0])
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int | None) -> Value:
-        """Returns torch's Linear at `path`: x @ weight.T + bias."""
+        """Adds torch's Linear with the tensors at `path`: x @ weight.T + bias.
+
+        Args:
+            path: The tensors' name without ".weight" and ".bias".
+            inputs: Columns of x.
+            outputs: Columns of the result; None for any number.
+        """
         return self.dense(x, f"{path}.weight", f"{path}.bias", inputs, outputs)
 
     def dense(self, x: Value, weight: str, bias: str, inputs: int, outputs: int | None) -> Value:
-        """Returns x @ weight.T + bias; a weight that layers share is transposed once.
+        """Adds x @ weight.T + bias; a weight that layers share is transposed once.
 
         Args:
-            weight, bias: Names of tensors.
-            outputs: None for any number.
+            weight, bias: Names of tensors in the checkpoint.
+            inputs: Columns of x.
+            outputs: Columns of the result; None for any number.
         """
         layer = bias.removesuffix(".bias")
         matrix = self.weight(weight, outputs, inputs)
@@ -84,7 +92,10 @@ class LayerBuilder(Builder):
         return self(layer, Add(), product, self.weight(bias, matrix.dims[0]))
 
     def layer_norm(self, x: Value, path: str, size: int, epsilon: float) -> Value:
-        """Applies the layer normalisation at `path`; old files name its weights gamma and beta."""
+        """Applies the layer normalisation at `path` to x, which has `size` columns.
+
+        Scale and bias may also be named "gamma" and "beta", as in old checkpoints.
+        """
         scale = self.weight(self.first_present(f"{path}.weight", f"{path}.gamma"), size)
         bias = self.weight(self.first_present(f"{path}.bias", f"{path}.beta"), size)
         return self(path, LayerNormalization(epsilon=epsilon), x, scale, bias)

@@ -16,10 +16,11 @@ def import_sentence_folder(folder: Path) -> Graph | None:
         folder: Folder of the first module in modules.json.
 
     Returns:
-        The graph; None if the folder is of another kind.
+        The graph; None if the folder holds another kind of module, such as a BERT-like encoder.
 
     Raises:
-        ModelError, UnsupportedError: As `static_graph` and `sequence_graph`.
+        ModelError: A file or tensor is missing or damaged.
+        UnsupportedError: The decoder's family or an option of it is unsupported.
     """
     if is_static_embedding(folder):
         return static_graph(folder)

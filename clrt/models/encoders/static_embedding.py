@@ -33,7 +33,7 @@ def static_graph(folder: Path) -> Graph:
     `token_embeddings`, float32 `[batch, sequence, size]`.
 
     Raises:
-        ModelError: The file is damaged.
+        ModelError: The safetensors file is damaged, or its tensors do not fit.
     """
     build = OpBuilder()
     shape = symbol("batch"), symbol("sequence")

@@ -58,10 +58,17 @@ class Checkpoint:
         return self.stored(name, shape).astype(np.float32, copy=False)
 
     def stored(self, name: str, shape: tuple[int | None, ...]) -> Array:
-        """Returns a tensor in the dtype of the file, as a read-only view of the mapping.
+        """Returns a tensor in the dtype of the file: a read-only view of the mapped file.
+
+        A misaligned tensor is copied.
+
+        Args:
+            name: The tensor's name in the file.
+            shape: The required shape; None allows any size of an axis.
 
         Raises:
-            ModelError, UnsupportedError: As `load`.
+            ModelError: The tensor is missing or has another shape.
+            UnsupportedError: The tensor's dtype is not a float type.
         """
         header = self._headers.get(name)
         if header is None:
@@ -96,7 +103,15 @@ def _check_shape(name: str, header: SafetensorsHeader, shape: tuple[int | None, 
 
 
 def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
-    """Returns (file to name in messages, safetensors files to read)."""
+    """Returns the file to name in messages, and the safetensors files to read.
+
+    Args:
+        folder: Folder with model.safetensors or its sharded form; or a safetensors file.
+        model_class: The transformers class to name in the message on how to convert a torch file.
+
+    Raises:
+        ModelError: A file is missing, or the folder only has torch files.
+    """
     if folder.suffix == ".safetensors":
         return folder, [folder]
     single, index = folder / _SINGLE, folder / _INDEX

@@ -20,7 +20,7 @@ class ConfigValues:
     Args:
         file: The file, for messages.
         values: The JSON object.
-        names: Key in the file of each key that is called differently here.
+        names: Key in the file by clrt's key, for keys with different names.
         defaults: Values of keys that may be missing.
         fixed: Values that override the file's.
         within: Path of the object in the file, with a trailing dot; "" for the root.
@@ -49,7 +49,7 @@ class ConfigValues:
         return iter(self._values)
 
     def get(self, key: str) -> object:
-        """Returns a value unchecked; None if it is missing."""
+        """Returns the JSON value of a key, of any type; None if it is missing or null."""
         return self._values.get(key)
 
     def integer(
@@ -58,7 +58,7 @@ class ConfigValues:
         """Returns an integer in [least, most]; the default if it is missing or null.
 
         Raises:
-            ModelError: It is not an integer, or out of range.
+            ModelError: The value is not an integer, out of range, or missing without a default.
         """
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -77,7 +77,8 @@ class ConfigValues:
         """Returns a finite number in [least, most]; the default if it is missing or null.
 
         Raises:
-            ModelError: It is not a finite number, or out of range.
+            ModelError: The value is not a finite number, out of range, or missing without a
+                default.
         """
         value = self._value(key, default)
         result = _finite(value)
@@ -91,7 +92,7 @@ class ConfigValues:
         """Returns a boolean; the default if it is missing or null.
 
         Raises:
-            ModelError: It is not a boolean.
+            ModelError: The value is not a boolean.
         """
         value = self._value(key, default)
         if not isinstance(value, bool):
@@ -102,7 +103,7 @@ class ConfigValues:
         """Returns a string; the default if it is missing or null.
 
         Raises:
-            ModelError: It is not a string.
+            ModelError: The value is not a string.
         """
         value = self._value(key, default)
         if not isinstance(value, str):
@@ -113,10 +114,10 @@ class ConfigValues:
         """Returns a list of `count` finite numbers.
 
         Args:
-            longer: Whether the list may be longer; further elements are ignored.
+            longer: Whether the list may be longer; elements after the first `count` are ignored.
 
         Raises:
-            ModelError: It is not a list of finite numbers, or of another length.
+            ModelError: The value is missing, not a list of finite numbers, or of another length.
         """
         value = self.get(key)
         elements = [_finite(v) for v in value] if isinstance(value, list) else [None]
@@ -129,7 +130,8 @@ class ConfigValues:
         """Returns the first `count` strings of a list, each one of `known`.
 
         Raises:
-            ModelError: It is not a list, too short, or has an element that is not in `known`.
+            ModelError: The value is missing, not a list, too short, or has an element that is not
+                in `known`.
         """
         value = self.get(key)
         if not isinstance(value, list) or len(value) < count or any(v not in known for v in value):
@@ -142,10 +144,15 @@ class ConfigValues:
         names: Mapping[str, str] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> ConfigValues:
-        """Returns a nested object; an empty one if it is missing or null.
+        """Returns the values of a nested object; an empty one if it is missing or null.
+
+        Args:
+            key: Key of the object.
+            names: Key in the object by clrt's key, for keys with different names.
+            defaults: Values of keys that may be missing in the object.
 
         Raises:
-            ModelError: It is not an object.
+            ModelError: The value is not an object.
         """
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
@@ -158,7 +165,9 @@ class ConfigValues:
         """Returns the error for a value of the wrong type or range.
 
         Args:
+            key: Key of the value.
             kind: The expected value, e.g. "a string".
+            value: The value in the file.
         """
         return ModelError(
             f"{self.file} must give '{self._within}{self._stored(key)}' as {kind}, "
@@ -169,7 +178,8 @@ class ConfigValues:
         """Returns the error for a valid value that clrt does not support.
 
         Args:
-            what: The supported values.
+            key: Key of the value.
+            what: The supported values as a clause, e.g. "true is".
         """
         value = _shown(self.get(key))
         return UnsupportedError(

@@ -12,12 +12,18 @@ def as_object(value: object) -> Mapping[str, Any]:
 
 
 def positive_number(value: object) -> int | None:
-    """Returns a positive number below 2^31 as int, else None: "no limit" is null, -1 or 1e30."""
+    """Returns a positive number below 2^31, rounded down; None for any other value.
+
+    Configurations write "no limit" as null, -1 or 1e30.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1 << 31:
         return int(value)
     return None
 
 
 def token_text(value: object) -> str:
-    """Returns a token's text, which configs write as a string or an object with "content"."""
+    """Returns the text of a token in a configuration; "" if the value is null or has none.
+
+    Configurations write tokens as strings, or as objects with a "content".
+    """
     return str((value.get("content") if isinstance(value, Mapping) else value) or "")

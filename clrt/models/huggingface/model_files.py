@@ -45,7 +45,8 @@ def read_json(file: Path) -> Any:
     """Returns the value in a JSON file.
 
     Raises:
-        ModelError: As `read_text`; or the file is not JSON, or has too many objects and lists.
+        ModelError: The file cannot be read (see `read_text`), is not JSON, or has too many objects
+            and lists.
     """
     text = read_text(file)
     if text.count("[") + text.count("{") > _MAX_CONTAINERS:
@@ -65,7 +66,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """Returns the JSON object in a file.
 
     Raises:
-        ModelError: As `read_json`; or the file holds another JSON value.
+        ModelError: The file cannot be read, is not JSON, or holds another JSON value.
     """
     value = read_json(file)
     if not isinstance(value, dict):
@@ -77,7 +78,7 @@ def read_optional(file: Path) -> Mapping[str, Any]:
     """Returns the JSON object in a file; an empty one if the file does not exist.
 
     Raises:
-        ModelError: As `read_object`, unless the file is missing.
+        ModelError: The file exists, but cannot be read, is not JSON, or holds another JSON value.
     """
     return read_object(file) if file_exists(file) else {}
 

@@ -20,9 +20,9 @@ def relative_buckets(
     Args:
         distances: Key position - query position.
         buckets: Number of buckets.
-        reach: Distance from which on all distances are in the last bucket.
-        both: Whether half of the buckets are for keys after the query (encoders); if not, these are
-            all in bucket 0 and all buckets are for keys before it.
+        reach: Minimum distance of the last bucket, which holds all longer ones, too.
+        both: Whether half of the buckets are for keys after the query (encoders). If not, all
+            buckets are for keys before the query, and keys after it are in bucket 0.
 
     Returns:
         Bucket indices, 0 to `buckets` - 1, in the shape of `distances`.
