@@ -30,7 +30,7 @@ Types = Sequence[TensorType | None]
 
 
 class DeviceTensorLike(Protocol):
-    """A tensor in device memory."""
+    """A tensor in device memory, as ops of the host see it."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -39,7 +39,7 @@ class DeviceTensorLike(Protocol):
     def dtype(self) -> DType: ...
 
     def numpy(self) -> Array:
-        """Copies the elements to a host array."""
+        """Returns a copy of the elements as a host array."""
 
 
 Tensor: TypeAlias = "Array | DeviceTensorLike"
@@ -49,10 +49,10 @@ RuntimeValue: TypeAlias = "Tensor | list[RuntimeValue] | dict[Any, Any] | None"
 
 
 def tensor(value: RuntimeValue) -> Tensor:
-    """Returns `value`, narrowed to a tensor.
+    """Returns a value of a run unchanged, typed as a tensor.
 
     Raises:
-        ModelError: It is a sequence, a map or None.
+        ModelError: The value is a sequence, a map or None.
     """
     if value is None or isinstance(value, (list, dict)):
         raise _unlike(value, "a tensor")
@@ -60,10 +60,10 @@ def tensor(value: RuntimeValue) -> Tensor:
 
 
 def sequence(value: RuntimeValue) -> list[RuntimeValue]:
-    """Returns `value`, narrowed to a sequence.
+    """Returns a value of a run unchanged, typed as a sequence.
 
     Raises:
-        ModelError: It is not a sequence.
+        ModelError: The value is not a sequence.
     """
     if not isinstance(value, list):
         raise _unlike(value, "a sequence")
@@ -71,10 +71,10 @@ def sequence(value: RuntimeValue) -> list[RuntimeValue]:
 
 
 def mapping(value: RuntimeValue) -> dict[Any, Any]:
-    """Returns `value`, narrowed to a map.
+    """Returns a value of a run unchanged, typed as a map.
 
     Raises:
-        ModelError: It is not a map.
+        ModelError: The value is not a map.
     """
     if not isinstance(value, dict):
         raise _unlike(value, "a map")
@@ -82,7 +82,7 @@ def mapping(value: RuntimeValue) -> dict[Any, Any]:
 
 
 def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each tensor in `values`, by name; skips sequences, maps and None."""
+    """Returns the shape of each tensor in `values` by name; omits sequences, maps and None."""
     others = (list, dict, type(None))
     return {
         n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
@@ -100,13 +100,13 @@ class HostContext(Protocol):
     """Services of the runtime for host-driven ops (control flow, sequences, maps)."""
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """Runs a graph and returns its outputs."""
+        """Runs a graph on `inputs`, one per graph input, and returns its outputs in order."""
 
     def read(self, value: RuntimeValue) -> Array:
-        """Returns the elements of a tensor as a host array."""
+        """Returns the elements of `value`, a tensor on host or device, as a host array."""
 
     def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
-        """Returns a cache for ops that lives as long as `graph`; None if there is no cache."""
+        """Returns a dict in which ops cache data as long as `graph` lives; None if not to cache."""
 
     def optimise(self, graph: Graph) -> None:
         """Optimises a small graph in place, by the same passes as the model's graph."""
@@ -129,8 +129,13 @@ class OnnxNode:
     """A node of an ONNX file, the argument of `Op.from_onnx`.
 
     Attributes:
+        op_type: Name of the op, such as "Conv".
+        domain: Domain of the op; "" for ai.onnx.
+        name: Name of the node.
+        opset: Opset of the domain that the file imports.
         attrs: Attributes as Python values (int, float, str, bytes, list, ndarray for tensors).
         inputs: Input names, "" for an omitted one.
+        outputs: Output names, "" for an omitted one.
         constants: Elements of the constant inputs, by name.
         add_constant: Adds a constant to the graph and returns its name.
         types: Types of the inputs, by name.
@@ -150,13 +155,13 @@ class OnnxNode:
     captures: int = 0
 
     def set_input(self, index: int, array: Array) -> None:
-        """Sets input `index` to a new constant; omitted inputs before it become ""."""
+        """Sets input `index` to a new constant `array`; missing inputs before it become ""."""
         self.inputs += [""] * (index + 1 - len(self.inputs))
         self.inputs[index] = self.add_constant(array)
 
 
 class Decompose(Exception):
-    """Raised by `from_onnx` to replace the node by the op's import decomposition.
+    """Raised by `Op.from_onnx` to replace the ONNX node by the op's import decomposition.
 
     If there is none, or if the decomposition raises `Decompose` too, the node is replaced by the
     function body in the ONNX schema.
@@ -189,6 +194,7 @@ class Op(IrOp):
         required_inputs: Inputs that must be present, although `infer` does not read them.
         evaluates_dims: `reference` also accepts object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
+        variants: Ways to run the op on a device; planning chooses one of them.
         supported_storages: Element storages (`DType.storage`) that the kernels read and write;
             None if they accept any dtype because they only move elements.
         half_storage_inputs: Inputs that kernels read directly in float16 or bfloat16 if input 0 is
@@ -229,53 +235,68 @@ class Op(IrOp):
 
     @classmethod
     def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
-        """Returns the types of the leading subgraph inputs that ONNX prescribes; [] if none."""
+        """Returns the types that ONNX prescribes for the leading inputs of the op's subgraphs.
+
+        An example is the iteration number of Loop. None means no prescribed type; [] is the
+        default.
+
+        Args:
+            inputs: Types of the node's inputs.
+        """
         return []
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        """Returns the outputs of a host-driven node; the default reads the inputs to the host and
-        runs the reference, for ops whose output sizes depend on data.
+        """Runs a host-driven node and returns its outputs.
+
+        The default, for ops whose output sizes depend on data, reads the inputs to the host and
+        runs the reference.
+
+        Args:
+            inputs: Values of the node's inputs; None for an omitted one.
+            host: Services of the runtime.
         """
         return self.run_reference(*(None if x is None else host.read(x) for x in inputs))
 
     def is_view(self, inputs: Types) -> bool:
-        """Returns whether the output is a view of input 0; all input shapes are static."""
+        """Returns whether the output is a view of input 0 for inputs of these static types."""
         return self.always_view
 
     def subviews(self, node: Node) -> Sequence[Subview]:
-        """Returns the outputs that are subviews of an input, or the inputs of the output.
+        """Returns the outputs (as of Split) or inputs (as of Concat) of a node that are subviews.
 
+        An output is a subview of an input, an input a subview of the output. () if there are none.
         The node's launches copy the subviews that do not alias their parent
-        (`Lowering.aliased_subviews_of`). All shapes are static.
+        (`Lowering.aliased_subviews_of`).
+
+        Args:
+            node: Node of this op, with static shapes.
         """
         return ()
 
     def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
-        """Returns pairs of an output index and the inputs whose memory it may reuse."""
+        """Returns pairs of an output index and the indices of inputs whose memory it may reuse."""
         return ((0, self.inplace_inputs),) if self.inplace_inputs else ()
 
     def in_donated(self) -> Op:
-        """Returns the op to run if input 0 is donated, so that the output may reuse its memory."""
+        """Returns the op to run if input 0 is donated: the run may overwrite its memory."""
         return self
 
     def with_graphs(self, change: Callable[[Graph], Graph]) -> Op:
-        """Returns the op with `change` applied to each of its subgraphs."""
+        """Returns a copy of the op whose subgraphs are replaced by `change(subgraph)`."""
         attributes = {f.name: getattr(self, f.name) for f in fields(self)}
         changed = {n: change(g) for n, g in attributes.items() if isinstance(g, Graph)}
         return replace(self, **changed)
 
     @property
     def computes_on_host(self) -> bool:
-        """Whether `run_host_driven` computes tensors on the host, and does not only choose graphs
-        to run.
-        """
+        """Whether `run_host_driven` is the default, which computes the outputs on the host."""
         return type(self).run_host_driven is Op.run_host_driven
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        """Creates the op of an ONNX node; may rewrite `node.inputs` to the newest opset's form.
+        """Creates the op of an ONNX node; may change `node.inputs` to those of the newest opset.
 
         Raises:
             UnsupportedError: An attribute has a value that clrt does not support.
@@ -290,7 +311,7 @@ class Op(IrOp):
         return cls(**values)
 
     def to_onnx(self) -> dict[str, Any]:
-        """Returns the fields as attributes of the newest opset, as `from_onnx` reads them.
+        """Returns the attributes of the op in ONNX's newest opset by name, as Python values.
 
         Raises:
             UnsupportedError: The ONNX op does not allow the value of a field.
@@ -302,11 +323,11 @@ class Op(IrOp):
         }
 
     def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """Returns the inputs in the order of the ONNX schema."""
+        """Returns a node's inputs in the order of the ONNX schema; None for an omitted one."""
         return list(inputs)
 
     def is_random(self, inputs: Types) -> bool:
-        """Returns whether the outputs are random numbers."""
+        """Returns whether the outputs are random numbers for inputs of these types."""
         return False
 
     def check_tables(self, inputs: Types) -> None:
@@ -317,14 +338,17 @@ class Op(IrOp):
         """
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Computes the outputs by NumPy with wide accumulation.
+        """Computes the outputs from the inputs by NumPy, with wide (usually float64) accumulators.
 
         It serves as test oracle, constant folder and host fallback.
+
+        Args:
+            inputs: Arrays; None for an omitted input.
         """
         raise NotImplementedError(self.name)
 
     def run_reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Runs `reference` on inputs that NumPy can compute with.
+        """Runs `reference` on inputs that are first converted to what NumPy can compute with.
 
         Floats whose storage the kernels do not support are widened to float32, as for kernels.
         String arrays get a common item size, so that NumPy does not truncate assigned strings.
@@ -346,7 +370,13 @@ class Op(IrOp):
             raise OutOfMemoryError(f"{self.name}: the host has no room for it: {error}.") from error
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:
-        """Checks the host memory of string inputs and outputs once they have a common item size."""
+        """Checks that string inputs and outputs fit the host memory.
+
+        All of them get the item size of the longest string.
+
+        Raises:
+            OutOfMemoryError: They do not fit.
+        """
         types = [None if a is None else TensorType.of(a) for a in inputs]
         texts = [a for a in inputs if a is not None and _is_text(a)]
         width = max(a.itemsize for a in texts) // 4
@@ -355,7 +385,7 @@ class Op(IrOp):
             check_texts(count, width)
 
     def check_inputs(self, inputs: Types) -> None:
-        """Checks `required_inputs`, `same_dtype_inputs` and `index_inputs`.
+        """Checks the inputs named in `required_inputs`, `same_dtype_inputs` and `index_inputs`.
 
         Raises:
             ModelError: A required input is omitted.
@@ -381,7 +411,7 @@ class Op(IrOp):
                 )
 
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
-        """Checks the inputs and infers the output types.
+        """Checks the types of the inputs (`check_inputs`) and infers those of the outputs.
 
         If `evaluates_dims` is set and all inputs are known, outputs of at most `_MAX_DATA_ELEMS`
         integers or bools also get their elements, perhaps symbolic.
@@ -401,7 +431,10 @@ class Op(IrOp):
 
 
 def _unknown(type_: TensorType | None) -> bool:
-    """Returns whether an input has no elements (numbers or dims) usable in shape arithmetic."""
+    """Returns whether an input has no elements that are usable in shape arithmetic.
+
+    Usable elements are numbers and dims. An omitted input (None) is not unknown.
+    """
     return type_ is not None and (
         type_.known_elements is None or isinstance(type_.known_elements, TracedConstant)
     )
@@ -419,7 +452,11 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
-    """Casts string arrays to the widest item size: NumPy truncates strings on assignment."""
+    """Casts the string arrays in `inputs` to the item size of the widest one.
+
+    NumPy truncates strings that are assigned to an array of a smaller item size. Other arrays are
+    returned unchanged.
+    """
     texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
@@ -442,7 +479,9 @@ def _is_small(t: TensorType) -> bool:
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """Casts an object array to `dtype` if it holds no symbols or traced numbers.
+    """Casts the elements of shape arithmetic to `dtype`, unless they are symbolic or traced.
+
+    An object array with symbols or traced numbers is returned unchanged.
 
     Raises:
         OverflowError: A number in an array with symbols exceeds int32 (for int32) or int64.
@@ -456,7 +495,7 @@ def _tidy(array: Array, dtype: DType) -> Array:
 
 
 def all_graphs(graph: Graph) -> Iterator[Graph]:
-    """Yields a graph and, recursively, the subgraphs of its nodes."""
+    """Yields `graph` and, recursively, all subgraphs of its nodes."""
     yield graph
     for node in graph.nodes:
         if isinstance(node.op, Op):

@@ -19,10 +19,11 @@ from clrt.ops.pointwise.table import Add
 
 
 class EpilogueOp(Op):
-    """Op with an epilogue: `steps` is a program over the result (operand 0) and extras (1, 2, …).
+    """Base class of ops with an epilogue: elementwise `steps` after a product or convolution.
 
-    The extras are the last inputs. They broadcast to the result and never widen it. The output is
-    the result of the last step.
+    The steps read the result of the product (operand 0) and the extras (1, 2, …), the last inputs
+    of the node. Extras broadcast to the result and never widen it. The output is that of the last
+    step.
 
     Class attributes:
         num_fixed_inputs: Number of inputs before the extras.
@@ -32,16 +33,21 @@ class EpilogueOp(Op):
 
     @property
     def epilogue(self) -> tuple[ElementwiseStep, ...]:
-        """The current epilogue; empty if none."""
+        """Steps of the epilogue; () if the op has none yet."""
         steps: tuple[ElementwiseStep, ...] = getattr(self, "steps", ())
         return steps
 
     def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
-        """Returns the op with `steps` as its epilogue."""
+        """Returns a copy of the op with `steps` as its epilogue, in place of the current one."""
         return replace(self, steps=steps)  # type: ignore[call-arg]
 
     def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
-        """Returns whether the kernels can read an operand of shape `extra` for a result `out`."""
+        """Returns whether kernels can read a tensor of a certain shape in the epilogue.
+
+        Args:
+            extra: Shape of the tensor; None if its rank is unknown.
+            out: Shape of the op's output; None if its rank is unknown.
+        """
         return epilogue_operand_fits(extra, out)
 
 
@@ -69,7 +75,13 @@ def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[Elementwi
 def fused_type(
     op: Op, steps: Sequence[ElementwiseStep], result: TensorType, extras: Sequence[TensorType]
 ) -> TensorType:
-    """Returns the type that an epilogue makes of `result`.
+    """Returns the output type of an op with an epilogue.
+
+    Args:
+        op: Op, named in the message.
+        steps: Program over the result (operand 0) and the extras (1, 2, …).
+        result: Type of the product or convolution before the epilogue.
+        extras: Types of the extras.
 
     Raises:
         ShapeError: An extra would widen the result when it broadcasts.
@@ -87,7 +99,16 @@ def fused_type(
 def fused_reference(
     steps: Sequence[ElementwiseStep], result: Array, extras: Sequence[Array | None]
 ) -> Array:
-    """Applies an epilogue to a result and its extras by NumPy."""
+    """Applies an epilogue by NumPy.
+
+    Args:
+        steps: Program over the result (operand 0) and the extras (1, 2, …).
+        result: Product or convolution before the epilogue.
+        extras: Arrays of the extras.
+
+    Returns:
+        An array of the shape of `result`.
+    """
     if not steps:
         return result
     (output,) = Fused(tuple(steps)).reference(result, *extras)

@@ -16,11 +16,14 @@ from clrt.ir.graph import Node
 
 
 class NodeErrorContext:
-    """Context manager around calls of op methods: errors get the node (or file) as prefix.
+    """Context manager around calls of op methods that prefixes errors with the node or file.
 
     Python errors of an op on an invalid model (such as TypeError) become a `ModelError` with the
-    first error as cause. Wrap only calls of ops (`from_onnx`, `infer`, `reference`,
+    original error as cause. Wrap only calls of ops (`from_onnx`, `infer`, `reference`,
     `run_host_driven`): in other code of clrt these errors are bugs and must not be converted.
+
+    Attributes:
+        title: The node, or the name of the file.
     """
 
     __slots__ = ("title",)

@@ -20,15 +20,17 @@ def ints(*numbers: int) -> NDArray[np.int64]:
 
 
 def floats(number: float) -> NDArray[np.float32]:
-    """Returns a float32 scalar array, shape []."""
+    """Returns `number` as a float32 array of shape []."""
     return np.array(number, np.float32)
 
 
 class OpBuilder(Builder):
-    """Adds nodes by ONNX op name; array arguments become constants.
+    """Builds a graph by calls `builder("Op", *inputs, **attributes)` that return the output.
+
+    Arrays among the inputs become constants.
 
     Attributes:
-        inputs: Graph inputs in order of their `feed`.
+        inputs: Graph inputs, in the order of the calls of `feed` and `float_feed`.
     """
 
     def __init__(self) -> None:
@@ -36,12 +38,12 @@ class OpBuilder(Builder):
         self.inputs: list[Value] = []
 
     def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """Adds a graph input and returns it."""
+        """Adds a graph input of dtype `dtype` and shape `shape`, and returns it."""
         self.inputs.append(self.input(name, dtype, shape))
         return self.inputs[-1]
 
     def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """Adds a graph input and returns it cast to float32."""
+        """Adds a graph input of dtype `dtype` and shape `shape`; returns it cast to float32."""
         x = self.feed(name, dtype, *shape)
         return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
 

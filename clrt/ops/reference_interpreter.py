@@ -18,15 +18,16 @@ from clrt.ops.base import Op
 def evaluate(
     graph: Graph, inputs: Mapping[str, Any], disturb: Callable[[Array], Array] = lambda array: array
 ) -> dict[str, Any]:
-    """Runs a graph by NumPy.
+    """Runs a graph by the NumPy references of its ops.
 
     Args:
-        inputs: An array for each graph input; their shapes bind the symbolic dims.
+        graph: Graph to run.
+        inputs: A value for each graph input, by name; the shapes bind the symbolic dims.
         disturb: Function applied to each array that a node computes, for example to add rounding
             errors.
 
     Returns:
-        An array per output, by the names in `graph.output_names`.
+        The value of each output, by the names in `graph.output_names`.
 
     Raises:
         InputError: An input is missing, or its shape or dtype does not fit.
@@ -56,12 +57,16 @@ def evaluate(
 
 
 def _as_array(value: Any) -> Any:
-    """Converts a tensor to an array; returns sequences, maps and None unchanged."""
+    """Converts a tensor value to a NumPy array; returns sequences, maps and None unchanged."""
     return value if value is None or isinstance(value, (list, dict)) else np.asarray(value)
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """Binds each symbol that is an input dim to the size in `inputs`.
+    """Checks the inputs of a graph and returns the size of each symbol among its input dims.
+
+    Args:
+        graph: Graph with symbolic input dims.
+        inputs: A value for each graph input, by name.
 
     Raises:
         InputError: An input is missing, or its shape or dtype does not fit.

@@ -12,12 +12,12 @@ OpClass = TypeVar("OpClass", bound=type[Op])
 
 @dataclass
 class Registry:
-    """Op classes by (domain, ONNX name); the domain ai.onnx is ""."""
+    """The op classes of clrt, found by domain and ONNX name; the domain ai.onnx is ""."""
 
     classes: dict[tuple[str, str], type[Op]] = field(default_factory=dict)
 
     def add(self, cls: type[Op]) -> None:
-        """Adds an op class.
+        """Adds an op class under its domain and name.
 
         Raises:
             ValueError: The domain and name are registered already.
@@ -28,11 +28,11 @@ class Registry:
         self.classes[key] = cls
 
     def find(self, domain: str, name: str) -> type[Op] | None:
-        """Returns the op class, or None if clrt does not have the op."""
+        """Returns the class of op `name` in `domain`; None if clrt does not have the op."""
         return self.classes.get((domain, name))
 
     def named(self, name: str) -> type[Op]:
-        """Returns the class of a name "Op" or "domain.Op", as the IR's text form prints it.
+        """Returns the class of an op named "Op" (domain ai.onnx) or "domain.Op".
 
         Raises:
             KeyError: clrt does not have the op.
@@ -45,7 +45,7 @@ REGISTRY = Registry()
 
 
 def register(cls: OpClass) -> OpClass:
-    """Class decorator: names the op after its class unless `name` is set, and registers it."""
+    """Class decorator that adds an op to REGISTRY, under its class name unless `name` is set."""
     if "name" not in cls.__dict__:
         cls.name = cls.__name__
     REGISTRY.add(cls)

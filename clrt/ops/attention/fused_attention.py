@@ -416,10 +416,14 @@ class FusedAttention(Op):
 
     @classmethod
     def plain(cls, heads: int, size: int, **attributes: Any) -> FusedAttention:
-        """Creates an op of `heads` heads of `size` elements in q, k and v, scaled by size^-0.5.
+        """Creates an op whose q, k and v each have `heads` heads of `size` elements.
+
+        The scale is size^-0.5.
 
         Args:
-            attributes: Other fields; they override the values for k, v and scale.
+            heads: Number of heads.
+            size: Elements of a head.
+            attributes: Fields of the op; they may override `kv_num_heads`, `v_head_size`, `scale`.
         """
         defaults = {"kv_num_heads": heads, "v_head_size": size, "scale": size**-0.5}
         return cls(heads, head_size=size, **{**defaults, **attributes})

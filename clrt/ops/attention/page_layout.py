@@ -91,9 +91,9 @@ class PageLayout:
 class Int8PageLayout(PageLayout):
     """Layout of a head's keys and values in a page as 8-bit integers with float16 scales.
 
-    Keys are the columns of a panel of common/dots.clh, with one scale per block of elements, which
-    8-bit dot products support at no cost. A value has one scale, by which its softmax weight is
-    multiplied before the weighted values are summed.
+    Keys are the columns of a panel as in common/dots.clh. Each block of elements of a key has a
+    scale; the kernels of 8-bit dot products apply these scales at no cost. A value has one scale,
+    by which its softmax weight is multiplied before the weighted values are summed.
     """
 
     @property

@@ -29,7 +29,7 @@ MAX_HEAD_SIZE, HEAD_SIZE_STEP = 512, 4
 
 @dataclass(frozen=True)
 class PagedOp(Op):
-    """An op on the keys and values of one layer in a paged KV cache.
+    """Base class of ops on the keys and values of one layer in a paged KV cache.
 
     Input `step`, int32 `[T, 3]`, has for each token its id, its sequence (-1 for padding) and its
     position in the sequence. Input `table`, int32 `[sequences, pages]`, has the page numbers of

@@ -31,7 +31,7 @@ _ITEMS = 32
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
     """Emits copies of the slabs of a KV cache from the last inputs to the last outputs of a node.
 
-    A copy is no command if the output is in place.
+    A copy is skipped if the plan lets the output reuse the memory of its input.
     """
     launches: list[Launch] = []
     for slab, output in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):

@@ -68,17 +68,29 @@ DEPTHWISE_ROWS = tuned(
 
 
 def order_to_last(rank: int) -> tuple[int, ...]:
-    """Returns the `perm` of a Transpose that moves the channels from axis 1 to the last axis."""
+    """Returns the `perm` of a Transpose that moves the channels from axis 1 to the last axis.
+
+    Args:
+        rank: Rank of the images, spatial axes plus 2.
+    """
     return (0, *range(2, rank), 1)
 
 
 def order_to_first(rank: int) -> tuple[int, ...]:
-    """Returns the `perm` of a Transpose that moves the channels from the last axis to axis 1."""
+    """Returns the `perm` of a Transpose that moves the channels from the last axis to axis 1.
+
+    Args:
+        rank: Rank of the images, spatial axes plus 2.
+    """
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def _moved(shape: Shape, rank: int, order: Sequence[int]) -> Shape:
-    """Pads a shape with leading 1s to a rank, then permutes its axes."""
+    """Pads a shape with leading 1s to rank `rank`, then permutes its axes.
+
+    Args:
+        order: For each axis of the result, the axis of the padded shape.
+    """
     full = (*(1,) * (rank - len(shape)), *shape)
     return tuple(full[a] for a in order)
 
@@ -148,7 +160,10 @@ def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _along_last(node: Node) -> tuple[int, int]:
-    """Returns the window's width and stride along the last spatial axis; (0, 0) if dilated."""
+    """Returns width and stride of a convolution's window along the last spatial axis, in elements.
+
+    Returns (0, 0) if the window is dilated along that axis.
+    """
     window = window_of(node)
     if window.steps(window.dilations)[-1] != 1:
         return 0, 0
@@ -254,7 +269,8 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 class ChannelsLastConv(FusedConv):
     """FusedConv on channels-last images `[N, spatial axes …, C]`; w is `[O, C / group, window …]`.
 
-    Inputs: x, w, bias or None, extras, which broadcast to the channels-last result.
+    Inputs: x, w, bias or None, and the extras of the epilogue, which broadcast to the
+    channels-last result.
 
     Source: clrt; the pass `channels_last` creates it from Conv if it is faster.
     """

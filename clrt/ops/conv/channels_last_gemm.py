@@ -27,7 +27,7 @@ _AXES = 3
 
 
 def _epilogue(node: Node) -> Epilogue:
-    """Returns the bias and the further epilogue steps."""
+    """Returns the epilogue of a channels-last convolution: its bias, then the op's `steps`."""
     op, y = node.op, node.output
     assert isinstance(op, FusedConv)
     maps = y.dims[-1] // op.group
@@ -39,7 +39,13 @@ def _epilogue(node: Node) -> Epilogue:
 
 
 def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
-    """Returns an epilogue operand with its strides over images, groups and positions."""
+    """Returns a tensor that the epilogue reads, with its strides over images, groups and positions.
+
+    Args:
+        value: Tensor that broadcasts to `y`.
+        y: Output of the convolution, channels last.
+        maps: Output channels per group.
+    """
     shape, rank = symbolic_shape(value), len(y.dims)
     full = (*(1,) * (rank - len(shape)), *shape)
     per_column = not provably_equal(full[-1], 1)
@@ -55,7 +61,12 @@ def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
 def product_of(node: Node) -> GemmProblem:
     """Lowers a channels-last convolution to the GEMM of windows and weights.
 
-    A is x itself, which is correct as a matrix only for 1 x 1 windows; other kernels gather.
+    A is x itself, which is the matrix of windows only for 1 x 1 windows; for others, kernels gather
+    the windows from x.
+
+    Raises:
+        UnsupportedError: There are more than three spatial axes, or kernels do not support the
+            epilogue.
     """
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, FusedConv)
@@ -69,7 +80,7 @@ def product_of(node: Node) -> GemmProblem:
 
 
 def window_of(node: Node) -> WindowPool:
-    """Returns the windows of a convolution whose weights have a known shape."""
+    """Returns the window geometry of a FusedConv node, whose weights have a static shape."""
     assert isinstance(node.op, FusedConv)
     window = node.op.window(node.arg(1).shape)
     assert window is not None
@@ -77,7 +88,10 @@ def window_of(node: Node) -> WindowPool:
 
 
 def geometry(node: Node) -> dict[str, int]:
-    """Returns kernel arguments: sizes of x and y, window, strides, dilations, padding by axis."""
+    """Returns the geometry of a channels-last convolution by kernel argument name.
+
+    It has, for each spatial axis, the sizes of x, y and the window, stride, dilation and padding.
+    """
     return window_of(node).geometry(node.arg(0).dims[1:-1], node.output.dims[1:-1])
 
 
@@ -93,7 +107,9 @@ def launch_rows(
     """Emits a CPU kernel that multiplies windows of x by panels of weights.
 
     Args:
+        node: Channels-last convolution.
         product: GEMM of windows and weights, with its epilogue.
+        kernel: Kernel to launch.
         macros: Macros of the kernel besides those of the epilogue.
         groups: Number of work-groups, of one work-item each.
         args: Kernel arguments besides x, y, N, the geometry and the epilogue's.
@@ -116,5 +132,8 @@ def launch_rows(
 
 @lru_cache(maxsize=256)
 def zeros(elems: int) -> Value:
-    """Returns a constant of `elems` zeros, read by windows in the padding; shared by all nodes."""
+    """Returns a float32 constant of `elems` zeros, which windows read in place of padding.
+
+    Calls with the same `elems` share one constant.
+    """
     return Value(f"zeros_{elems}", TensorType.of(np.zeros(elems, np.float32)))

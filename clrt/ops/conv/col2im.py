@@ -53,7 +53,14 @@ class Windows:
     before: tuple[int, ...]
 
     def add_up(self, columns: Array) -> Array:
-        """Sums columns `[..., K, positions]` into images `[..., image]` by NumPy."""
+        """Adds each column to its window of the images by NumPy.
+
+        Args:
+            columns: `[..., K, L]` for windows of K elements and L positions.
+
+        Returns:
+            Images `[..., *image]`, the sums of overlapping windows.
+        """
         lead = columns.shape[:-2]
         parts = columns.reshape(*lead, *self.kernel, *self.positions)
         result = np.zeros((*lead, *self.image), columns.dtype)
@@ -81,10 +88,15 @@ def add_up_launch(
     ctx: Lowering,
     bias: Value | None = None,
 ) -> Launch:
-    """Returns the launch that sums columns `[planes, K, positions]` into images `[planes, image]`.
+    """Returns the launch that adds columns to their windows of images (col2im).
 
     Args:
-        channels: Output channels, after which `bias` repeats over the planes.
+        target: Images `[planes, *windows.image]`.
+        columns: `[planes, K, L]` for windows of K elements and L positions.
+        windows: Geometry of the windows.
+        dtype: Dtype of columns and images.
+        planes: Number of images times channels.
+        channels: Number of output channels; plane p has channel p % `channels`.
         bias: Value added per channel, `[channels]`; None for none.
 
     Raises:
@@ -120,7 +132,12 @@ def add_up_launch(
 
 
 def reject_axes(axes: int, dtype: DType) -> str | None:
-    """Returns why the col2im kernel does not support a number of spatial axes or a dtype."""
+    """Returns why the col2im kernel does not apply; None if it does.
+
+    Args:
+        axes: Number of spatial axes.
+        dtype: Dtype of columns and images.
+    """
     if axes > MAX_AXES:
         return f"{axes} spatial axes; the kernel walks up to {MAX_AXES}"
     return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
@@ -156,10 +173,15 @@ class Col2Im(Op):
     variants = (Variant("gather", _emit, _reject),)
 
     def windows(self, inputs: Types) -> Windows:
-        """Returns the windows; the sizes of image and window must be known.
+        """Returns the geometry of the windows.
+
+        Args:
+            inputs: Types of the inputs; the elements of 1 (image size) and 2 (window size) must be
+                known.
 
         Raises:
-            ShapeError: The attributes do not fit the number of axes.
+            ShapeError: The attributes and sizes differ in their number of axes, or a size is
+                invalid.
         """
         image, kernel = (tuple(int(d) for d in elements(inputs, i) or ()) for i in (1, 2))
         rank = len(image)

@@ -59,7 +59,7 @@ _MAX_WINDOW_ROWS = 7
 
 
 def _epilogue(node: Node) -> Epilogue:
-    """Returns the bias and the further epilogue steps."""
+    """Returns the epilogue of a convolution: its bias, then the op's `steps`."""
     op = node.op
     assert isinstance(op, Convolution)
     rows = node.output.dims[1] // op.group
@@ -71,7 +71,15 @@ def _epilogue(node: Node) -> Epilogue:
 
 
 def lower_conv(node: Node) -> GemmProblem:
-    """Lowers a convolution to the GEMM of weights and im2col columns; `unfolded` replaces its B."""
+    """Lowers a convolution to the GEMM of weights (A) and im2col columns (B).
+
+    B is x itself, which is right only for windows of one element; for others, `unfolded` replaces
+    it or the kernel gathers the columns.
+
+    Raises:
+        UnsupportedError: There are more than three spatial axes, or kernels do not support the
+            epilogue.
+    """
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Convolution)
     if len(x.dims) - 2 > _AXES:
@@ -95,11 +103,16 @@ def _window(node: Node) -> WindowPool:
 def unfolded(
     node: Node, product: GemmProblem, ctx: Lowering, width: int
 ) -> Iterator[tuple[list[Launch], GemmProblem]]:
-    """Yields chunks of images: the im2col launches of a chunk and the GEMM of its columns.
+    """Splits a convolution into chunks of images whose im2col columns fit a memory limit.
 
     Args:
-        product: GEMM of `lower_conv`; its B becomes the columns, unless the window is one element.
+        node: Convolution.
+        product: GEMM of weights and columns for all images, from `lower_conv`.
         width: Columns of a panel of B; 0 for a row-major B.
+
+    Yields:
+        For each chunk, its im2col launches, and the GEMM that reads the columns. For windows of one
+        element, only `product`, without launches.
     """
     x, op = node.arg(0), node.op
     assert isinstance(op, Convolution)
@@ -159,7 +172,7 @@ def _reject_depthwise_gpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _window_defines(window: WindowPool) -> dict[str, int]:
-    """Returns the window's size, strides and dilations along the last two axes as defines."""
+    """Returns the macros of a window's size, strides and dilations along the last two axes."""
     sizes = (1,) * len(window.kernel_shape)
     names = pairs(("kernel", "stride", "dilation"), (1, 2))
     geometry = window.geometry(sizes, sizes)
@@ -202,10 +215,14 @@ def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
 def _depthwise(
     entry: str, size: tuple[int, int], node: Node, ctx: Lowering, **defines: int
 ) -> list[Launch]:
-    """Emits a depthwise kernel without vectors, over a grid of output planes.
+    """Emits a depthwise convolution kernel that does not use vectors.
+
+    A plane is one output channel of one image. Returns [] if the output is empty.
 
     Args:
-        size: Work-items per plane, along its last axis and along the others.
+        entry: Entry point of the kernel.
+        size: Work-items per plane, along its last axis and along its other axes.
+        defines: Macros besides those of dtypes and epilogue.
     """
     product, x, y = lower_conv(node), node.arg(0), node.output
     planes = product.batches * product.m
@@ -244,7 +261,7 @@ _GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gather
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """Returns an emit function for im2col followed by the GEMM kernel of `emit`."""
+    """Returns the emit function of a convolution by im2col and the GEMM kernel of `emit`."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         product = lower_conv(node)
@@ -261,7 +278,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
 class Convolution(Op):
     """Base class of convolutions (cross-correlations), with the attributes of ONNX Conv.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and others. Kernels compute,
+    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, then others. Kernels compute,
     per image and group, weights `[O/g, K]` times columns `[K, positions]`, where K is C/g times the
     window size; if the window is one element, the columns are x itself.
 
@@ -279,18 +296,25 @@ class Convolution(Op):
     biased: ClassVar[bool] = True
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
-        """Returns the epilogue: steps over the product (operand 0), the bias and the extras."""
+        """Returns the epilogue: steps over the product (operand 0), the bias and the `extras`.
+
+        Args:
+            inputs: Types of the node's inputs.
+
+        Returns:
+            The steps; () if the product is the output.
+        """
         return after_bias((), 0) if self._has_bias(inputs) else ()
 
     def extras(self, node: Node) -> list[Value]:
-        """Returns the inputs behind the bias that the epilogue reads."""
+        """Returns the inputs of a node that the epilogue reads besides the bias; [] by default."""
         return []
 
     def _has_bias(self, inputs: Types) -> bool:
         return self.biased and len(inputs) > 2 and inputs[2] is not None
 
     def window(self, weights: Shape | None) -> WindowPool | None:
-        """Returns the geometry of the windows; None if the window size is unknown.
+        """Returns the geometry of the windows; None if their size is unknown or not of w's rank.
 
         Args:
             weights: Shape of w; None if unknown.
@@ -316,7 +340,7 @@ class Convolution(Op):
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
 
     def _check(self, x: TensorType, w: TensorType, bias: TensorType | None) -> None:
-        """Checks the inputs against each other and the attributes.
+        """Checks the types of the inputs against each other and the attributes.
 
         Raises:
             ShapeError: Dtypes, ranks, channels, groups, the window or the bias do not fit.
@@ -431,7 +455,7 @@ class Conv(FloatConvolution, HasScalableWeights):
 class FusedConv(FloatConvolution):
     """Conv with the epilogue `steps` over its biased result (operand 0) and the extras (1, 2, …).
 
-    Inputs: x, w, bias or None, extras. The extras broadcast to the result and never widen it;
+    Inputs: x, w, bias or None, the extras. The extras broadcast to the result and never widen it;
     `epilogue_operand_fits` tells which shapes the kernels support.
 
     Source: clrt.

@@ -19,12 +19,13 @@ from clrt.ops.conv.conv import Convolution
 
 
 def product_of_lines(node: Node, product: GemmProblem, ctx: Lowering) -> GemmProblem | None:
-    """Returns the GEMM of a convolution of `[N, positions, C]` for `emit_cpu`.
+    """Returns a 1-D channels-last convolution as a GEMM for `emit_cpu`, with overlapping rows of A.
 
     Returns None if the convolution has padding, dilations, groups or several spatial axes.
 
     Args:
-        product: GEMM of images and weights, with its epilogue.
+        node: Convolution of `[N, positions, C]`.
+        product: GEMM of windows and weights by `channels_last_gemm.product_of`.
     """
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution)

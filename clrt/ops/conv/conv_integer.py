@@ -26,9 +26,15 @@ from clrt.ops.registry import register
 
 
 def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
-    """Emits x and w minus their zero points in dtype `to`, and returns the GEMM that reads them.
+    """Emits the launches that subtract the zero points from x and from w.
 
     After the subtraction the padding is 0.
+
+    Args:
+        to: Dtype of the differences.
+
+    Returns:
+        The launches, and the GEMM of the convolution of the differences.
     """
     x, w, x_zero, w_zero = node.arg(0), node.arg(1), node.input(2), node.input(3)
     product = replace(lower_conv(node), dtype=to)

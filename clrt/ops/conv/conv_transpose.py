@@ -30,7 +30,7 @@ from clrt.ops.vision.pooling import AutoPad, check_windows
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """Returns an emit function for the GEMM kernel of `emit` followed by col2im."""
+    """Returns the emit function of ConvTranspose by the GEMM kernel of `emit`, then col2im."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
@@ -112,7 +112,12 @@ class ConvTranspose(HasScalableWeights):
         return values or (1,) * rank
 
     def _full(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
-        """Returns the spatial sizes of y before padding is cut off."""
+        """Returns the spatial sizes of y before padding is cut off.
+
+        Args:
+            sizes: Spatial sizes of x.
+            kernel: Window size.
+        """
         rank = len(kernel)
         strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
         extra = self.output_padding or (0,) * rank
@@ -122,7 +127,12 @@ class ConvTranspose(HasScalableWeights):
         ]
 
     def _sizes(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
-        """Returns the spatial sizes of y."""
+        """Returns the spatial sizes of y.
+
+        Args:
+            sizes: Spatial sizes of x.
+            kernel: Window size.
+        """
         rank = len(kernel)
         if self.output_shape:
             return list(self.output_shape[-rank:])
@@ -133,7 +143,7 @@ class ConvTranspose(HasScalableWeights):
         return [full - pads[a] - pads[rank + a] for a, full in enumerate(self._full(sizes, kernel))]
 
     def windows(self, x: Sequence[int], w: Sequence[int]) -> Windows:
-        """Returns the windows of y, one per element of x.
+        """Returns the geometry of the windows of y; each spatial position of x has one.
 
         Args:
             x: Shape of x.

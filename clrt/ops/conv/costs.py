@@ -26,12 +26,15 @@ _GPU_ROWS, _GPU_DEPTH = 32, 16
 
 
 def direct_work(node: Node) -> WorkEstimate:
-    """Returns the work of direct kernels, which need no im2col."""
+    """Returns the estimated work of a convolution by direct kernels, which need no im2col."""
     return WorkEstimate(2 * prod(node.output.dims) * prod(node.arg(1).dims[1:]))
 
 
 def unfolded_work(node: Node) -> WorkEstimate:
-    """Returns the work of im2col and GEMM: padded rows, and the columns' memory traffic."""
+    """Returns the estimated work of a convolution by im2col and a GEMM.
+
+    It counts the operations on padded output channels, and the bytes of the im2col columns.
+    """
     columns, maps, depth = _product(node)
     return WorkEstimate(
         2 * round_up(maps, _TILE_ROWS) * depth * columns, _COLUMN_BYTES * depth * columns
@@ -39,13 +42,18 @@ def unfolded_work(node: Node) -> WorkEstimate:
 
 
 def gathered_work(node: Node) -> WorkEstimate:
-    """Returns the work of the GPU GEMM that gathers its columns from the images."""
+    """Returns the estimated work of a convolution by the GPU GEMM that gathers im2col columns."""
     columns, maps, depth = _product(node)
     return WorkEstimate(2 * round_up(maps, _GPU_ROWS) * round_up(depth, _GPU_DEPTH) * columns)
 
 
 def _product(node: Node) -> tuple[int, int, int]:
-    """Returns the columns of all groups and images, and the rows and K of the GEMM of a group."""
+    """Returns the sizes of a convolution's GEMM.
+
+    Returns:
+        The number of columns of all groups and images; and of the GEMM of one group and image, the
+        rows (output channels) and K.
+    """
     x, w, y = node.arg(0).dims, node.arg(1).dims, node.output.dims
     groups = max(x[1] // max(w[1], 1), 1)
     return groups * y[0] * prod(y[2:]), w[0] // groups, prod(w[1:])

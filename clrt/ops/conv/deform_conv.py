@@ -31,7 +31,7 @@ from clrt.ops.vision.pooling import WindowPool, check_windows
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """Returns an emit function for deformed im2col followed by the GEMM kernel of `emit`."""
+    """Returns the emit function of DeformConv by deformed im2col and the GEMM kernel of `emit`."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
@@ -84,7 +84,11 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
 
 
 def _epilogue(node: Node, rows: int) -> Epilogue:
-    """Returns the epilogue that adds the bias, one element per row of the product."""
+    """Returns the epilogue that adds the bias (input 3), if any, to each row of the product.
+
+    Args:
+        rows: Rows of the product, the output channels of a group.
+    """
     bias = node.input(3)
     dtype = node.output.dtype
     if bias is None:
@@ -98,9 +102,9 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
 class DeformConv(Op):
     """Conv of x `[N, C, H, W]` that shifts each window element by its own offset.
 
-    Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), bias, and a mask
-    `[N, offset_group * window, ...]` of factors. x is interpolated bilinearly between pixels, and
-    is 0 outside. Numerics: as Conv.
+    Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), and optionally bias
+    `[O]` and a mask `[N, offset_group * window, ...]` of factors. x is interpolated bilinearly
+    between pixels, and is 0 outside. Numerics: as Conv.
     Source: ONNX DeformConv, opset 19 to 22.
     """
 
@@ -115,7 +119,7 @@ class DeformConv(Op):
     variants = gemm_variants.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
-        """Returns the geometry of the windows for weights of a shape."""
+        """Returns the geometry of the windows for w of shape `weights`."""
         return WindowPool(tuple(weights[2:]), self.strides, self.dilations, self.pads)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -10,9 +10,12 @@ from clrt.ops.pointwise.fused import symbolic_shape
 
 
 def operand_of(value: Value, y: Value, rows: int) -> EpilogueOperand:
-    """Returns an epilogue operand with its strides over images, groups and rows of the product.
+    """Returns a tensor that a convolution's epilogue reads, with its strides over the product.
+
+    The strides are those over images, groups and rows.
 
     Args:
+        value: Tensor that broadcasts to `y`.
         y: Output of the convolution.
         rows: Rows of the product, the output channels of a group.
     """
@@ -27,7 +30,7 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
     """Returns whether the kernels can read an epilogue operand of shape `extra` for a result `out`.
 
     The operand must be of size 1 or full size along the images, along the channels, and along all
-    spatial axes together.
+    spatial axes together. Unknown ranks (None) do not fit.
     """
     if extra is None or out is None or len(extra) > len(out):
         return False

@@ -16,9 +16,9 @@ class HasScalableWeights(Op):
 
     @abstractmethod
     def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
-        """Returns factors that scale the output channels when the weights are multiplied by them.
+        """Returns the scale of each output channel, reshaped to broadcast against the weights.
 
         Args:
             scale: Factor of each output channel, `[O]`.
-            weights: Shape of the weights, against which the result broadcasts.
+            weights: Shape of the weights.
         """

@@ -109,7 +109,7 @@ def _packed(weights: Value, panels: Panels) -> PackedWeight:
 
 
 def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits one launch, whose work-items each compute blocks of tiles; none if x or y is empty.
+    """Emits one launch, whose work-items each compute blocks of tiles; [] for an empty product.
 
     A work-item transforms the windows of a block, multiplies them by the transformed weights, and
     transforms the products back.

@@ -16,15 +16,16 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class FusedMatMul(MatrixProduct, EpilogueOp):
-    """The epilogue `steps` over A B (operand 0) and the extras (1, 2, …).
+    """The matrix product A B, followed by the epilogue `steps`.
 
-    B may be float16 or bfloat16 if A is float32: a constant of the model in half precision.
-    The extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which
-    shapes the kernels support. The output is the result of the last step.
+    Inputs: A, B, then the extras. The steps are elementwise ops over the product (operand 0) and
+    the extras (1, 2, …). If A is float32, B may be a constant in float16 or bfloat16. The
+    extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which shapes
+    the kernels support. The output is the result of the last step.
 
     Attributes:
-        trans_a: Swap the last two axes of A.
-        trans_b: Swap the last two axes of B.
+        trans_a: 1 to swap the last two axes of A.
+        trans_b: 1 to swap the last two axes of B.
         a_dtype: 16-bit dtype of A in the model, to which kernels for many rows may round A; None
             if they must not.
 

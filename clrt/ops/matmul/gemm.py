@@ -20,7 +20,9 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Gemm(MatrixProduct):
-    """alpha A' B' + beta C, where A' and B' may be transposed and C broadcasts to the product.
+    """alpha A' B' + beta C, where C broadcasts to the product.
+
+    A' is A, or its transpose if transA is 1; B' likewise.
 
     If beta is 0, C is not read, so that its NaNs have no effect, as in BLAS.
 

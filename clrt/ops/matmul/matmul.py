@@ -34,7 +34,7 @@ class MatrixProduct(Op):
     """Base class of ops that compute a (batched) matrix product and an elementwise epilogue.
 
     Class attributes:
-        narrow: Dtypes that B may have if A is float32, besides float32.
+        narrow: 16-bit dtypes that B may have instead of float32 if A is float32.
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()

@@ -104,7 +104,10 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `_emit_bytes` does not apply; its C fallback is for simulators only."""
+    """Returns why the kernel of 8-bit integers does not apply; None if it does.
+
+    It needs the CPU's 8-bit dot products; its fallback in plain C runs on simulators only.
+    """
     if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
         return f"needs {VNNI_INT8}"
     b, a_zero, b_zeros = node.arg(1), node.input(2), node.input(3)

@@ -39,9 +39,9 @@ DOT_BLOCK = 32
 
 
 def unpack_levels(packed: Array, bits: int) -> Array:
-    """Unpacks bytes `[…, bytes]` to `bits`-bit codes, uint8 `[…, bytes * 8 / bits]`.
+    """Unpacks bytes `[…, n]` to codes of `bits` bits, as uint8 `[…, n * 8 / bits]`.
 
-    The low-order bits of a byte come first.
+    The code in the low-order bits of a byte comes first.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
@@ -102,7 +102,7 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the GPU kernel, with the codes, scales and minima of B packed by rows."""
+    """Emits the GPU kernel of MatMulNBits; codes, scales and minima of B are packed by rows."""
     op, raw, scales, zero = node.op, node.arg(1), node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits)
     dtype = np.float16 if zero is None and scales.dtype is DType.FLOAT16 else np.float32

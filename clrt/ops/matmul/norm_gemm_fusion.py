@@ -204,7 +204,7 @@ def _form(product: GemmProblem) -> object:
 
 
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
-    """Returns the GEMM of a shared launch: it reads inputs that the launch does not store.
+    """Returns `shared.product` as the GEMM of one launch with the norm and the second product.
 
     It reads the second product from its tile in registers, and A before the normalization.
     """

@@ -33,7 +33,7 @@ CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
 def _numbers(node: Node) -> tuple[int, int, int, int]:
-    """Returns the numbers of images, groups, channels per group, and elements per channel."""
+    """Returns the numbers of images, groups, channels per group, and elements per channel of x."""
     dims, op = node.arg(0).dims, node.op
     assert isinstance(op, GroupStatistics)
     groups = op.groups(dims[1])
@@ -90,7 +90,7 @@ class GroupStatistics(Op):
     )
 
     def groups(self, channels: int) -> int:
-        """Returns the number of groups for a number of channels."""
+        """Returns the number of groups of an input with `channels` channels."""
         return channels if self.num_groups is None else self.num_groups
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -114,7 +114,8 @@ class GroupNormalization(GroupStatistics):
 
     Attributes:
         num_groups: Number of groups, a divisor of the channels.
-        per_group: Scale and bias have an element per group, as before opset 21, not per channel.
+        per_group: Whether scale and bias have an element per group, as before opset 21, not per
+            channel.
 
     Source: ONNX GroupNormalization, opset 18 to 21.
     """

@@ -84,7 +84,10 @@ def _rows(node: Node) -> tuple[int, int]:
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why no row kernel applies: the dtype, or a scale or bias that is not a row."""
+    """Returns why no kernel applies to a Normalization node; None if one does.
+
+    The scale and bias must have the dtype of x, and the shape of the normalized axes.
+    """
     x = node.arg(0)
     if reason := reject_in_float32(node, caps):
         return reason
@@ -99,18 +102,20 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why the vector kernel does not apply."""
+    """Returns why the CPU vector kernel does not apply to a Normalization node; None if it does."""
     return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
 @dataclass(frozen=True)
 class _NormalizedRows:
-    """A normalization node as rows, with the arguments and macros of its kernels.
+    """Rows of a Normalization node, with the arguments and macros of its kernels.
 
     Attributes:
         rows: Number of rows.
         n: Elements per row.
-        none: Whether there is nothing to compute.
+        none: Whether all outputs are empty, so that no launch is needed.
+        args: Kernel arguments of tensors and epsilon.
+        defines: Macros that all kernels share.
     """
 
     rows: int
@@ -136,7 +141,7 @@ class _NormalizedRows:
 
 
 def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
-    """Returns a normalization of the last axis as a `RowNorm`, for launches that compute its input.
+    """Returns a Normalization node as a `RowNorm`, for launches that also compute its input.
 
     Raises:
         UnsupportedError: The node normalizes several axes, has statistics as outputs, is scaled by
@@ -173,10 +178,11 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _group_factor(node: Node) -> int:
-    """Returns the factor by which work-groups are enlarged for rows of 2048 elements and more.
+    """Returns the factor by which work-groups are enlarged for long rows.
 
-    A single row is bound by the latency of the sequential reads of each work-item. Only static row
-    lengths count, so that calls with other lengths use the same kernel.
+    It is 2 from 2048 elements per row on, 4 from 4096 on, else 1, since a single
+    row is bound by the latency of the sequential reads of each work-item. Symbolic row lengths
+    give 1, so that all calls use the same kernel.
     """
     assert isinstance(node.op, Normalization)
     x = node.arg(0)
@@ -207,7 +213,7 @@ VARIANTS = (
 
 
 def check_stash_type(node: OnnxNode) -> None:
-    """Checks that a node keeps its statistics in float32.
+    """Checks that an ONNX node asks for statistics in float32.
 
     Raises:
         UnsupportedError: stash_type is not float32.
@@ -225,7 +231,7 @@ class LayerNormalization(Normalization):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on.
 
     Attributes:
-        stats: The node also has the outputs Mean and InvStdDev.
+        stats: Whether the node also has the outputs Mean and InvStdDev.
 
     Numerics: two passes in float32 (mean, then mean of squared deviations). The mean is accurate
     for all finite numbers; if the variance overflows, the normalized elements are 0, as in ONNX.
@@ -279,6 +285,12 @@ class LayerNormalization(Normalization):
 
 def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
     """Checks that a scale or bias broadcasts to x.
+
+    Args:
+        op: Op, named in the message.
+        x: Type of x.
+        scale: Type of the scale or bias.
+        axis: First normalized axis, for the message.
 
     Raises:
         ShapeError: A dim differs from that of x and from 1, or the rank is larger.

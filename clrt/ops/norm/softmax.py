@@ -32,18 +32,26 @@ _SOURCE = "norm/softmax.cl"
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Returns the number of elements before an axis, along it, and behind it."""
+    """Returns the number of elements before an axis, along it, and behind it (products of dims).
+
+    Args:
+        dims: Shape; () gives (1, 1, 1).
+        axis: Axis, counted from the front.
+    """
     along = dims[axis] if dims else 1
     return prod(dims[:axis]), along, prod(dims[axis + 1 :])
 
 
 def _is_last(op: SoftmaxBase, x: Value) -> bool:
-    """Returns whether elements along the axis are contiguous for every shape."""
+    """Returns whether the elements along the softmax axis are contiguous for all shapes of x.
+
+    They are along the last axis, or with `flatten`.
+    """
     return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
 
 
 def split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
-    """Returns the number of elements before the axis, along it, and behind it.
+    """Returns the number of elements of x before the softmax axis, along it, and behind it.
 
     With `flatten`, the axes from `axis` on count as the axis.
     """
@@ -91,7 +99,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _defines(node: Node) -> dict[str, Define]:
-    """Returns the macros of the kernels for any float dtype."""
+    """Returns the macros of the softmax kernels that support any float dtype."""
     dtype = node.arg(0).dtype
     assert isinstance(node.op, SoftmaxBase)
     return {
@@ -109,7 +117,7 @@ class SoftmaxBase(Op):
 
     Attributes:
         axis: Axis of the softmax.
-        flatten: The axes from `axis` on are flattened to one, as before opset 13.
+        flatten: Whether the axes from `axis` on are flattened to one, as before opset 13.
 
     Class attributes:
         log: Whether the logarithm of the softmax is computed.

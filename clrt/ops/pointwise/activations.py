@@ -17,7 +17,7 @@ from clrt.ops.registry import register
 
 
 class Parametric(Pointwise):
-    """Base class of activations with float attributes; {name} in `expr` is an attribute."""
+    """Base class of activations with float attributes; `{alpha}` in `expr` is attribute alpha."""
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         dtype = DType.FLOAT64 if dtypes[0] is DType.FLOAT64 else DType.FLOAT32

@@ -31,13 +31,13 @@ class Pointwise(Op):
     Class attributes:
         expr: OpenCL C expression of floats, and of integers if `int_expr` is None.
         int_expr: OpenCL C expression of integers; None for `expr`.
-        function: NumPy function of the operands.
+        function: NumPy function of the operands that computes the result.
         arity: Number of operands.
-        compares: The result is bool.
+        compares: Whether the result is bool.
         integers: Whether tests cover integer operands.
         floats: Whether floats are supported.
         booleans: Whether tests cover bool operands.
-        only_floats: Operands other than floats are refused, since `expr` is wrong for integers.
+        only_floats: Whether only float operands are allowed, since `expr` is wrong for integers.
     """
 
     expr: ClassVar[Code] = Code("")
@@ -54,7 +54,7 @@ class Pointwise(Op):
     inplace_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        """Returns the dtype of the result for the operands' dtypes."""
+        """Returns the dtype of the result for operands of the dtypes `dtypes`."""
         return DType.BOOL if self.compares else dtypes[0]
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -66,11 +66,14 @@ class Pointwise(Op):
         return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
 
     def takes(self, operands: int) -> bool:
-        """Returns whether the op accepts this number of operands."""
+        """Returns whether the op accepts `operands` operands."""
         return operands == self.arity
 
     def check(self, inputs: Sequence[TensorType]) -> None:
         """Checks the dtypes of the operands.
+
+        Args:
+            inputs: Types of the operands.
 
         Raises:
             ShapeError: The operands differ in dtype, or the op does not support the dtype.
@@ -94,11 +97,16 @@ class Pointwise(Op):
         return (result.astype(dtype.numpy, copy=False),)
 
     def evaluate(self, *arrays: Array) -> Any:
-        """Computes the result by NumPy."""
+        """Computes the result of the operands `arrays` by NumPy; they broadcast."""
         return self.function(*arrays)
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        """Returns the OpenCL C expression of operands of some dtypes; None if unsupported."""
+        """Returns the op as an OpenCL C expression; None if kernels do not support the dtypes.
+
+        Args:
+            args: Expressions of the operands.
+            dtypes: Dtypes of the operands.
+        """
         template = self.expr
         if not dtypes[0].is_float and self.int_expr is not None:
             template = self.int_expr
@@ -106,5 +114,14 @@ class Pointwise(Op):
         return self.fill(template.renamed(Code("@"), prefix), args, dtypes)
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        """Substitutes operands and attributes into an expression; None if it is empty."""
+        """Substitutes operands (and, in subclasses, attributes) into an OpenCL C expression.
+
+        Args:
+            template: Expression with {0}, {1}, … for the operands.
+            args: Expressions of the operands.
+            dtypes: Dtypes of the operands.
+
+        Returns:
+            The expression in parentheses; None if the template is empty.
+        """
         return Code("({})").substitute(template.substitute(*args)) if template else None

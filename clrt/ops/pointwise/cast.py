@@ -36,6 +36,7 @@ def onnx_dtype(code: int, op: str) -> DType:
     """Returns the DType of an ONNX TensorProto.DataType code.
 
     Args:
+        code: The code.
         op: Name of the op for the message.
 
     Raises:
@@ -173,8 +174,8 @@ _MAX_NUMBER_CHARS = 32
 def _texts(x: Array) -> Array:
     """Formats numbers as strings; integral ones have no decimal point.
 
-    Floats have 8 significant digits, as in ONNX Runtime; float64 has as many as make the string
-    convert back exactly.
+    Floats have 8 significant digits, as in ONNX Runtime; float64 numbers have as many digits as are
+    needed to parse them back exactly.
     """
     check_texts(x.size, _MAX_NUMBER_CHARS)
     if x.dtype.kind in "iubU":
@@ -192,7 +193,7 @@ def _floats(x: Array) -> Array:
 
 
 def _integers(x: Array) -> Array:
-    """Parses strings as int64; numbers from 2^63 to 2^64 wrap, as the bits of a uint64.
+    """Parses the integers at the start of strings as int64; those of 2^63 and more wrap.
 
     Raises:
         InputError: A string does not start with an integer, or the integer exceeds 64 bits.
@@ -206,7 +207,11 @@ def _integers(x: Array) -> Array:
 
 
 def _head(text: str, number: re.Pattern[str]) -> str:
-    """Returns the number at the start of a string; like C, ignores the text behind it.
+    """Returns the number at the start of `text`; as in C, characters behind it are ignored.
+
+    Args:
+        text: The string.
+        number: Pattern of a number.
 
     Raises:
         InputError: The string does not start with a number.

@@ -12,14 +12,14 @@ from clrt.ir.op import Array
 
 
 def widened(array: Array) -> Array:
-    """Casts an array to the dtype in which the device computes with its elements."""
+    """Casts an array to the dtype in which kernels compute with its elements."""
     if array.dtype == object or DType.of(array.dtype).storage == "plain":
         return array
     return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
 
 
 def literal(value: float, dtype: DType) -> Code:
-    """Returns a number as an exact OpenCL C literal."""
+    """Returns `value` as an OpenCL C literal that is exact in `dtype`."""
     if not dtype.is_float:
         return Code("({})({})").substitute(dtype.cl, int(value))
     with np.errstate(over="ignore"):
@@ -34,9 +34,9 @@ def literal(value: float, dtype: DType) -> Code:
 def truncated(array: Array, dtype: DType) -> Array:
     """Converts floats to an integer dtype, rounded towards 0, as `integer_cl` does on the device.
 
-    Floats become int32 (int64 for uint32, int64 and uint64), and the low bits of it are the
-    result. Floats that do not fit, and NaN, become the smallest int32 (int64). For uint64, floats
-    from 2^63 to 2^64 are converted correctly, too.
+    Floats are converted to int32 (int64 for uint32, int64 and uint64), whose low bits are the
+    result. Floats outside the range of that type, and NaN, become its smallest number. For uint64,
+    floats from 2^63 to 2^64 are converted correctly, too.
     """
     wide = array.astype(np.float64)
     target, bound = (np.int32, 2.0**31) if dtype in _BY_INT32 else (np.int64, 2.0**63)
@@ -50,7 +50,15 @@ def truncated(array: Array, dtype: DType) -> Array:
 
 
 def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
-    """Returns the OpenCL C expression that converts a float to an integer dtype, as `truncated`."""
+    """Returns the OpenCL C expression that converts a float to an integer, rounded towards 0.
+
+    `truncated` describes the results for floats out of range.
+
+    Args:
+        text: Expression of the float.
+        source: Dtype of the float.
+        dtype: Integer dtype.
+    """
     kind = Code("double") if source is DType.FLOAT64 else Code("float")
     wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
     wide = dtype if dtype is DType.UINT64 else wide

@@ -30,7 +30,11 @@ _CPU, _GPU = (8192, 8), (1024, 256)
 
 
 def dynamic_levels(x: Array, of: Array) -> tuple[Array, np.float32, np.float32]:
-    """Quantizes x in float32 by the range of the elements of `of` and 0.
+    """Quantizes x to 8 bits by NumPy in float32.
+
+    Args:
+        x: Numbers to quantize.
+        of: Numbers whose range, widened to include 0, gives scale and zero point.
 
     Returns:
         The quantized values, integral floats in 0..255; the scale; the zero point.
@@ -53,7 +57,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def quantize_launches(
     x: Value, y: Buffer, scale: Buffer, zero: Buffer, ctx: Lowering, lens: Value | None = None
 ) -> list[Launch]:
-    """Emits the launches that quantize x by its range.
+    """Emits the launches that quantize x to 8 bits by its range, widened to include 0.
 
     Args:
         x: float32 tensor.

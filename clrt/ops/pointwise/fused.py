@@ -57,7 +57,7 @@ _VARIABLE, _NUMBER = Code("v{}"), Code("c{}")
 @register
 @dataclass(frozen=True)
 class Literal(Op):
-    """A constant scalar in a fused program.
+    """A constant scalar in an elementwise program, without inputs.
 
     Source: clrt; it replaces a one-element constant.
     """
@@ -197,7 +197,7 @@ def can_vectorise(
 ) -> bool:
     """Returns whether kernels can compute an elementwise program on float vectors.
 
-    They can if operands and result are of a dtype in `memory`, and all steps of one or bool.
+    They can if operands and result are of dtypes in `memory`, and each step of these or bool.
 
     Args:
         steps: Program.

@@ -63,7 +63,7 @@ class Quantization(Op):
         return super().from_onnx(node)
 
     def walk(self, dims: tuple[int, ...], scale: tuple[int, ...]) -> ScaleIndexing:
-        """Returns which scale applies to which element of x.
+        """Returns how the elements of x index the scales.
 
         Args:
             dims: Shape of x.
@@ -74,7 +74,12 @@ class Quantization(Op):
         return ScaleIndexing.of(dims, axis, self.block_size, one=one)
 
     def spread(self, x: Array, parameter: Array) -> Array:
-        """Reshapes or repeats a scale or zero point so that it broadcasts against x."""
+        """Reshapes or repeats scales or zero points so that they broadcast against x.
+
+        Args:
+            x: The tensor.
+            parameter: Scales or zero points of x.
+        """
         if parameter.ndim < 2 and parameter.size == 1:
             return parameter.reshape(())
         axis = normalize_axis(self.axis, x.ndim, self)
@@ -84,12 +89,20 @@ class Quantization(Op):
 
     @staticmethod
     def levels(dtype: DType, zero: Array) -> tuple[Array, Array]:
-        """Returns the bounds of an integer dtype minus the zero points, as float32."""
+        """Returns the bounds of quantized values minus the zero points, as float32.
+
+        Args:
+            dtype: Integer dtype of the quantized values.
+            zero: Zero points.
+
+        Returns:
+            The lower and the upper bound, in the shape of `zero`.
+        """
         low, high = (np.float32(bound) for bound in bounds(dtype))
         return low - zero.astype(np.float32), high - zero.astype(np.float32)
 
     def check(self, inputs: Types) -> None:
-        """Checks the shapes of scale and zero point.
+        """Checks the shapes of scale (input 1) and zero point (input 2) against x (input 0).
 
         Raises:
             ShapeError: The scale does not fit x, or the zero point does not fit the scale.
@@ -141,7 +154,7 @@ class QuantizeLinear(Quantization):
     Low-bit float outputs are rounded as by Cast, without a zero point.
 
     Attributes:
-        saturate: 8-bit float outputs are clamped to finite numbers.
+        saturate: Whether 8-bit float outputs are clamped to finite numbers.
         precision: Dtype to which the quotient is rounded; None for the scale's.
 
     Numerics: NaN gives the smallest integer. Source: ONNX QuantizeLinear, opset 10 to 28.
@@ -164,7 +177,12 @@ class QuantizeLinear(Quantization):
         return [TensorType(to, x.shape)]
 
     def quotient(self, x: DType, scale: DType) -> DType:
-        """Returns the dtype to which x / scale is rounded."""
+        """Returns the dtype to which the quotient x / scale is rounded.
+
+        Args:
+            x: Dtype of x.
+            scale: Dtype of the scale.
+        """
         if self.precision is not None:
             return self.precision
         return next((d for d in (scale, x) if d in _QUOTIENTS), DType.FLOAT32)

@@ -27,13 +27,14 @@ from clrt.ops.registry import register
 def _row(
     name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
 ) -> type[Pointwise]:
-    """Creates and registers an op class without attributes.
+    """Creates and registers an elementwise op class without attributes.
 
     Args:
+        name: ONNX name of the op.
         expr: OpenCL C expression of floats; {0} and {1} are the operands.
-        function: NumPy function.
+        function: NumPy function of the operands.
         int_expr: OpenCL C expression of integers; None for `expr`.
-        traits: Further class attributes.
+        traits: Other class attributes of `Pointwise`, such as `arity`.
     """
     body = {
         "name": name,
@@ -46,7 +47,7 @@ def _row(
 
 
 def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
-    """Returns a binary function that applies `plain`, or `symbolic` to each pair of dims.
+    """Returns a binary function of arrays: `plain` for numbers, elementwise `symbolic` for dims.
 
     Args:
         plain: NumPy function for arrays of numbers.
@@ -62,7 +63,7 @@ def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
 
 
 def _divide_dims(a: Dim, b: Dim) -> Dim:
-    """Divides dims, rounding towards 0."""
+    """Divides dims or integers, rounding towards 0; `b` must not be 0."""
     if b < 0:
         a, b = -a, -b
     return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
@@ -79,7 +80,10 @@ def _divide(a: Array, b: Array) -> Any:
 
 
 def _integer_power(x: Array, y: Array) -> Array:
-    """Computes integer powers modulo 2^64, as uint64; fractional results become 0."""
+    """Computes x to the power y modulo 2^64, as uint64.
+
+    For negative y the result is 0, unless x is 1 or -1.
+    """
     with np.errstate(all="ignore"):
         power = np.power(x.astype(np.uint64), np.where(y < 0, 0, y).astype(np.uint64))
     of_one = np.where((x == 1) | (y % 2 == 0), 1, x)

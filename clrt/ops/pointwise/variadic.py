@@ -78,14 +78,14 @@ class Clip(Pointwise):
 
 
 def _prefix(dtype: DType) -> Code:
-    """Returns the prefix of the OpenCL C functions max and min for a dtype."""
+    """Returns the prefix of the OpenCL C functions max and min for `dtype`: "d_", "c_" or "i_"."""
     if dtype is DType.FLOAT64:
         return Code("d_")
     return Code("c_") if dtype.is_float else Code("i_")
 
 
 class Variadic(Pointwise):
-    """Base class of ops over one or more operands.
+    """Base class of elementwise ops of one or more operands, such as Max and Sum.
 
     Planning splits a node with more than `MAX_OPERANDS` operands into several nodes.
 
@@ -99,15 +99,33 @@ class Variadic(Pointwise):
 
     @property
     def partial(self) -> Variadic:
-        """Op that reduces a part of many operands, and the partial results."""
+        """Op of the nodes into which planning splits a node with many operands.
+
+        It combines up to `MAX_OPERANDS` operands, or results of such nodes.
+        """
         return self
 
     def finish(self, total: Value, count: int, make: Builder) -> Value:
-        """Computes the result from the reduction of all `count` operands."""
+        """Adds the nodes that turn combined operands into the result.
+
+        Args:
+            total: All operands, combined by `partial`.
+            count: Number of operands.
+            make: Builder that adds the nodes.
+
+        Returns:
+            The result; `total` by default.
+        """
         return total
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        """Returns the OpenCL C expression of two operands."""
+        """Returns the OpenCL C expression that combines two operands.
+
+        Args:
+            left: Expression of the first operand.
+            right: Expression of the second operand.
+            dtypes: Dtypes of all operands.
+        """
         raise NotImplementedError
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:

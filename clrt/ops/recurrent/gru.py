@@ -83,6 +83,8 @@ def _launches_of(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> 
 class GRU(Recurrent):
     """Gated recurrent unit with gates in the order z, r, h: H' = (1 - z) g(h) + z H.
 
+    H is the state before the step, H' the state after it, and g the second activation.
+
     Attributes:
         linear_before_reset: 0: the candidate h is x W_h + (r H) R_h; 1: x W_h + r (H R_h).
 

@@ -17,12 +17,13 @@ class LSTM(Recurrent):
     """Long short-term memory with gates in the order i, o, f, c.
 
     Inputs besides those of `Recurrent`: initial_c `[D, B, H]` and peephole weights P `[D, 3 H]`.
-    Further output: Y_c `[D, B, H]`. With activations f, g, h:
-    i = f(i + P_i C), f = f(f + P_f C) or 1 - i (input_forget), C' = f C + i g(c),
-    o = f(o + P_o C'), H' = o h(C'). As in ONNX Runtime, C' is not clipped.
+    Additional output: Y_c `[D, B, H]`. With the activations f, g, h, and i, o, f, c as the sums of
+    x W^T, H R^T and the biases:
+    I = f(i + P_i C), F = f(f + P_f C) or 1 - I (input_forget), C' = F C + I g(c),
+    O = f(o + P_o C'), H' = O h(C'). As in ONNX Runtime, C' is not clipped.
 
     Attributes:
-        input_forget: 1: the forget gate is 1 - i.
+        input_forget: 1: the forget gate F is 1 - I.
 
     Source: ONNX LSTM, opset 1 to 22.
     """

@@ -256,7 +256,8 @@ def variants(
     """Returns the variants of a recurrent op, one per GEMM kernel.
 
     Args:
-        walk: Creates the launches of a node from (node, ctx, emit function of a GEMM kernel).
+        walk: Creates the `RecurrentLaunches` of a node from the node, the lowering, and the emit
+            function of a GEMM kernel.
         typed: Whether the variants include dtypes that are not computed in float32.
     """
     return gemm_variants.variants(

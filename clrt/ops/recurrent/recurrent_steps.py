@@ -111,7 +111,7 @@ class StepLaunches(RecurrentLaunches):
 
     @property
     def is_team(self) -> bool:
-        """Whether a team has several work-items and several steps, between which they exchange."""
+        """Whether teams of several work-items exchange states between time steps."""
         return self.sharing.parts > 1 and self.time > 1
 
     def launches(self) -> list[Launch]:

@@ -37,7 +37,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Returns the number of elements before the axis, along it, and behind it.
+    """Returns the number of elements of x before the searched axis, along it, and behind it.
 
     Raises:
         ShapeError: The axis has no elements.
@@ -100,8 +100,8 @@ class ArgExtremum(Op):
 
     Attributes:
         axis: Axis of the search.
-        keepdims: The axis stays, with size 1.
-        select_last_index: Of equal elements the last one counts, else the first.
+        keepdims: Whether the axis stays, with size 1.
+        select_last_index: Whether the last of equal elements is returned, else the first.
 
     Class attributes:
         better: OpenCL C operator that tells whether an element is better than another.

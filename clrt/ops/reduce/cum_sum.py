@@ -48,7 +48,7 @@ def _axis(node: Node) -> int:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Returns the number of elements before the axis, along it, and behind it."""
+    """Returns the number of elements of x before the axis in input 1, along it, and behind it."""
     return around_axis(node.output.dims, _axis(node))
 
 
@@ -95,8 +95,8 @@ class Cumulative(Op):
         reverse: 1: accumulation starts from the end of the axis.
 
     Class attributes:
-        start: Result of no elements.
-        join: OpenCL C expression of the result `a` and a further element `b`.
+        start: Result of no elements: 0 for sums, 1 for products.
+        join: OpenCL C expression that combines the running result `a` and the next element `b`.
 
     Numerics: one accumulator of the dtype (float32 for narrower ones), in order; integers wrap.
     """
@@ -125,7 +125,12 @@ class Cumulative(Op):
         return [TensorType(x.dtype, x.shape)]
 
     def accumulate(self, x: Array, axis: int) -> Array:
-        """Computes running results by NumPy; x is float64, integer or an object array of dims."""
+        """Computes inclusive running results by NumPy.
+
+        Args:
+            x: float64, integer, or an object array of dims.
+            axis: Axis of the accumulation, from its start.
+        """
         raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -51,7 +51,7 @@ class ReduceProd(Reduce):
 
 
 def integer_bound(dtype: DType, low: bool) -> Code:
-    """Returns the lowest or highest value of an integer dtype as an OpenCL C expression.
+    """Returns the lowest (`low`) or highest value of an integer dtype as an OpenCL C expression.
 
     The lowest one is written as a sum, since C has no literal for it.
     """

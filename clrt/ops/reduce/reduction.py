@@ -54,7 +54,7 @@ _INTEGER_CODE = (
 
 
 def _integer_code(expression: Code) -> Code:
-    """Returns the expression of integers for one of floats."""
+    """Turns an OpenCL C expression of floats into one of integers (c_max to i_max, and so on)."""
     for old, new in _INTEGER_CODE:
         expression = expression.renamed(old, new)
     return expression
@@ -62,7 +62,7 @@ def _integer_code(expression: Code) -> Code:
 
 @dataclass(frozen=True)
 class ReducedAxes:
-    """Kept and reduced axes of the input of a reduction, merged where strides allow.
+    """Kept and reduced axes of a reduction's input; axes of uniform stride are merged.
 
     Attributes:
         kept: Sizes of the kept axes.
@@ -78,7 +78,7 @@ class ReducedAxes:
 
     @property
     def fits(self) -> bool:
-        """Whether the kernels support the number of axes."""
+        """Whether kernels support as many axes: at most three kept and three reduced ones."""
         return max(len(self.kept), len(self.reduced)) <= _MAX_AXES
 
     @property
@@ -87,7 +87,7 @@ class ReducedAxes:
         return pad_rank(self.kept, 1, _MAX_AXES)
 
     def args(self) -> dict[str, int]:
-        """Returns the kernel arguments that the macro SIZES declares."""
+        """Returns the kernel arguments of sizes and strides, which the macro SIZES declares."""
         return {
             **axes("d", self.kept, 1, _MAX_AXES),
             **axes("r", self.reduced, 1, _MAX_AXES),
@@ -97,11 +97,12 @@ class ReducedAxes:
 
 
 def reduced_axes(node: Node, kind: str) -> ReducedAxes:
-    """Returns the merged axes of a reduction for a kind of kernel.
+    """Returns the kept and reduced axes of a Reduce node, merged for a kind of kernel.
 
     Args:
-        kind: "columns": the last kept axis gets stride 1; "rows": the last reduced axis does;
-            "any": neither. An axis of size 1 is appended if necessary.
+        node: Reduce node.
+        kind: Which last axis the kernel requires to have stride 1: the kept ("columns"), the
+            reduced ("rows"), or neither ("any"). An axis of size 1 is appended if necessary.
     """
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
@@ -118,7 +119,9 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 
 
 def _kind(node: Node) -> str:
-    """Returns the kind of CPU kernel: "rows" if the last axis is reduced, else "columns"."""
+    """Returns the kind of CPU kernel for a Reduce node: "rows" if it reduces the last axis of x,
+    else "columns".
+    """
     assert isinstance(node.op, Reduce)
     rank = len(node.arg(0).dims)
     return "rows" if rank - 1 in node.op.axes_of(node.input_types, rank) else "columns"
@@ -157,7 +160,11 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _piece(node: Node) -> int:
-    """Returns the elements per output if they are few, contiguous and of fixed number, else 0."""
+    """Returns the elements per output of a Reduce node if kernel reduce_pieces applies, else 0.
+
+    The kernel needs trailing reduced axes of static sizes, at most 16 elements per output, and no
+    `shift`.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
     rank = len(x.dims)
@@ -189,7 +196,10 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why no work-group shares an output: its work-items need contiguous elements."""
+    """Returns why the kernel with a work-group per output does not apply; None if it does.
+
+    The elements of an output must be contiguous, so that work-items read adjacent ones.
+    """
     if _kind(node) != "rows":
         return "the last axis stays"
     if not reduced_axes(node, "rows").fits:
@@ -237,7 +247,7 @@ def _accumulator(dtype: DType) -> DType:
 
 
 def reduction_types(dtype: DType) -> dict[str, Define]:
-    """Returns the macros of the kernels for any dtype."""
+    """Returns the dtype macros of the reduction kernels that support any dtype."""
     accumulator = _accumulator(dtype).cl
     types: dict[str, Define] = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
     return types | {"ACC_T": accumulator, "DATA_N": accumulator}
@@ -260,7 +270,7 @@ def _launch(
 
 
 def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
-    """Returns the macros of an op's expressions for elements of a dtype."""
+    """Returns the macros of a reduction's OpenCL C expressions for elements of `dtype`."""
     init = op.init if dtype.is_float else op.int_init(dtype)
     step, join, finish = op.step, op.join, op.finish
     if not dtype.is_float:
@@ -281,8 +291,9 @@ class Reduce(Op):
     """Base class of the reductions over the axes in input 1 (default: all axes).
 
     Attributes:
-        keepdims: Reduced axes stay, with size 1.
-        noop_with_empty_axes: Without axes, no axis is reduced instead of all.
+        keepdims: Whether reduced axes stay, with size 1.
+        noop_with_empty_axes: Whether no axis is reduced if input 1 is omitted or empty, instead of
+            all axes.
 
     Class attributes:
         init: OpenCL C expression of the initial accumulator `a`.
@@ -317,23 +328,29 @@ class Reduce(Op):
     )
 
     def reduces(self, dtype: DType) -> bool:
-        """Returns whether kernels support a dtype."""
+        """Returns whether kernels support elements of `dtype`."""
         return dtype.is_float or (self.integers and (self.selects or dtype is not DType.BOOL))
 
     def int_init(self, dtype: DType) -> Code:
-        """Returns the initial accumulator for an integer dtype."""
+        """Returns the OpenCL C expression of the initial accumulator for an integer dtype."""
         return self.init
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        """Reduces x by NumPy; the caller reshapes the result.
+        """Reduces x by NumPy; the caller reshapes and casts the result.
 
         Args:
             x: float64, int64, uint64, bool, or an object array of dims.
+            axes: Axes to reduce.
         """
         raise NotImplementedError(self.name)
 
     def axes_of(self, inputs: Types, rank: int) -> tuple[int, ...]:
-        """Returns the reduced axes in order; the elements of input 1 must be known."""
+        """Returns the reduced axes in ascending order, counted from the front.
+
+        Args:
+            inputs: Types of the node's inputs; the elements of input 1 must be known.
+            rank: Rank of x.
+        """
         data = data_of(inputs, 1)
         return self._axes(None if data is None else np.asarray(data), rank)
 

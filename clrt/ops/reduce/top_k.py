@@ -30,12 +30,16 @@ _FEW = 64
 
 
 def _first_run(k: int) -> int:
-    """Returns the elements of the runs that work-items sort before merging."""
+    """Returns the number of elements that a work-item sorts as one run before runs are merged."""
     return max(256, 16 * k) if k <= _FEW else _BLOCK
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
-    """Returns the number of axis lines, elements per line, their stride, and k."""
+    """Returns the sizes of a TopK node's lines: the elements along the axis at fixed other indices.
+
+    Returns:
+        The number of lines, the elements per line, their stride in elements, and k.
+    """
     x = node.arg(0)
     assert isinstance(node.op, TopK)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
@@ -56,14 +60,14 @@ def _defines(node: Node) -> dict[str, Define]:
 
 
 def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
-    """Returns the output buffers; scratch memory for the indices if the node omits them."""
+    """Returns the kernel arguments `values` and `indices`: outputs, or scratch if omitted."""
     values, *outputs = node.outputs
     indices = outputs[0] if outputs else ctx.scratch(num_elements(values.dims), DType.INT64)
     return {"values": values, "indices": indices}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits one work-item per axis line, with a heap of the best k elements."""
+    """Emits the launch of TopK on CPUs: a work-item per line, with a heap of k elements."""
     lines, n, inner, k = _sizes(node)
     if not lines * k:
         return []
@@ -74,7 +78,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits a merge sort that keeps the best k elements of each run."""
+    """Emits the launches of TopK by a merge sort that keeps the best k elements of each run."""
     x, defines = node.arg(0), _defines(node)
     lines, n, inner, k = _sizes(node)
     if not lines * k:
