@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class RecentlyUsed(Generic[_T]):
-    """Thread-safe least-recently-used cache."""
+    """Thread-safe least-recently-used cache, bounded by its number of values."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -49,7 +49,7 @@ class RecentlyUsed(Generic[_T]):
         return len(self._values)
 
     def get(self, key: Hashable) -> _T | None:
-        """Returns the value of a key and marks it as used; None if there is none."""
+        """Returns the value cached under a key and marks it as used; None if there is none."""
         with self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -57,7 +57,7 @@ class RecentlyUsed(Generic[_T]):
             return value
 
     def add(self, key: Hashable, value: _T) -> None:
-        """Adds or replaces a value, and evicts the least recently used ones above the capacity."""
+        """Adds a value or replaces that of `key`; evicts the least recently used one if full."""
         with self._lock:
             self._values[key] = value
             while len(self._values) > self._capacity:
@@ -71,14 +71,16 @@ class RecentlyUsed(Generic[_T]):
 
 @dataclass(frozen=True)
 class Operation:
-    """The computation of a call.
+    """The computation of a functional call: an op with its attributes, or a small graph.
 
     Attributes:
-        key: Equal for calls with the same computation.
-        graph: Builds its graph with inputs x0, x1, … of the given types; inputs whose type has
-            known elements are constants. A type is None for an input that is left out.
-        known: Indices of the inputs that planning must know.
-        sized: Whether the graph depends on sizes, so that other sizes need another graph.
+        key: Cache key: equal for calls with the same computation.
+        graph: Builds the graph of the computation from the types of its inputs, which become x0,
+            x1, …; inputs whose type has known elements are constants. A type is None for an input
+            that is left out.
+        known: Indices of the inputs whose elements planning must know.
+        sized: Whether the graph depends on input sizes, so that different sizes need different
+            graphs.
     """
 
     key: Hashable
@@ -89,11 +91,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Need:
-    """Inputs and sizes that a graph is specialised for.
+    """What the model of a functional call is specialised for: input elements and sizes.
 
     Attributes:
-        sizes: Whether all dims are numbers instead of symbols.
-        elements: Indices of the inputs that are constants.
+        sizes: Whether all dims of inputs are numbers instead of symbols.
+        elements: Indices of the inputs that are constants of the model.
     """
 
     sizes: bool
@@ -105,7 +107,7 @@ _NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MAX_MODELS)
 
 
 def clear_cache() -> None:
-    """Drops the cached models of all functions; running calls keep theirs until they end."""
+    """Drops the cached models of all functions; calls in progress keep theirs until they end."""
     _MODELS.clear()
     _NEEDS.clear()
 
@@ -113,10 +115,13 @@ def clear_cache() -> None:
 def results_of(
     operation: Operation, inputs: Sequence[RuntimeValue], device: str | int | None = None
 ) -> list[Any]:
-    """Computes the outputs of a call: device tensors if an input is one, else arrays.
+    """Computes the outputs of a functional call: device tensors if an input is one, else arrays.
 
     Args:
-        device: As in `clrt.load`; None for the device of the inputs, or the default.
+        operation: Computation of the call.
+        inputs: Inputs in order; None for one that is left out.
+        device: Device to run on, as for `clrt.load`; None for the device of the inputs, or the
+            default one.
 
     Raises:
         InputError, ShapeError: The inputs do not match the operation.
@@ -150,7 +155,11 @@ def _chosen(request: str | int | None, default: str) -> DeviceInfo:
 def _model_for(
     operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo
 ) -> tuple[Model, frozenset[int]]:
-    """Returns a model for a call, and the indices of the inputs that are constants in it."""
+    """Returns a cached or new model for a call, and the indices of inputs that it has as constants.
+
+    Raises:
+        UnsupportedError: clrt does not support the computation, however specialised.
+    """
     family = operation.key, device.index, tuple(map(_category, inputs))
     last = _NEEDS.get(family)
     refused: UnsupportedError | None = None
@@ -168,7 +177,10 @@ def _model_for(
 
 
 def _needs(operation: Operation, inputs: Sequence[RuntimeValue]) -> Iterator[Need]:
-    """Yields specialisations to try, the most general first."""
+    """Yields the specialisations to try for a call, the most general first.
+
+    They range from symbolic sizes to all inputs as constants.
+    """
     tensors = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
     known = frozenset(operation.known & tensors)
     few = known | {k for k in tensors if _is_few(inputs[k])}

@@ -65,58 +65,58 @@ __all__ = [
 
 
 def relu(x: Any, *, device: Device = None) -> Any:
-    """Returns max(x, 0)."""
+    """Returns max(x, 0) of each element of x."""
     return call("Relu", x, device=device)
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01, *, device: Device = None) -> Any:
-    """Returns x if x > 0, else `negative_slope` * x, per element."""
+    """Returns, per element of x, x if x > 0, else `negative_slope` * x."""
     return call("LeakyRelu", x, alpha=negative_slope, device=device)
 
 
 def gelu(x: Any, approximate: Literal["none", "tanh"] = "none", *, device: Device = None) -> Any:
-    """Returns x * Phi(x), with the normal distribution's cumulative function Phi.
+    """Returns x * Phi(x) per element, with the normal distribution's cumulative function Phi.
 
     Args:
         x: Input of any shape.
         approximate: "none" for the exact function, "tanh" for its approximation.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     return call("Gelu", x, approximate=approximate, device=device)
 
 
 def silu(x: Any, *, device: Device = None) -> Any:
-    """Returns x * sigmoid(x), also called swish."""
+    """Returns x * sigmoid(x) per element, also called swish."""
     return call("Swish", x, device=device)
 
 
 def sigmoid(x: Any, *, device: Device = None) -> Any:
-    """Returns 1 / (1 + exp(-x))."""
+    """Returns 1 / (1 + exp(-x)) per element of x."""
     return call("Sigmoid", x, device=device)
 
 
 def tanh(x: Any, *, device: Device = None) -> Any:
-    """Returns the hyperbolic tangent."""
+    """Returns the hyperbolic tangent of each element of x."""
     return call("Tanh", x, device=device)
 
 
 def softplus(x: Any, *, device: Device = None) -> Any:
-    """Returns log(1 + exp(x))."""
+    """Returns log(1 + exp(x)) per element of x."""
     return call("Softplus", x, device=device)
 
 
 def softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """Returns exp(x - max) divided by its sum along an axis."""
+    """Returns exp(x) divided by its sum along an axis, computed without overflow."""
     return call("Softmax", x, axis=axis, device=device)
 
 
 def log_softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """Returns the logarithm of `softmax`."""
+    """Returns the natural logarithm of the softmax of x along an axis."""
     return call("LogSoftmax", x, axis=axis, device=device)
 
 
 def matmul(a: Any, b: Any, *, device: Device = None) -> Any:
-    """Multiplies matrices in the last two axes; leading axes broadcast."""
+    """Returns the matrix product of a [..., M, K] and b [..., K, N]; leading axes broadcast."""
     return call("MatMul", a, b, device=device)
 
 
@@ -127,7 +127,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, device: Device = None) -> A
         x: [..., inputs].
         weight: [outputs, inputs], as in PyTorch.
         bias: [outputs]; None for zeros.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
 
     Returns:
         [..., outputs].
@@ -150,7 +150,16 @@ def _linear_graph(types: Sequence[TensorType | None]) -> Graph:
 
 
 def embedding(ids: Any, weight: Any, *, device: Device = None) -> Any:
-    """Looks up rows of a table: returns [..., width] for indices [...] and weight [rows, width]."""
+    """Looks up rows of a table by index.
+
+    Args:
+        ids: Integer row indices, [...].
+        weight: Table, [rows, width].
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+
+    Returns:
+        [..., width].
+    """
     return call("Gather", weight, ids, axis=0, device=device)
 
 
@@ -171,7 +180,7 @@ def layer_norm(
         bias: Array of the same shape as the weight; None for zeros.
         eps: Term added to the variance.
         axis: First normalised axis.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     (x,) = coerce_inputs(form_of("LayerNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -188,7 +197,7 @@ def rms_norm(
         weight: Array with the shape of x from `axis` on; None for ones.
         eps: Term added to the mean of squares.
         axis: First normalised axis.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     (x,) = coerce_inputs(form_of("RMSNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -198,7 +207,16 @@ def rms_norm(
 def group_norm(
     x: Any, num_groups: int, weight: Any, bias: Any, eps: float = 1e-5, *, device: Device = None
 ) -> Any:
-    """Normalises each group of channels of x [batch, channels, ...]; weight, bias: [channels]."""
+    """Normalises each group of channels to mean 0 and variance 1, then scales and shifts channels.
+
+    Args:
+        x: [batch, channels, ...].
+        num_groups: Number of groups, which divides the number of channels.
+        weight: Factor per channel, [channels].
+        bias: Term added per channel, [channels].
+        eps: Term added to the variance.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     inputs = x, weight, bias
     return call("GroupNormalization", *inputs, num_groups=num_groups, epsilon=eps, device=device)
 
@@ -217,12 +235,12 @@ def batch_norm(
 
     Args:
         x: [batch, channels, ...].
-        running_mean: [channels].
-        running_var: [channels].
-        weight: [channels].
-        bias: [channels].
+        running_mean: Mean per channel, [channels].
+        running_var: Variance per channel, [channels].
+        weight: Factor per channel, [channels].
+        bias: Term added per channel, [channels].
         eps: Term added to the variance.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     inputs = x, weight, bias, running_mean, running_var
     return call("BatchNormalization", *inputs, epsilon=eps, device=device)
@@ -233,9 +251,9 @@ def normalize(x: Any, axis: int = -1, p: int = 2, *, device: Device = None) -> A
 
     Args:
         x: [...].
-        axis: Axis of the vectors.
-        p: 1 or 2.
-        device: As in `clrt.load`, if no input is on a device.
+        axis: Axis along which the norm is computed.
+        p: Order of the norm, 1 or 2.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     return call("LpNormalization", x, axis=axis, p=p, device=device)
 
@@ -257,9 +275,9 @@ def attention(
 
     Args:
         query: [batch, heads, queries, size], or [batch, queries, heads * size] with `num_heads`.
-        key: Layout of the query, with its own sequence length; it may have fewer heads, each shared
-            by several heads of the query.
-        value: Layout of the key, possibly with another size per head.
+        key: As `query`, with `keys` in place of `queries`; it may have fewer heads, each shared by
+            several heads of the query.
+        value: As `key`, possibly with another size per head.
         mask: Numbers added to the scores, or bools that are False for hidden keys; broadcasts to
             [batch, heads, queries, keys].
         causal: Whether keys after a query's position are hidden.
@@ -267,7 +285,7 @@ def attention(
         softcap: Bound of the scores, applied by a tanh; 0 for none.
         num_heads: Number of heads of a query with three axes.
         kv_num_heads: Number of heads of keys and values with three axes; None for the query's.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
 
     Returns:
         Array in the layout of the query, with the values' size per head.
@@ -293,17 +311,19 @@ def conv(
     *,
     device: Device = None,
 ) -> Any:
-    """Convolves x over the axes from the third on; `conv2d` is the same function, for images.
+    """Convolves x over its spatial axes: those after the first two.
+
+    `conv1d`, `conv2d` and `conv3d` are the same function, since the inputs determine the rank.
 
     Args:
         x: [batch, in, ...].
         weight: [out, in / groups, ...].
         bias: [out]; None for zeros.
-        stride: One number, or one for each spatial axis.
-        padding: One number, or one for each spatial axis.
-        dilation: One number, or one for each spatial axis.
+        stride: Step of the window: one number, or one for each spatial axis.
+        padding: Zeros added at both ends: one number, or one for each spatial axis.
+        dilation: Step within the window: one number, or one for each spatial axis.
         groups: Number of channel groups, which are convolved separately.
-        device: As in `clrt.load`, if no input is on a device.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation)
@@ -323,19 +343,20 @@ def conv_transpose(
     *,
     device: Device = None,
 ) -> Any:
-    """Computes a transposed convolution of x over the axes from the third on.
+    """Computes a transposed convolution of x over its spatial axes: those after the first two.
 
     Args:
         x: [batch, in, ...].
         weight: [in, out / groups, ...].
         bias: [out]; None for zeros.
-        stride: One number, or one for each spatial axis.
-        padding: One number, or one for each spatial axis.
+        stride: Step of the window in the result: one number, or one for each spatial axis.
+        padding: Elements removed from both ends of the result: one number, or one for each spatial
+            axis.
         output_padding: Elements added at the end of the result: one number, or one for each
             spatial axis.
         groups: Number of channel groups, which are convolved separately.
-        dilation: One number, or one for each spatial axis.
-        device: As in `clrt.load`, if no input is on a device.
+        dilation: Step within the window: one number, or one for each spatial axis.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation, output_padding=output_padding)
@@ -352,15 +373,17 @@ def max_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """Returns the maximum of each window of x [batch, channels, ...].
+    """Returns the maximum of each window over the spatial axes of x: those after the first two.
 
     Args:
         x: [batch, channels, ...].
         kernel_size: Size of the window: one number, or one for each spatial axis.
-        stride: Like `kernel_size`; None for `kernel_size`.
-        padding: Like `kernel_size`.
-        dilation: Like `kernel_size`.
-        device: As in `clrt.load`, if no input is on a device.
+        stride: Step of the window: one number, or one for each spatial axis; None for
+            `kernel_size`.
+        padding: Elements added at both ends, below every number: one number, or one for each
+            spatial axis.
+        dilation: Step within the window: one number, or one for each spatial axis.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides, dilations=dilation)
@@ -375,14 +398,17 @@ def avg_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """Returns the mean of each window of x [batch, channels, ...]; padding counts as zeros.
+    """Returns the mean of each window over the spatial axes of x: those after the first two.
+
+    Padding counts as zeros.
 
     Args:
         x: [batch, channels, ...].
         kernel_size: Size of the window: one number, or one for each spatial axis.
-        stride: Like `kernel_size`; None for `kernel_size`.
-        padding: Like `kernel_size`.
-        device: As in `clrt.load`, if no input is on a device.
+        stride: Step of the window: one number, or one for each spatial axis; None for
+            `kernel_size`.
+        padding: Zeros added at both ends: one number, or one for each spatial axis.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
     """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides)
@@ -398,7 +424,7 @@ avg_pool1d = avg_pool2d = avg_pool3d = avg_pool
 
 
 def concat(tensors: Sequence[Any], axis: int = 0, *, device: Device = None) -> Any:
-    """Concatenates tensors along an axis."""
+    """Concatenates tensors along an axis; all other axes must have equal sizes."""
     return call("Concat", *tensors, axis=axis, device=device)
 
 
@@ -415,10 +441,10 @@ def _ones(x: Any, axis: int) -> Any:
 
 
 def _window_rank(x: Any) -> int:
-    """Returns the number of spatial axes: those after the first two.
+    """Returns the number of spatial axes of x: those after the first two.
 
     Raises:
-        InputError: There are none.
+        InputError: x has no spatial axis.
     """
     rank = len(np.shape(x)) - 2
     if rank < 1:
@@ -427,12 +453,22 @@ def _window_rank(x: Any) -> int:
 
 
 def _window(rank: int, **sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Expands each size of a window to one number per spatial axis."""
+    """Expands window sizes, passed by attribute name, to one number per spatial axis.
+
+    Args:
+        rank: Number of spatial axes.
+        sizes: One number for all axes, or one per axis; by name.
+    """
     return {name: _per_axis(rank, size) for name, size in sizes.items()}
 
 
 def _pads(rank: int, padding: Sizes) -> tuple[int, ...]:
-    """Returns ONNX's pads: padding at the start of every axis, then at the end of every axis."""
+    """Returns the ONNX attribute `pads`: padding at the start of each axis, then at each end.
+
+    Args:
+        rank: Number of spatial axes.
+        padding: One number for all spatial axes, or one per axis.
+    """
     return 2 * _per_axis(rank, padding)
 
 

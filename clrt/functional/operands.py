@@ -30,7 +30,7 @@ Loose: TypeAlias = "bool | int | float | str | list[Any] | tuple[Any, ...]"
 
 
 def coerce_inputs(form: OpSchemaInfo, given: Sequence[Any]) -> list[RuntimeValue]:
-    """Converts the inputs of a call to arrays, device tensors, lists of these, dicts, or None.
+    """Converts the inputs of a functional call to arrays, device tensors, lists, dicts or None.
 
     Args:
         form: Schema of the op.
@@ -53,16 +53,18 @@ def coerce_inputs(form: OpSchemaInfo, given: Sequence[Any]) -> list[RuntimeValue
 
 
 class _Untyped:
-    """A number, or a list of numbers, whose dtype follows from the other inputs."""
+    """A Python number, or a list of numbers, whose dtype follows from a call's other inputs."""
 
     def __init__(self, value: Loose) -> None:
         self.value = value
 
 
 def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
-    """Returns the formal parameter of each input; None if the op's schema is unknown.
+    """Returns the formal parameter of each input of a call; a variadic one repeats.
 
-    A variadic parameter repeats.
+    Args:
+        form: Schema of the op; for each input None is returned if it lists no inputs.
+        count: Number of inputs of the call.
 
     Raises:
         InputError: There are more inputs than parameters.
@@ -102,10 +104,13 @@ def _is_tensor(value: Any) -> bool:
 def _array(
     value: Any, formal: FormalParameter | None, dtypes: Mapping[str, DType], form: OpSchemaInfo
 ) -> Array | DeviceTensor:
-    """Converts a value to an array; Python numbers get a dtype that the parameter allows.
+    """Converts an input to an array; Python numbers get a dtype that the op allows.
 
     Args:
-        dtypes: Dtype of each type variable of the schema, as far as other inputs determine it.
+        value: The input; a device tensor is returned as it is.
+        formal: Formal parameter of the input; None if unknown.
+        dtypes: Dtype by type variable of the schema, as far as other inputs determine it.
+        form: Schema of the op, for the error's message.
 
     Raises:
         InputError: The value is not an array, or the dtype cannot represent its numbers.
@@ -154,7 +159,7 @@ def dtype_of(value: Array | DeviceTensor) -> DType:
 
 
 def tensors_in(values: Iterable[RuntimeValue]) -> Iterator[DeviceTensor]:
-    """Yields the device tensors among values, and in lists at any depth."""
+    """Yields the device tensors among values, and in lists among them at any depth."""
     for value in values:
         if isinstance(value, DeviceTensor):
             yield value

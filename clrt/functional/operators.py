@@ -44,7 +44,11 @@ _COLUMNS = 96
 
 
 def function_of(domain: str, name: str) -> Callable[..., Any]:
-    """Returns the function of an op.
+    """Returns the Python function that runs an op on arrays and device tensors.
+
+    Args:
+        domain: ONNX domain of the op; "" for ai.onnx.
+        name: Name of the op.
 
     Raises:
         AttributeError: There is no such op, or it is control flow.
@@ -58,12 +62,16 @@ def function_of(domain: str, name: str) -> Callable[..., Any]:
 
 
 def names_in(domain: str) -> list[str]:
-    """Returns the names of a domain's functions."""
+    """Returns the names of a domain's ops that have a function: all but control flow.
+
+    Args:
+        domain: ONNX domain; "" for ai.onnx.
+    """
     return [n for (d, n), form in op_schemas().items() if d == domain and not form.has_graphs]
 
 
 class OpDomain:
-    """The functions of one domain of ops, as attributes."""
+    """Namespace with a function for each op of one ONNX domain, such as `F.microsoft.BiasGelu`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -81,12 +89,22 @@ class OpDomain:
 
 
 def form_of(name: str) -> OpSchemaInfo:
-    """Returns the newest schema of an op of the domain ai.onnx."""
+    """Returns the newest schema of an op of the domain ai.onnx, which must exist."""
     return op_schemas()["", name]
 
 
 def call(name: str, *inputs: Any, device: str | int | None = None, **attributes: Any) -> Any:
-    """Runs an op of the domain ai.onnx; returns its output, or a tuple if it has several."""
+    """Runs an op of the domain ai.onnx on arrays and device tensors.
+
+    Args:
+        name: Name of the op.
+        inputs: Inputs in order; None for one that is left out.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+        attributes: Attributes of the op by name.
+
+    Returns:
+        The output, or a tuple if there are several.
+    """
     return function_of("", name)(*inputs, device=device, **attributes)
 
 
@@ -132,9 +150,10 @@ def _hashable(value: Any) -> Hashable:
 def _split_arguments(
     form: OpSchemaInfo, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Splits the arguments of a call into inputs, in order, and attributes by name.
+    """Splits the arguments of a functional call into inputs, in order, and attributes by name.
 
     Args:
+        form: Schema of the op.
         inputs: Positional arguments.
         named: Keyword arguments: inputs and attributes.
 
@@ -167,9 +186,12 @@ def _split_arguments(
 def _output_count(
     form: OpSchemaInfo, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: int | None
 ) -> int:
-    """Returns the number of outputs of a call.
+    """Returns the number of outputs of a functional call.
 
     Args:
+        form: Schema of the op.
+        inputs: Converted inputs in order.
+        attributes: Attributes by name.
         wanted: Number that the caller asks for; None for the outputs that the op always has.
 
     Raises:
@@ -195,7 +217,7 @@ def _output_count(
 
 
 def _unknown(domain: str, name: str) -> str:
-    """Returns the message for an unknown op, with the op that may be meant."""
+    """Returns the error message for an unknown op, with a similarly named op if there is one."""
     shown = {d: f"{n}." for n, d in DOMAINS.items()} | {"": ""}
     known = {f"{shown[d]}{n}" for d, n in op_schemas() if d in shown}
     same = sorted(k for k in known if k.rpartition(".")[2].lower() == name.lower())
@@ -218,7 +240,10 @@ def _signature(form: OpSchemaInfo) -> inspect.Signature:
 
 
 def _in_order(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Gives defaults to all inputs after the first one with a default, as Python requires."""
+    """Returns parameters in which every positional one after the first optional one is optional.
+
+    Python requires that of signatures; the default is None.
+    """
     fixed, optional = [], False
     for each in parameters:
         optional = optional or (each.kind == _POSITIONAL and each.default is None)
