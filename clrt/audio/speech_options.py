@@ -18,8 +18,7 @@ class Fallback:
         compression_ratio: Maximum compression ratio of a window's text. A higher one indicates
             repetition, and the window is decoded again. None for no limit.
         logprob: Minimum mean log-probability of a window's tokens, below which the window is
-            decoded
-            again; None for no limit.
+            decoded again; None for no limit.
         no_speech: Probability of no speech above which a window has no text, if its mean
             log-probability is also below `logprob`; None to keep all texts.
 

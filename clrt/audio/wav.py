@@ -101,9 +101,8 @@ def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
     """Parses a format chunk of a WAV file.
 
     Returns:
-        Codec, channels, frames per second, bytes per frame and bits per sample; None if the chunk
-            is
-        too short.
+        Codec, channels, frames per second, bytes per frame and bits per sample; None if the
+        chunk is too short.
     """
     if len(chunk) < 16:
         return None

@@ -22,10 +22,11 @@ LoraOption = Annotated[
 
 
 def given_adapters(lora: Sequence[str] | None) -> list[tuple[Path, float]]:
-    """Parses adapter options into (path, factor) pairs, as in `TextGenerator`.
+    """Parses the values of option --lora into (path, factor) pairs for `TextGenerator`.
 
     Args:
         lora: Paths or names in Hugging Face's cache, each with an optional `:FACTOR`, by default 1.
+            None for no adapters.
 
     Raises:
         ModelError: An adapter does not exist.

@@ -35,7 +35,7 @@ _WARM_SECONDS = 0.05
 
 
 class Peer(str, Enum):
-    """Runtime to compare with."""
+    """Runtime that `clrt bench` compares with."""
 
     onnxruntime = "onnxruntime"
 
@@ -46,7 +46,7 @@ class Measured:
 
     Attributes:
         name: Runtime and device.
-        turns: Seconds of each run, by round.
+        turns: For each round, the seconds of each run.
     """
 
     name: str
@@ -61,7 +61,10 @@ class Measured:
         return 1e3 * min(t for turn in self.turns for t in turn)
 
     def over(self, other: Measured) -> float:
-        """Returns this time relative to another's: the median over rounds of ratios of medians."""
+        """Returns the time of this runtime relative to that of `other`.
+
+        It is the median over rounds of the ratio of the median times.
+        """
         pairs = zip(self.turns, other.turns, strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
 
@@ -169,11 +172,14 @@ def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
 def take_turns(
     runs: Sequence[tuple[str, Callable[[], object]]], seconds: float
 ) -> tuple[Measured, ...]:
-    """Measures functions in alternation.
+    """Measures functions in alternating rounds.
 
     Args:
         runs: Name and function of each runtime.
         seconds: Total measuring time; each function runs at least once per round.
+
+    Returns:
+        Run times of each function, in the order of `runs`.
     """
     times: list[list[tuple[float, ...]]] = [[] for _ in runs]
     each = seconds / _NUM_ROUNDS / len(runs)
@@ -185,7 +191,7 @@ def take_turns(
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
-    """Runs a function for some seconds, at least once; returns the seconds of each run."""
+    """Runs a function for about `seconds`, at least once; returns the seconds of each run."""
     times: list[float] = []
     start = time.perf_counter()
     while not times or time.perf_counter() - start < seconds:
@@ -196,9 +202,15 @@ def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
 
 
 def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
-    """Returns the largest difference relative to its output's largest element, and the output.
+    """Returns the largest difference of any output, and the name of that output.
 
-    It is infinite if shapes differ, or if just one of two elements is finite.
+    A difference is relative to the largest element of its output. It is infinite if shapes differ,
+    or
+    if just one of two elements is finite. (0, "none") if there are no outputs.
+
+    Args:
+        ours: Outputs of clrt, by name.
+        theirs: Outputs of the other runtime, by name.
     """
     differences = [(0.0, "none")]
     differences += [
@@ -208,7 +220,12 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
 
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
-    """Returns a table with a row per runtime; ratios are relative to the last one's time."""
+    """Returns a table of run times, a row per runtime, with ratios to the last runtime's.
+
+    Args:
+        measured: Run times of each runtime.
+        title: Title of the table.
+    """
     table = Table(title=PlainText(title), title_justify="left")
     table.add_column("runtime", overflow="fold")
     for column in ("median ms", "best ms", "ratio"):
@@ -223,7 +240,13 @@ def result_table(measured: Sequence[Measured], title: str) -> Table:
 def _as_object(
     measured: Sequence[Measured], feeds: dict[str, Array], worst: float
 ) -> dict[str, Any]:
-    """Returns the results as JSON values; a difference that is not finite is null."""
+    """Returns the results of the benchmark as JSON values.
+
+    Args:
+        measured: Run times of each runtime.
+        feeds: Inputs of the model.
+        worst: Largest difference between the outputs; null in the result if it is not finite.
+    """
     rows = [
         {"name": m.name, "median_ms": m.median_ms, "best_ms": m.best_ms, "ratio": m.over(last)}
         for m in measured

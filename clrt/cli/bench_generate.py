@@ -29,8 +29,8 @@ class TextSpeed:
 
     Attributes:
         what: "prefill" (processing a prompt) or "decode" (generating token by token).
-        tokens: Prompt length in tokens.
-        tokens_per_s: Prompt tokens processed, or tokens generated, per second.
+        tokens: Prompt length, in tokens.
+        tokens_per_s: Speed: prompt tokens per second for prefill, generated ones for decode.
         first_token_s: Seconds from the prompt to the first token; None for decode.
     """
 
@@ -41,16 +41,18 @@ class TextSpeed:
 
 
 def bench_generate(model: str, device: str | None, seconds: float, as_json: bool) -> None:
-    """Measures a language model and prints the result.
+    """Measures the prefill and decode speed of a language model and prints it.
+
+    Prompt lengths that exceed the model's context are skipped, with a note on standard error.
 
     Args:
         model: Path or name of the language model.
         device: As in `clrt.load`.
-        seconds: Total measuring time; each case is measured at least once.
+        seconds: Total measuring time; each prompt length is measured at least once.
         as_json: Whether to print JSON.
 
     Raises:
-        ClrtError: As `TextGenerator`.
+        ClrtError: The model cannot be loaded, or a run failed.
     """
     with open_generator(model, device, None) as generator:
         speeds = measure_speeds(generator, seconds)
@@ -67,7 +69,16 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
 
 
 def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
-    """Measures the cases that fit the model's context."""
+    """Measures prefill and decode speed at each prompt length that fits the model's context.
+
+    Args:
+        generator: The language model.
+        seconds: Total measuring time, divided equally; each prompt length is measured at least
+            once.
+
+    Returns:
+        Prefill speeds, then decode speeds, by prompt length; [] if none fits.
+    """
     prompts = [n for n in _PROMPTS if _fits(generator, n)]
     contexts = [n for n in _CONTEXTS if _fits(generator, n)]
     each = seconds / max(len(prompts) + len(contexts), 1)
@@ -95,7 +106,13 @@ def _tokens(generator: TextGenerator, rng: np.random.Generator, count: int) -> l
 
 
 def _run(generator: TextGenerator, prompt: Sequence[int], count: int) -> TextTimings:
-    """Generates exactly `count` tokens, with end tokens banned; returns the timings."""
+    """Generates exactly `count` tokens, with end tokens banned, and returns the timings.
+
+    Args:
+        generator: The language model.
+        prompt: Tokens of the prompt.
+        count: Number of tokens to generate.
+    """
     banned = dict.fromkeys(generator._model.ends, -math.inf)
     with generator.stream(
         prompt, max_new_tokens=count, temperature=0, stop=(), logit_bias=banned
@@ -106,7 +123,11 @@ def _run(generator: TextGenerator, prompt: Sequence[int], count: int) -> TextTim
 
 
 def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]:
-    """Repeats a run for some seconds, after an uncounted one that compiles and plans."""
+    """Calls `run` once to compile and plan, then repeatedly for about `seconds`, at least once.
+
+    Returns:
+        Timings of the calls, except the first.
+    """
     run()
     timings: list[TextTimings] = []
     start = time.perf_counter()
@@ -116,7 +137,7 @@ def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]
 
 
 def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
-    """Returns a table with a row per measurement."""
+    """Returns a table with one row per prefill or decode measurement."""
     table = Table(title=PlainText(title), title_justify="left")
     table.add_column("", no_wrap=True)
     for column in ("tokens/s", "ms per token", "first token, ms"):

@@ -53,7 +53,12 @@ def cache(
 
 
 def _files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[Path, int]]:
-    """Yields matching regular files, links excluded, with their sizes in bytes."""
+    """Yields path and size in bytes of the regular files in a folder; links are excluded.
+
+    Args:
+        folder: The folder.
+        patterns: Globs that select files.
+    """
     for path in (p for pattern in patterns for p in folder.glob(pattern)):
         try:
             status = path.lstat()

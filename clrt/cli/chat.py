@@ -66,7 +66,7 @@ def chat(
 
 
 def _warm_up(generator: TextGenerator) -> None:
-    """Compiles the kernels and plans of prompts and answers before the first message."""
+    """Runs a short generation, which compiles the kernels and plans of prompts and answers."""
     tokens = [0] * max(min(_WARM_TOKENS, generator.context - _WARM_ANSWER), 1)
     generator.generate(tokens, max_new_tokens=_WARM_ANSWER, num_return_sequences=1, num_beams=1)
 
@@ -91,10 +91,12 @@ class ChatSession:
         self.chat: Chat = generator.chat(system, **options)
 
     def take(self, line: str) -> bool:
-        """Handles one line: a message, or a command that begins with "/". Prints errors.
+        """Handles one line: a message, or a command that begins with "/". Prints errors of clrt.
+
+        A line that begins with "//" is a message with one slash; an empty line does nothing.
 
         Returns:
-            False if the line ends the chat.
+            False if the line ends the chat, else True.
         """
         text = line.strip()
         if not text:
@@ -173,7 +175,11 @@ class ChatSession:
         _note("The system's message is changed." if rest else "There is no system's message now.")
 
     def _answer(self, message: Mapping[str, Any]) -> None:
-        """Streams the answer to a message to standard output, and prints its speed."""
+        """Streams the model's answer to a message to standard output, then prints its speed.
+
+        Args:
+            message: Message with the keys "role" and "content".
+        """
         with self.chat.stream(message) as chunks, ending_by_interrupt(chunks):
             try:
                 for chunk in chunks:
@@ -188,7 +194,7 @@ class ChatSession:
 
 
 def typed_lines() -> Iterator[str]:
-    """Yields lines of standard input until its end; a terminal gets a prompt with a history."""
+    """Yields the lines of standard input; a terminal shows a prompt and keeps a history."""
     if sys.stdin is None:
         return
     if not sys.stdin.isatty():

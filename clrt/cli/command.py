@@ -12,10 +12,10 @@ _VALUE_ERROR = "Value error, "
 
 
 class _Plain:
-    """Omits the type of flags from help, and pydantic's prefix from usage errors."""
+    """Mixin of commands: omits the type of flags in help, and pydantic's prefix in usage errors."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the parameters; flags have an empty metavar."""
+        """Returns the command's parameters; flags get an empty metavar, so help shows no type."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
@@ -23,7 +23,7 @@ class _Plain:
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses arguments; returns those that remain.
+        """Parses command-line arguments; returns those that no parameter consumes.
 
         Raises:
             BadParameter: A value is not valid.
@@ -37,8 +37,8 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command."""
+    """A command without subcommands, with plain help and usage errors."""
 
 
 class CommandGroup(_Plain, TyperGroup):
-    """A command with subcommands."""
+    """A command with subcommands, with plain help and usage errors."""

@@ -42,17 +42,19 @@ VersionOption = Annotated[
 
 
 def stdout() -> SafeConsole:
-    """Returns the console for results."""
+    """Returns the console for results, on standard output."""
     return _console(stderr=False)
 
 
 def stderr() -> SafeConsole:
-    """Returns the console for messages: progress, warnings and errors."""
+    """Returns the console for messages (progress, warnings and errors), on standard error."""
     return _console(stderr=True)
 
 
 class _Fitting:
-    """Stream wrapper that replaces characters that the encoding lacks, such as a pipe's on Windows.
+    """Stream wrapper that replaces characters that the stream's encoding cannot represent.
+
+    Pipes on Windows have such encodings.
 
     Only for text that people read; machine-readable output goes through `echo` and `echo_json`.
     """
@@ -68,7 +70,7 @@ class _Fitting:
 
 
 def _console(stderr: bool) -> SafeConsole:
-    """Creates a console with a width for tables, also if the output is a pipe."""
+    """Creates a console on standard output or error, wide enough for tables if it is a pipe."""
     narrow = not stderr and output_encoding() != "utf-8"
     file = cast("TextIO", _Fitting(sys.stdout)) if narrow else None
     console = SafeConsole(file=file, stderr=stderr, highlight=False)
@@ -97,15 +99,24 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def echo_json(value: Any, indent: int | None = None) -> None:
-    """Prints a value as JSON."""
+    """Prints a value as JSON on standard output."""
     echo(json_text(value, indent))
 
 
 def renamed(old: str, old_value: Value | None, new: str, value: Value | None) -> Value | None:
-    """Returns the value of a renamed option; the old name still works, with a warning.
+    """Returns the value of an option that was renamed; warns if the old name is used.
+
+    Args:
+        old: Old name of the option.
+        old_value: Value under the old name; None if not set.
+        new: New name of the option.
+        value: Value under the new name; None if not set.
+
+    Returns:
+        None if neither is set.
 
     Raises:
-        InputError: Both names are given.
+        InputError: Both names are set.
     """
     if old_value is None:
         return value
@@ -154,5 +165,5 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def say_error(message: str) -> None:
-    """Prints an error in red, without inserting line breaks."""
+    """Prints an error in red on standard error, without inserting line breaks."""
     stderr().print(PlainText(f"Error: {message}", style="red", lines=True), soft_wrap=True)

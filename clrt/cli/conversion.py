@@ -56,7 +56,10 @@ from clrt.vision.companions import companions_for_compiled
 
 
 class Precision(str, Enum):
-    """Storage dtype of weights; arithmetic is float32 in any case."""
+    """Storage dtype of float weights; arithmetic is float32 in any case.
+
+    "auto" means float16, except for weights that overflow it.
+    """
 
     float32 = "float32"
     float16 = "float16"
@@ -72,7 +75,7 @@ class Quantize(str, Enum):
 
 
 class Target(str, Enum):
-    """File format of the result."""
+    """File format that `clrt-convert` writes."""
 
     clrt = "clrt"
     onnx = "onnx"
@@ -94,8 +97,8 @@ class Request:
     """Arguments of `clrt-convert`.
 
     Attributes:
-        shapes, dims, keep_outputs: Unparsed strings.
-        dump_ir: File for the graph's text; `STDOUT` prints it.
+        shapes, dims, keep_outputs: Strings as on the command line.
+        dump_ir: File for the text of the graph; `STDOUT` prints it, None skips it.
     """
 
     source: str
@@ -117,10 +120,10 @@ class Request:
     all_devices_here: bool
 
     def check(self) -> None:
-        """Checks that the arguments are compatible.
+        """Checks that the arguments do not contradict each other.
 
         Raises:
-            InputError: They are not.
+            InputError: Two arguments contradict each other, or --precompile is not a folder.
         """
         if self.quantize is not None and self.precision is not Precision.float32:
             raise InputError(
@@ -134,7 +137,7 @@ class Request:
 
     @property
     def runs(self) -> bool:
-        """Whether the result will be run: verified, profiled or precompiled."""
+        """Whether the converted model must run: for --verify, --report or --precompile."""
         return self.verify or self.report is not None or self.precompile is not None
 
     @property
@@ -143,13 +146,14 @@ class Request:
         return _STORAGES[self.precision] if self.quantize is None else self.quantize.value
 
     def target(self, source_path: Path) -> Path:
-        """Returns the output file.
+        """Returns the path of the file to write; without --output the source's name in this folder.
 
         Args:
             source_path: Path of the source model.
 
         Raises:
-            InputError: The suffix is the other format's, or the file is one of the inputs.
+            InputError: The suffix is that of the other format, a path is one of the files to read,
+                or cannot be written.
         """
         name = source_path.stem if source_path.is_file() else Path(self.source).resolve().name
         suffix = SUFFIX if self.to is Target.clrt else "_optimized.onnx"
@@ -170,13 +174,13 @@ class Request:
 
 
 class Conversion:
-    """Performs one conversion.
+    """One run of `clrt-convert`.
 
     Attributes:
         request: The arguments.
         source: Path of the source model.
-        target: Path of the result.
-        given: Inputs of --inputs by name; None without that option.
+        target: Path of the file to write.
+        given: Arrays of --inputs by name; None without that option.
         encoder: Text settings that a text model stores beside the graph; None for other models.
         options: Options of the converter.
 
@@ -194,7 +198,7 @@ class Conversion:
         self.options = self._options()
 
     def _options(self) -> Options:
-        """Returns the options of the converter."""
+        """Returns the converter's options, from the arguments."""
         request, weights = self.request, self.request.storage
         outputs = request.keep_outputs
         return Options(
@@ -246,17 +250,22 @@ class Conversion:
             stdout().print(PlainText(compared[1]))
 
     def _calibration(self) -> Calibration | None:
-        """Returns the source of calibration inputs: --inputs, else text if there is a tokenizer."""
+        """Returns the function that yields calibration inputs for quantization.
+
+        They are those of --inputs, else text. None without --inputs and tokenizer.
+        """
         given, source = self.given, self.source
         if given is not None:
             return lambda specs: [given]
         return None if self.encoder is None else lambda specs: calibration_feeds(source, specs)
 
     def _shapes(self, converted: Converted) -> list[Shapes]:
-        """Returns the input shapes to plan for.
+        """Returns the sets of input shapes to plan for: those of --shape or --inputs, or a default.
 
-        From --shape, else from --inputs, else small default shapes. Empty if an input has no known
-        rank and the result is not run.
+        [] if there is no default, because an input has no known rank, and nothing is to run.
+
+        Raises:
+            InputError: A shape is not valid, or there is no default and the model must run.
         """
         with load(converted.graph, device=self.request.device, optimize_level=0) as model:
             if self.request.shapes:
@@ -277,7 +286,13 @@ class Conversion:
         path: Path,
         progress: Callable[[int, int], None],
     ) -> None:
-        """Writes the result to `path`; an ONNX file is read back and checked.
+        """Writes the converted model; an ONNX file is read back and checked.
+
+        Args:
+            converted: The converted model.
+            shapes: Sets of input shapes to plan for.
+            path: File to write.
+            progress: Called with the number of steps done and their total.
 
         Raises:
             UnsupportedError: ONNX cannot express the graph, or other runtimes reject the file.
@@ -315,13 +330,17 @@ class Conversion:
             warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
 
     def _compared(self, shapes: Sequence[Shapes], path: Path) -> tuple[Table, str]:
-        """Compares the outputs of the source with those of the result at `path`.
+        """Compares the outputs of the source model with those of the converted one.
+
+        Args:
+            shapes: Sets of input shapes, of which the first is used without --inputs.
+            path: File of the converted model.
 
         Returns:
             A table of differences, and a sentence about the inputs and the method.
 
         Raises:
-            Exit: They differ by more than the tolerance; an error is printed.
+            Exit: Outputs differ by more than the tolerance; an error is printed.
         """
         request, feeds, what = self.request, self.given, str(self.request.inputs)
         allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
@@ -343,14 +362,15 @@ class Conversion:
         return table, summary
 
     def _feeds(self, shapes: Shapes, path: Path) -> tuple[dict[str, Array], str]:
-        """Returns inputs for the comparison without --inputs, and a description of them.
+        """Returns inputs for --verify without --inputs, and their description.
 
-        Text for models with a tokenizer, since random ids say little about the error on text; it
-        has the shapes of --shape. Random inputs otherwise.
+        Models with a tokenizer get text, since random ids say little about the error on text.
+        Others,
+        and those with inputs that no tokenizer makes, get random inputs.
 
         Args:
-            shapes: Input shapes of the result.
-            path: File of the result.
+            shapes: Input shapes of the converted model; text has them only with --shape.
+            path: File of the converted model.
         """
         with (
             load(self.source, optimize_level=0) as original,
@@ -377,7 +397,14 @@ def _real_devices() -> list[int]:
 def _precompile(
     target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path
 ) -> Precompiled:
-    """Compiles a model's programs for a device into folder `to`."""
+    """Compiles the programs that a model needs on a device, into a folder.
+
+    Args:
+        target: The converted model.
+        shapes: Sets of input shapes to plan for.
+        device: As in `clrt.load`.
+        to: The folder.
+    """
     start = time.perf_counter()
     programs = session_for(choose_device(device), expanded(to)).programs
     needed, built = programs.requests, programs.builds
@@ -391,7 +418,7 @@ def _precompile(
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays of `given` that the model has as inputs."""
+    """Returns the arrays of `given` whose names are inputs of the model; others are dropped."""
     return {s.name: given[s.name] for s in model.inputs if s.name in given}
 
 

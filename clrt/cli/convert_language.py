@@ -29,7 +29,8 @@ _CACHE = "float32"
 def is_language_model(source: Path) -> bool:
     """Returns whether a source is a GGUF file, or the folder of a language model or of Whisper.
 
-    A single ONNX file is converted as a graph; its folder as a language model with tokenizer.
+    For a single ONNX file it is False: the file is converted as a graph. Its folder is a language
+    model if it has a tokenizer and a decoder with inputs for past keys and values.
     """
     if source.suffix == ".gguf":
         return True
@@ -53,7 +54,7 @@ def is_language_model(source: Path) -> bool:
 
 
 def _has_decoder(folder: Path) -> bool:
-    """Returns whether a folder has an ONNX decoder with a tokenizer."""
+    """Returns whether a folder has an ONNX decoder with inputs of past values, and a tokenizer."""
     file = find_onnx(folder)
     if file is None or not (folder_of(file) / "tokenizer.json").is_file():
         return False
@@ -73,12 +74,13 @@ def convert_language_model(
     Args:
         source: GGUF file or model folder.
         output: File to write; None for the source's name with the suffix .clrt.
-        others: Option name -> value, for options that language models do not support.
+        others: Option name -> value, for options that must not be set for language models.
         lora: Adapters to merge, as PATH or PATH:FACTOR.
 
     Raises:
         InputError: An option of `others` is set, or the file cannot be written.
-        ModelError, UnsupportedError: As `read_language_model`, or `read_whisper_model`.
+        ModelError: A file of the model is missing or damaged.
+        UnsupportedError: The model needs a feature that clrt does not support.
     """
     given = [name for name, value in others.items() if value]
     if given:

@@ -21,11 +21,11 @@ _SHOWN_WEIGHTS = 8  # Rows of the table of compressed weights.
 
 
 def report_conversion(target: Path, converted: Converted, encodes: bool) -> None:
-    """Prints sizes, free dims and the compression of weights.
+    """Prints the size of a converted model, its free dims and its compressed weights.
 
     Args:
         target: The written file.
-        converted: The conversion's result.
+        converted: The converted model.
         encodes: Whether the file contains a tokenizer.
     """
     stdout().print(_summary(target, converted, encodes))
@@ -55,7 +55,12 @@ class Precompiled:
 
 
 def report_programs(results: Sequence[Precompiled], folder: Path) -> None:
-    """Prints the number of compiled programs per device, and their folder."""
+    """Prints how many programs were compiled for each device, and into which folder.
+
+    Args:
+        results: Result for each device.
+        folder: Folder of the programs.
+    """
     for result in results:
         before = result.programs - result.built
         existing = f", {before} more were there" if before else ""
@@ -69,7 +74,7 @@ def report_programs(results: Sequence[Precompiled], folder: Path) -> None:
 
 
 def warn(text: str) -> None:
-    """Prints a warning."""
+    """Prints a warning in yellow on standard error."""
     stderr().print(PlainText(text, style="yellow"))
 
 
@@ -81,7 +86,7 @@ def _summary(target: Path, converted: Converted, encodes: bool) -> PlainText:
 
 
 def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
-    """Returns a table of the weights with the largest compression error."""
+    """Returns a table of the compressed weights with the largest error, worst first."""
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
     kinds = Counter(s.dtype for s in shrunk).most_common()
     listing = ", ".join(f"{counted(count, 'weight')} as {kind}" for kind, count in kinds)
@@ -99,7 +104,12 @@ def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
 
 
 def difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
-    """Returns a table of each output's difference from the original's; red above the tolerance."""
+    """Returns a table of how much each output of the converted model differs from the original's.
+
+    Args:
+        differences: Difference of each output.
+        tolerance: Maximum relative difference; rows above it are red.
+    """
     table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
     table.add_column("output", overflow="fold")
     for column in ("shape", "largest difference", "of the largest element", "cosine"):

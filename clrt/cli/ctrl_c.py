@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 
 class Cancellable(Protocol):
-    """Stream that a signal handler can cancel."""
+    """Interface of a stream of generated text that a signal handler can cancel."""
 
     def cancel(self) -> None:
-        """Requests the end of the stream."""
+        """Requests that the stream ends soon; returns at once."""
 
 
 @contextmanager

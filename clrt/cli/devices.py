@@ -61,7 +61,7 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
 
 
 def _as_object(device: DeviceInfo) -> dict[str, object]:
-    """Returns a device as JSON values."""
+    """Returns the facts about a device as JSON values."""
     return {
         "index": device.index,
         "default": device.is_default,

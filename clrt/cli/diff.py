@@ -25,14 +25,14 @@ _MAX_NAMES = 8  # Names listed in a message.
 
 
 class Side(str, Enum):
-    """Implementation to compare with."""
+    """Implementation that `clrt diff` compares clrt with."""
 
     onnxruntime = "onnxruntime"
     reference = "reference"
 
 
 class Storage(str, Enum):
-    """Storage dtype of weights."""
+    """Storage dtype of weights that `clrt diff` tries."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -120,13 +120,13 @@ def _overflows(
 
 
 def step_table(steps: Sequence[Deviation], title: str, limit: float | None = None) -> Table:
-    """Returns a table with a row per value, red if it differs.
+    """Returns a table with a row per compared value, red if it differs by more than allowed.
 
     Args:
         steps: Compared values.
         title: Title of the table.
-        limit: Largest finite number of the storage dtype; larger elements are marked. None marks
-            none.
+        limit: Largest finite number of the storage dtype; values with a larger element are marked
+            as overflowing. None marks no value.
     """
     table = Table(title=PlainText(title))
     for column in ("value", "op", "dtype"):

@@ -125,7 +125,15 @@ def embed(
 def _show(
     sentences: Sequence[str], vectors: FloatArray, output: Path | None, as_json: bool, device: str
 ) -> None:
-    """Writes vectors to a .npy file or pipe, or prints JSON lines or a summary."""
+    """Outputs vectors: to a .npy file or standard output, as JSON lines, or as a summary.
+
+    Args:
+        sentences: Sentences, or paths of images.
+        vectors: Vector of each sentence, float32 [sentences, dimension].
+        output: The .npy file; `STDOUT` for standard output, None for none.
+        as_json: Whether to print JSON lines, also if `output` is a file.
+        device: Name of the device, for messages.
+    """
     if output == STDOUT:
         typer.echo(npy_bytes(vectors), nl=False)
     elif output is not None:
@@ -143,7 +151,10 @@ def _show(
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
-    """Returns one JSON object per sentence; float32 elements have their shortest decimal form."""
+    """Returns one JSON object per sentence, with the keys "text" and "embedding".
+
+    float32 elements have their shortest decimal form.
+    """
     return [
         json_text({"text": text, "embedding": [float(str(x)) for x in vector]})
         for text, vector in zip(sentences, vectors, strict=True)
@@ -151,7 +162,10 @@ def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
 
 
 def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
-    """Returns tables of the first elements of vectors and, for few sentences, similarities."""
+    """Returns a table with the first elements of the vectors of the first sentences.
+
+    For 2 to `_MAX_COMPARED` sentences a table of their cosine similarities follows.
+    """
     table = Table(
         title=f"{counted(len(vectors), 'vector')} of {counted(vectors.shape[1], 'number')}"
     )
@@ -182,7 +196,7 @@ def _similarities(vectors: FloatArray) -> Table:
 
 
 def save_npy(path: Path, vectors: FloatArray) -> None:
-    """Writes a .npy file, atomically.
+    """Writes vectors to a .npy file, atomically.
 
     Raises:
         InputError: The file cannot be written.
@@ -192,7 +206,7 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
 
 
 def npy_bytes(vectors: FloatArray) -> bytes:
-    """Returns the contents of a .npy file; NumPy itself cannot write one to a pipe."""
+    """Returns vectors as the contents of a .npy file, which a pipe can receive."""
     stream = io.BytesIO()
     np.save(stream, vectors, allow_pickle=False)
     return stream.getvalue()
@@ -202,7 +216,7 @@ def _check_stdout(as_json: bool) -> None:
     """Checks that vectors can be written to standard output.
 
     Raises:
-        InputError: It is a terminal, or also receives JSON.
+        InputError: Standard output is a terminal or closed, or also receives JSON.
     """
     if as_json:
         raise InputError("--json and --output - both write to standard output; give one of them.")

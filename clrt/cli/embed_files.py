@@ -62,8 +62,9 @@ def embed_files(
         ray: Address of a Ray cluster; None runs in this process.
 
     Raises:
-        InputError: As `start_job`; or no row has a valid text.
-        ClrtError: As `ShardWriter`.
+        InputError: No input can be read, no row has a valid text, or the folder has a job with
+            other options or files.
+        ClrtError: The model cannot be loaded, or a run failed.
     """
     from tqdm.auto import tqdm
 
@@ -86,14 +87,14 @@ def embed_files(
 
 
 def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path:
-    """Checks the options of --inputs and returns the output folder.
+    """Checks the options of `clrt embed` with --inputs, and returns the output folder.
 
     Args:
         output: Value of --output.
         others: Option name -> value, for options that exclude --inputs.
 
     Raises:
-        InputError: `output` is not a folder name, or an option of `others` is set.
+        InputError: `output` is None, standard output or a file, or an option of `others` is set.
     """
     for name, value in others.items():
         if value:
@@ -108,7 +109,14 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
 def _work(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], ray: str | None
 ) -> Iterator[int]:
-    """Does the pending units; yields the number of rows of each."""
+    """Does the pending units in this process or on Ray; yields the number of rows of each one.
+
+    Args:
+        job: The job.
+        options: Model and encoding options.
+        pending: Indices of the units to do.
+        ray: Address of a Ray cluster; None for this process.
+    """
     if not pending:
         return iter(())
     if ray is None:
@@ -119,7 +127,7 @@ def _work(
 
 
 def _shared_name(model: str) -> str:
-    """Makes an existing path absolute, for workers in other folders; keeps a model name."""
+    """Returns an existing path as absolute, for workers in other folders; else the model name."""
     path = expanded(model)
     return str(path.absolute()) if path.exists() else model
 

@@ -38,7 +38,7 @@ def embed_images(
         batch_size: Images per run.
         normalize: Whether to L2-normalize vectors.
         device: As in `clrt.load`.
-        others: Argument name -> value, for options that exclude --image.
+        others: Option name -> value, for options that exclude --image.
         keep_going: Whether to skip unreadable images, with an error on standard error.
 
     Returns:
@@ -46,8 +46,8 @@ def embed_images(
         [images + texts, dimension]; the device's name.
 
     Raises:
-        InputError: An option of `others` is set, or as `ImageEncoder`.
-        InputError: An image cannot be read, and `keep_going` is False.
+        InputError: An option of `others` is set, the model is not an image encoder, or an image
+            cannot be read and `keep_going` is False.
         Exit: No image can be read, and there are no texts.
     """
     from clrt.vision.image_encoder import ImageEncoder

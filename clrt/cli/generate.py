@@ -101,10 +101,14 @@ def _rules(*files: Path | None) -> Sequence[tuple[str, Path | None]]:
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
-    """Returns the prompt: the argument, the file's contents or standard input.
+    """Returns the prompt of `clrt generate`.
+
+    Args:
+        prompt: The argument; "-" or None reads standard input.
+        file: UTF-8 file with the prompt; None for none.
 
     Raises:
-        InputError: There is no prompt, or two; or it is not UTF-8.
+        InputError: There is no prompt, or both an argument and a file; or the prompt is not UTF-8.
     """
     if file is not None:
         if prompt is not None:
@@ -125,7 +129,14 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 def _stream(
     generator: TextGenerator, prompt: Any, options: dict[str, Any], shown: bool
 ) -> GeneratedText:
-    """Generates one answer; prints its text while it is generated if `shown`."""
+    """Generates one answer; Ctrl-C ends it early.
+
+    Args:
+        generator: The language model.
+        prompt: Text, or messages of a chat.
+        options: Sampling options.
+        shown: Whether to print the text while it is generated.
+    """
     with generator.stream(prompt, **options) as chunks, ending_by_interrupt(chunks):
         for chunk in chunks:
             if shown:
@@ -137,7 +148,9 @@ def _print(answers: Sequence[GeneratedText], as_json: bool, streamed: bool) -> N
     """Prints the answers as JSON, or the texts that were not streamed.
 
     Args:
-        streamed: Whether the text was printed while it was generated.
+        answers: Generated answers.
+        as_json: Whether to print one JSON object per answer.
+        streamed: Whether the texts were printed while they were generated.
     """
     for number, answer in enumerate(answers, start=1):
         if as_json:

@@ -36,20 +36,20 @@ OutputOption = Annotated[
 
 
 def each_picture(paths: Sequence[str]) -> Iterator[tuple[str, Picture]]:
-    """Yields path and image one by one, so that only one image is in memory."""
+    """Opens image files one after the other; yields path and image, so that one is in memory."""
     for path in paths:
         yield path, pictures(path)[0][0]
 
 
 def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
-    """Returns the PNG file to write for each image; None for each without --output.
+    """Returns the PNG file to write for each image; None for each if `output` is None.
 
     Args:
-        output: A file, or a folder for several images.
+        output: A file, or an existing folder, which several images need; None for no files.
         paths: Image files.
 
     Raises:
-        InputError: A file cannot be written, or two images would have the same one.
+        InputError: A file cannot be written, or two images would be written to the same file.
     """
     if output is None:
         return [None] * len(paths)
@@ -75,15 +75,20 @@ def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
 
 
 def print_json(path: str, values: Mapping[str, Any]) -> None:
-    """Prints an image's results as one JSON object."""
+    """Prints the results of an image as one JSON object.
+
+    Args:
+        path: Path of the image, under the key "image".
+        values: Results by key.
+    """
     echo_json({"image": path, **values})
 
 
 class ResultTable:
-    """Table of results by image; only an image's first row shows its name.
+    """Table with the results of images; only the first row of an image shows its path.
 
     Args:
-        columns: Column names after the image's.
+        columns: Names of the columns that follow the image's.
         nothing: Text of the row of an image without results.
     """
 
@@ -96,25 +101,31 @@ class ResultTable:
             self._table.add_column(name, justify="right", no_wrap=True)
 
     def add(self, path: str, rows: Sequence[Sequence[str]]) -> None:
-        """Adds the rows of an image."""
+        """Adds the rows of an image; without rows, one with the text `nothing`.
+
+        Args:
+            path: Path of the image.
+            rows: Cells of each row, after the image's.
+        """
         for number, row in enumerate(rows or [[self._nothing]]):
             last = number == max(len(rows), 1) - 1
             cells = [PlainText(path if number == 0 else ""), *map(PlainText, row)]
             self._table.add_row(*cells, end_section=last)
 
     def print(self) -> None:
-        """Prints the table."""
+        """Prints the table on standard output."""
         stdout().print(self._table)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Results of one image, in the forms that are printed.
+    """Results of one image, as JSON, as table rows and as a drawing.
 
     Attributes:
         values: JSON values for --json.
         rows: Rows of the table.
-        drawn: Draws the results into the image, for `write_png`; None if nothing can be drawn.
+        drawn: Function that draws the results into the image, for `write_png`; None if nothing
+            can be drawn.
     """
 
     values: Mapping[str, Any]

@@ -39,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class AtShape:
-    """Requirements of a run at one set of input shapes.
+    """What a run at one set of input shapes needs: placement, launches and memory.
 
     Attributes:
         shapes: Input shapes by name.
@@ -52,7 +52,7 @@ class AtShape:
     error: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the figures as JSON values."""
+        """Returns launches, memory and placement as JSON values; the error if planning failed."""
         plan = self.explanation
         if plan is None:
             return {"shapes": dict(self.shapes), "error": self.error}
@@ -74,12 +74,12 @@ class Inspection:
     Attributes:
         model: Path of the model.
         file: Metadata of the ONNX file; None if the source is not ONNX.
-        inputs, outputs: Names with types, as text.
+        inputs, outputs: Name and type of each, as text.
         dims: Symbol of the input shapes -> the axes that have it.
-        ops: Op -> number of nodes in the file and after optimization (-1 if unknown).
+        ops: Op -> number of nodes in the file, and after optimization (-1 if unknown).
         parameters: Sizes of the constants by dtype.
         device: Name of the device.
-        at: Requirements by input shapes.
+        at: What runs need, for each set of input shapes.
         unsupported: Nodes or features that clrt lacks for the model; if not empty, all other
             fields describe the file alone.
     """
@@ -160,7 +160,11 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
 
 
 def _of_file(path: Path) -> Inspection:
-    """Inspects an ONNX file, or the graph of a checkpoint, without a device."""
+    """Inspects a model file without a device: ops and constants, for ONNX also inputs and outputs.
+
+    Args:
+        path: ONNX file or its folder, or a checkpoint.
+    """
     source = onnx_file(path)
     if source is None:
         graph = read_graph(path)
@@ -174,12 +178,12 @@ def _of_file(path: Path) -> Inspection:
 
 
 def _op_counts(graph: Graph) -> Counter[str]:
-    """Counts nodes by op, subgraphs included."""
+    """Counts the nodes of a graph by op, those of subgraphs included."""
     return Counter(op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes)
 
 
 def _parameters(graph: Graph) -> tuple[Parameters, ...]:
-    """Sums the sizes of a graph's constants by dtype, the largest first."""
+    """Returns number and size of a graph's constants by dtype, the largest total size first."""
     by_dtype: dict[str, Parameters] = {}
     for value in {v: None for g in all_graphs(graph) for v in g.constants() if v.has_numbers}:
         name, count = str(value.dtype), prod(value.dims)
@@ -190,7 +194,7 @@ def _parameters(graph: Graph) -> tuple[Parameters, ...]:
 
 
 def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
-    """Returns the default input shapes; empty if an input has no known rank."""
+    """Returns the default sets of input shapes; [] if an input has no known rank."""
     try:
         return default_shapes(model)
     except InputError:
@@ -258,7 +262,12 @@ def _op_table(found: Inspection) -> Table:
 
 
 def _is_about(note: str, name: str) -> bool:
-    """Returns whether a note such as "Foo 'n1' (ai.onnx opset 17): reason" is about op `name`."""
+    """Returns whether a note about a node that clrt lacks is about an op.
+
+    Args:
+        note: Note such as "Foo 'n1' (ai.onnx opset 17): reason".
+        name: Name of the op, with its domain in front if that is not ai.onnx.
+    """
     domain, _, op = name.rpartition(".")
     return note.startswith(f"{op} '") and f"({domain or 'ai.onnx'} opset " in note
 
@@ -302,7 +311,7 @@ def _shape_table(found: Inspection) -> Table:
 
 
 def _places(found: Explanation) -> Iterator[str]:
-    """Yields lines about the placement of nodes at one set of shapes."""
+    """Yields lines that describe where the nodes of a plan run: device, host, or as views."""
     counts = Counter(r.where for r in found.rows)
     kernels = Counter(k.entry for r in found.rows for k in r.kernels)
     listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())

@@ -50,7 +50,10 @@ def sample_inputs(
 
 
 def _table_rows(model: Model) -> dict[str, int]:
-    """Returns input name -> rows of the smallest constant table that the input indexes."""
+    """Returns input name -> number of rows of the constant table that the input indexes.
+
+    The smallest if there are several; inputs that index no table are left out.
+    """
     rows: dict[str, int] = {}
     for node in model._graph.nodes:
         if not isinstance(node.op, Gather) or node.op.axis or not node.arg(0).is_constant:
@@ -69,10 +72,10 @@ def _moves(node: Node) -> bool:
 
 
 def read_feeds(path: Path) -> dict[str, Array]:
-    """Reads the arrays of an .npz file.
+    """Reads the arrays of an .npz file, by name.
 
     Raises:
-        InputError: The file cannot be read as one.
+        InputError: The file is not a readable .npz file of arrays.
     """
     try:
         if path.is_file() and not is_zipfile(path):
@@ -88,10 +91,10 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def note_sampled(sampled: bool = True) -> Iterator[None]:
-    """Appends to an InputError within the context that clrt chose the inputs.
+    """Adds a note to an InputError within the context: clrt chose the inputs.
 
     Args:
-        sampled: Whether it did; if False, errors are unchanged.
+        sampled: Whether clrt chose them; if False, errors are unchanged.
     """
     try:
         yield

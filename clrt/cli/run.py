@@ -56,7 +56,7 @@ def run(
 
 
 def output_table(outputs: dict[str, Array]) -> Table:
-    """Returns a table of each output's dtype, shape, and minimum, mean and maximum."""
+    """Returns a table with dtype, shape, minimum, mean and maximum of each output."""
     table = Table(title="outputs")
     table.add_column("output", overflow="fold")
     table.add_column("type", overflow="fold")

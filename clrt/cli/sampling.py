@@ -88,7 +88,9 @@ SEVERAL = ("num_return_sequences", "num_beams", "logprobs")
 
 
 def with_sampling(*without: str) -> Callable[[Command], Command]:
-    """Returns a decorator that replaces a command's `**options` by `SAMPLING_OPTIONS`.
+    """Returns a decorator that adds the sampling options to a command's command line.
+
+    They replace the command's parameter `**options`.
 
     Args:
         without: Names of options to leave out.
@@ -112,7 +114,10 @@ def with_sampling(*without: str) -> Callable[[Command], Command]:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that were set, in the form `TextGenerator` expects.
+    """Returns the sampling options that the user set, in the form `TextGenerator` expects.
+
+    Args:
+        options: Option name -> value; None or [] if not set.
 
     Raises:
         InputError: A logit bias is not ID=NUMBER.
@@ -144,14 +149,14 @@ def open_generator(
     Args:
         model: Path or name.
         device: As in `clrt.load`.
-        context: Maximum tokens per sequence; None for the model's.
+        context: Maximum tokens per sequence; None for the model's own limit.
         cache: Storage dtype of the KV cache.
         lora: Adapters, as PATH or PATH:FACTOR.
-        draft: Path or name of the draft model.
+        draft: Path or name of the draft model; None for none.
 
     Raises:
         ModelError: The model does not exist, or one of its files is missing or damaged.
-        ClrtError: As `TextGenerator`.
+        ClrtError: The model cannot be loaded, as in `TextGenerator`.
     """
     source = find_model(model, organisation="")
     draft_source = None if draft is None else find_model(draft, organisation="")
@@ -162,10 +167,10 @@ def open_generator(
 
 
 def read_text_file(file: Path) -> str:
-    """Reads a UTF-8 text file.
+    """Reads a UTF-8 text file of at most `_MAX_FILE_BYTES`.
 
     Raises:
-        InputError: It cannot be read, or is not UTF-8.
+        InputError: The file cannot be read, is too large, or is not UTF-8.
     """
     try:
         return read_regular(expanded(file), _MAX_FILE_BYTES).decode("utf-8-sig")
@@ -178,7 +183,7 @@ def read_text_file(file: Path) -> str:
 
 
 def speeds(timings: TextTimings) -> str:
-    """Describes the speed of an answer in one line."""
+    """Describes the speed of a generated answer in one line of text."""
     parts = [f"{timings.tokens} tokens"]
     if timings.tokens_per_s:
         parts[0] += f", {timings.tokens_per_s:.1f} tokens/s"
@@ -191,7 +196,7 @@ def speeds(timings: TextTimings) -> str:
 
 
 def as_object(value: object) -> Any:
-    """Converts a result to JSON values: dataclasses to objects, tuples to lists."""
+    """Converts a value to JSON values: dataclasses to objects, tuples to lists, recursively."""
     fields: Sequence[str] = getattr(value, "__dataclass_fields__", ())
     if fields:
         return {name: as_object(getattr(value, name)) for name in fields}

@@ -43,7 +43,8 @@ DeviceOption = Annotated[
 def parse_shapes(text: str, model: Model) -> Shapes:
     """Parses input shapes such as `input_ids=8x128,attention_mask=8x128`.
 
-    An omitted input gets its dims from the symbols it shares with the others, else the last shape.
+    An omitted input gets its dims from the symbols that it shares with the listed inputs; if that
+    does not determine them, the last listed shape.
 
     Raises:
         InputError: A name or a number is not valid, an input has two shapes, or the shape of an
@@ -78,7 +79,12 @@ def parse_shapes(text: str, model: Model) -> Shapes:
 
 
 def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
-    """Returns symbol -> size, matched from the given shapes."""
+    """Returns the sizes of the symbols in the model's input dims, as the shapes determine them.
+
+    Args:
+        model: The model.
+        shapes: Input name -> shape; inputs may be omitted.
+    """
     sizes: dict[str, int] = {}
     for name, dims in _dims(model).items():
         sizes = match_symbols(dims or (), shapes.get(name, ())) | sizes
@@ -88,7 +94,17 @@ def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
 def _rest(
     model: Model, spec: TensorSpec, sizes: Mapping[str, int], last: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Returns the shape of an omitted input: by `sizes` of its symbols, else `last`."""
+    """Returns the shape of an input that the user omitted.
+
+    Args:
+        model: The model.
+        spec: The omitted input.
+        sizes: Symbol -> size; if they determine all dims of the input, these are its shape.
+        last: Shape of the last listed input, used otherwise if it has the same rank.
+
+    Raises:
+        InputError: Neither determines the shape.
+    """
     known = [substitute(d, sizes) for d in _dims(model)[spec.name] or ()]
     if spec.shape is not None and all(isinstance(d, int) for d in known):
         return tuple(map(int, known))
@@ -100,8 +116,8 @@ def _rest(
 def default_shapes(model: Model) -> list[Shapes]:
     """Returns up to three sets of input shapes: small, medium and large.
 
-    A dynamic first axis is the batch, other dynamic axes are lengths; axes of 4-D inputs have at
-    least 64 elements, for networks that downsample. A symbol has one size everywhere.
+    A dynamic first axis is the batch, other dynamic axes are lengths; lengths of 4-D inputs are at
+    least `_PIXELS`, for networks that downsample. A symbol has one size everywhere.
 
     Raises:
         InputError: An input has no known rank.
@@ -134,7 +150,11 @@ def _dims(model: Model) -> dict[str, tuple[Dim, ...] | None]:
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:
-    """Parses `text`, or returns the medium default shapes if it is None.
+    """Parses input shapes, or returns the medium default shapes.
+
+    Args:
+        text: Shapes such as `input_ids=8x128`; None for the default.
+        model: The model.
 
     Raises:
         InputError: A name or a number is not valid, or an input has no known rank.

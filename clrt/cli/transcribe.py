@@ -23,7 +23,7 @@ from clrt.util.files import atomic_write, check_targets, expanded
 
 
 class Form(str, Enum):
-    """Format of a transcript; also the suffix of its file."""
+    """Format of a transcript; its value is also the suffix of its file."""
 
     txt = "txt"
     srt = "srt"
@@ -123,10 +123,17 @@ def transcribe(
 
 
 def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
-    """Returns the requested format, else the one of the output file's suffix, else txt.
+    """Returns the format of transcripts.
+
+    It is `form`, else the output file's suffix, else txt.
+
+    Args:
+        files: Audio files.
+        output: Output file or folder; None for standard output.
+        form: Requested format; None if there is none.
 
     Raises:
-        InputError: The output file's suffix does not match the format, or any.
+        InputError: The output file's suffix is not that of the format, or of any format.
     """
     if output is None or not _is_file(files, output):
         return form or Form.txt
@@ -140,15 +147,23 @@ def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
 
 
 def _is_file(files: Sequence[str], output: Path) -> bool:
-    """Returns whether `output` names a file, not a folder: one input, and a suffix."""
+    """Returns whether `output` is a file to write, not a folder.
+
+    It is if there is one audio file, and `output` has a suffix and is not an existing folder.
+    """
     return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
 
 
 def _targets(files: Sequence[str], output: Path | None, form: Form) -> list[Path | None]:
-    """Returns the output file for each input; None for each without --output.
+    """Returns the file to write for each audio file; None for each if `output` is None.
+
+    Args:
+        files: Audio files.
+        output: Output file or folder; None for standard output.
+        form: Format, which is the suffix of files in a folder.
 
     Raises:
-        InputError: Two have the same name, or a file cannot be written.
+        InputError: Two audio files have the same output file, or one cannot be written.
     """
     if output is None:
         return [None for _ in files]
@@ -178,11 +193,11 @@ def _pieces(
     """Yields a transcript in chunks, in the requested format.
 
     Args:
-        stream: The transcript.
-        form: Its format.
+        stream: Segments of the transcript.
+        form: Format of the transcript.
         file: Name of the audio file, for JSON.
         first: Prefix of plain text.
-        to_file: Whether it is written to a UTF-8 file, not to standard output.
+        to_file: Whether the chunks are written to a UTF-8 file, not to standard output.
     """
     if form is Form.srt:
         yield from srt_entries(stream)
@@ -200,7 +215,7 @@ def _pieces(
 
 
 def _texts(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """Yields the texts of segments, without leading space of the first one."""
+    """Yields the text of each segment; leading space of the first one is removed."""
     is_first = True
     for segment in segments:
         yield segment.text.lstrip() if is_first else segment.text

@@ -58,7 +58,12 @@ def tune(
 
 
 def result_table(results: list[Tuned], device: str) -> Table:
-    """Returns a table with a row per kernel: old and new tunables, and the ratio of times."""
+    """Returns a table of tuned kernels: tunables before and after, and the ratio of run times.
+
+    Args:
+        results: Result of each kernel.
+        device: Name of the device.
+    """
     table = Table(title=f"kernels on {device}")
     for column in ("kernel", "before", "after"):
         table.add_column(column, overflow="fold")

@@ -16,7 +16,7 @@ class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
     """Embedding function for Chroma; collections store its configuration and rebuild it.
 
     Args:
-        model: Path or name, as in `SentenceEncoder`.
+        model: Path or name of a sentence encoder, as in `SentenceEncoder`.
         normalize_embeddings: Whether to L2-normalize vectors.
         options: Further arguments of `SentenceEncoder`, such as `device`; JSON values only.
 
@@ -49,11 +49,11 @@ class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
 
     @staticmethod
     def name() -> str:
-        """Returns the name that Chroma registers this function under."""
+        """Returns the name under which Chroma registers this class."""
         return "clrt"
 
     def default_space(self) -> Space:
-        """Returns the default distance of collections: cosine."""
+        """Returns the default distance function of collections: cosine."""
         return "cosine"
 
     def get_config(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> ClrtEmbeddingFunction:
-        """Creates the function from a configuration that `get_config` returned."""
+        """Creates an embedding function from a configuration that `get_config` returned."""
         normalize = config["normalize_embeddings"]
         return ClrtEmbeddingFunction(config["model"], normalize, **config["options"])
 

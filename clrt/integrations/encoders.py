@@ -11,14 +11,14 @@ from clrt.text import SentenceEncoder
 
 
 def encoder_of(model: SentenceEncoder | str | Path, options: Mapping[str, Any]) -> SentenceEncoder:
-    """Returns `model` if it is an encoder, else loads one.
+    """Returns the sentence encoder of an adapter: `model` itself, or loaded from it.
 
     Args:
         model: An encoder, or a path or name as in `SentenceEncoder`.
         options: Further arguments of `SentenceEncoder`, for a path or name only.
 
     Raises:
-        InputError: Both an encoder and options are given.
+        InputError: `model` is an encoder, and there are options.
     """
     if not isinstance(model, SentenceEncoder):
         return SentenceEncoder(model, **options)

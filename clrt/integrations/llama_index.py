@@ -42,7 +42,7 @@ class ClrtEmbedding(BaseEmbedding):  # type: ignore[misc]
 
     @classmethod
     def class_name(cls) -> str:
-        """Returns the class name that LlamaIndex serializes."""
+        """Returns the class name that LlamaIndex stores when it serializes this object."""
         return "ClrtEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:

@@ -23,12 +23,12 @@ _CONNECT_TIMEOUT_S = 10
 
 @dataclass(frozen=True)
 class ActorResources:
-    """Resources per actor, and number of actors.
+    """Resources that each Ray actor of a job gets, and the number of actors.
 
     Attributes:
         cpus: CPU cores per actor.
         gpus: GPUs per actor.
-        actors: Maximum number of actors in the cluster.
+        actors: Maximum number of actors of the job in the cluster.
     """
 
     cpus: float
@@ -37,7 +37,7 @@ class ActorResources:
 
 
 class ShardActor:
-    """Ray actor that writes part files of a job.
+    """Ray actor that writes part files of an embedding job.
 
     Args:
         folder: The job's output folder.
@@ -55,25 +55,34 @@ class ShardActor:
         self._writer = ShardWriter(job, replace(options, device=device))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Does the units of column "unit"; returns the number of rows of each as "rows"."""
+        """Writes the part files of a batch of units.
+
+        Args:
+            batch: Indices of the units in column "unit".
+
+        Returns:
+            Number of rows of each unit in column "rows".
+        """
         return {"rows": [self._writer.make(int(i)).rows for i in batch["unit"]]}
 
 
 def make_parts_on_ray(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], address: str
 ) -> Iterator[int]:
-    """Writes part files on a cluster; yields the number of rows of each finished unit, unordered.
+    """Writes part files on a Ray cluster; yields the number of rows of each unit when finished.
 
-    Ray Data runs one actor per GPU, or per machine without one, and reassigns the units of a
-    machine that fails. This process holds indices of units, no rows.
+    Ray Data runs the actors that `share_of` plans, and reassigns the units of a machine that fails.
+    This process holds only indices of units, no rows.
 
     Args:
+        job: The job; all machines must see its folders under the same paths.
+        options: Model and encoding options.
         pending: Indices of the units to do.
         address: Cluster address of `ray.init`: "auto", "local" or host:port.
 
     Raises:
         DeviceError: No cluster answers, or it fails.
-        ClrtError: An actor raised it, as `ShardWriter`.
+        ClrtError: An actor could not load the model or run it.
     """
     ray, data = need("ray"), need("ray.data")
     _connect(ray, address)
@@ -98,7 +107,11 @@ def make_parts_on_ray(
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Connects to a cluster, unless this process is connected already.
+    """Connects this process to a Ray cluster, unless it is connected already.
+
+    Args:
+        ray: The module `ray`.
+        address: Cluster address of `ray.init`: "auto", "local" or host:port.
 
     Raises:
         DeviceError: No cluster answers.
@@ -126,14 +139,17 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorResources:
-    """Plans one actor per GPU of the cluster; without GPUs, one per machine with all its cores.
+    """Plans one actor per GPU of the cluster; without GPUs, actors that share the CPU cores.
+
+    Without GPUs each actor gets as many cores as the smallest machine has; larger machines run
+    several actors.
 
     Args:
         nodes: Result of `ray.nodes()`.
-        device: The requested device; "cpu" ignores GPUs.
+        device: The requested device, as in `clrt.load`; "cpu" ignores GPUs.
 
     Raises:
-        DeviceError: The cluster has neither GPU nor CPU resources.
+        DeviceError: No machine of the cluster has a GPU or a CPU core.
     """
     alive = [n["Resources"] for n in nodes if n["Alive"]]
     gpus = 0 if device == "cpu" else sum(int(r.get("GPU", 0)) for r in alive)
@@ -146,7 +162,11 @@ def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> Ac
 
 
 def _cause(error: BaseException) -> ClrtError:
-    """Returns the ClrtError that ended an actor, else a DeviceError with Ray's message."""
+    """Returns why a job on Ray failed: the ClrtError that an actor raised, else a DeviceError.
+
+    Args:
+        error: Exception that Ray raised; its message becomes that of the DeviceError.
+    """
     seen: BaseException | None = error
     while seen is not None:
         for candidate in (seen, getattr(seen, "cause", None)):

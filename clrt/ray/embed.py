@@ -23,7 +23,7 @@ class Embed:
     and an error message.
 
     Args:
-        model: As in `clrt.SentenceEncoder`; each machine must have it.
+        model: Path or name of a sentence encoder, which each machine must have.
         column: Name of the text column.
         output: Name of the added vector column, float32 [rows, dimension].
         error: Name of the added column of error messages, "" for valid rows. None raises
@@ -35,7 +35,7 @@ class Embed:
             `clrt.SentenceEncoder.encode`.
 
     Raises:
-        ClrtError: As `clrt.SentenceEncoder`.
+        ClrtError: The model cannot be loaded, as in `clrt.SentenceEncoder`.
     """
 
     def __init__(
@@ -97,7 +97,11 @@ class Embed:
 
 
 def column_of(batch: object, name: str) -> NDArray[Any]:
-    """Returns a column of a batch.
+    """Returns a column of a batch of `Dataset.map_batches`.
+
+    Args:
+        batch: Column name -> array.
+        name: Name of the column.
 
     Raises:
         InputError: The column is missing, or the batch is not a dict of arrays.

@@ -22,15 +22,16 @@ class Predict:
     model fixes its size, batches are split into chunks of that size and the last chunk is padded.
 
     Args:
-        source: As in `clrt.load`; each machine must have the file.
-        inputs: Model input -> column name. None reads columns named like the inputs.
+        source: Path of the model, as in `clrt.load`; each machine must have the file.
+        inputs: Model input -> name of the column to read. None reads columns named like the inputs.
         outputs: Model output -> name of the added column. None adds all outputs under their names.
-        device: As in `clrt.ray.Embed`.
+        device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
+            `map_batches`, else the CPU.
         options: Further arguments of `clrt.load`.
 
     Raises:
-        ClrtError: As `clrt.load`.
-        InputError: The model has no such input or output.
+        ClrtError: The model cannot be loaded, as in `clrt.load`.
+        InputError: The model lacks an input of `inputs` or an output of `outputs`.
     """
 
     def __init__(
@@ -103,6 +104,9 @@ class Predict:
 def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
     """Returns the batch size that the model fixes; None if it is dynamic.
 
+    Args:
+        shapes: Shapes of the model's inputs; None for unknown rank.
+
     Raises:
         InputError: Inputs fix different batch sizes.
     """
@@ -116,9 +120,17 @@ def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
 
 
 def _array(batch: Batch, column: str, wanted: np.dtype[Any]) -> NDArray[Any]:
-    """Returns a column in the input's dtype, from Ray's 64-bit integers and floats.
+    """Returns a column, cast to an input's dtype, since Ray stores 64-bit integers and floats.
 
-    Arrays that cannot be cast safely are returned unchanged; `Model.run` reports them.
+    A column that cannot be cast safely is returned unchanged; `Model.run` reports it.
+
+    Args:
+        batch: Column name -> array.
+        column: Name of the column.
+        wanted: dtype of the input.
+
+    Raises:
+        InputError: The column is missing, or its rows have no common shape.
     """
     values = column_of(batch, column)
     if wanted.kind in "OTU":  # Strings.

@@ -12,16 +12,16 @@ from clrt.util.env_vars import whole_number
 
 
 def device_for_actor(device: str | int | None = None) -> str | int | None:
-    """Returns the `device` argument of `clrt.load` for this process.
+    """Returns the `device` argument of `clrt.load` that suits the process, such as a Ray worker.
 
     An explicit device and CLRT_DEVICE take precedence. Otherwise a Ray worker uses the GPU that Ray
     assigned to it, else the CPU. Outside of Ray workers the result is None, `clrt.load`'s default.
 
     Args:
-        device: As in `clrt.load`.
+        device: Explicit device, as in `clrt.load`; None for none.
 
     Raises:
-        DeviceError: The assigned GPU is not an OpenCL device, or it is unknown which one.
+        DeviceError: The assigned GPU is not an OpenCL device, or cannot be identified.
     """
     if device is not None or env_vars.DEVICE.get() != env_vars.DEVICE.default:
         return device
@@ -39,7 +39,7 @@ def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
     number is an index into the list.
 
     Args:
-        granted: Ray's ids: numbers, or names of GPUs and of their slices.
+        granted: Ray's ids of the assigned GPUs: numbers, or names of GPUs or of their slices.
 
     Raises:
         DeviceError: OpenCL has no GPU, or the id identifies none.

@@ -38,7 +38,7 @@ _MODULES = ("cross_encoder", "quantization", "sparse_encoder", "util")
 
 
 class SimilarityFunction(Enum):
-    """Names of similarity functions."""
+    """Names of similarity functions, and the functions of each name."""
 
     COSINE = "cosine"
     DOT_PRODUCT = "dot"
@@ -48,17 +48,25 @@ class SimilarityFunction(Enum):
 
     @staticmethod
     def to_similarity_fn(name: object) -> Similarity:
-        """Returns the similarity function of all pairs of two sets of vectors."""
+        """Returns the function that compares all pairs of two sets of vectors.
+
+        Args:
+            name: Name of a similarity function, or a member of this enum.
+        """
         return SIMILARITIES[similarity_name(name)][0]
 
     @staticmethod
     def to_similarity_pairwise_fn(name: object) -> Similarity:
-        """Returns the similarity function of vectors at equal indices."""
+        """Returns the function that compares vectors at equal indices of two sets.
+
+        Args:
+            name: Name of a similarity function, or a member of this enum.
+        """
         return SIMILARITIES[similarity_name(name)][1]
 
     @staticmethod
     def possible_values() -> list[str]:
-        """Returns the names."""
+        """Returns the names of all similarity functions."""
         return list(SIMILARITIES)
 
 
@@ -66,16 +74,16 @@ class SentenceTransformer(SentenceEncoder):
     """`SentenceEncoder` under sentence-transformers' name, with more methods of that class."""
 
     def to(self, device: Any) -> SentenceTransformer:
-        """Returns itself; a model cannot be moved.
+        """Returns this encoder unchanged; a model cannot be moved to another device.
 
         Raises:
-            InputError: The model runs on another device.
+            InputError: `device` is not the device that the model runs on.
         """
         self._request(1, "", None, None, None, device)
         return self
 
     def eval(self) -> SentenceTransformer:
-        """Returns itself; there is no training mode."""
+        """Returns this encoder unchanged; there is no training mode."""
         return self
 
     def start_multi_process_pool(
@@ -83,8 +91,11 @@ class SentenceTransformer(SentenceEncoder):
     ) -> dict[str, Any]:
         """Returns a placeholder pool for `encode` and `encode_multi_process`; starts no process.
 
+        Args:
+            target_devices: At most one device.
+
         Raises:
-            InputError: `target_devices` names several devices.
+            InputError: There are several devices.
         """
         asked = {str(device_name(device)) for device in target_devices or ()}
         if len(asked) > 1:
@@ -96,10 +107,16 @@ class SentenceTransformer(SentenceEncoder):
 
     @staticmethod
     def stop_multi_process_pool(pool: dict[str, Any]) -> None:
-        """Does nothing; a pool holds no process."""
+        """Does nothing: a placeholder pool has no process to stop."""
 
     def encode_multi_process(self, sentences: Any, pool: Any, *args: Any, **options: Any) -> Any:
-        """Calls `encode` in this process, which keeps the device busy; `pool` is ignored."""
+        """Calls `encode` in this process, which keeps the device busy.
+
+        Args:
+            sentences: Sentences to encode.
+            pool: Ignored.
+            args, options: Further arguments of `encode`.
+        """
         return self.encode(sentences, *args, pool=pool, **options)
 
 

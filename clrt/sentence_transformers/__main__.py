@@ -13,10 +13,10 @@ from clrt.sentence_transformers import install
 
 
 def main(arguments: list[str]) -> None:
-    """Runs a program after `install()`.
+    """Runs a Python program for which clrt replaces sentence-transformers.
 
     Args:
-        arguments: A file, or "-m" and a module, then the program's own arguments.
+        arguments: Python file, or "-m" and a module; then the program's own arguments.
     """
     if not arguments or arguments == ["-m"]:
         raise SystemExit("usage: python -m clrt.sentence_transformers (PROGRAM | -m MODULE) …")

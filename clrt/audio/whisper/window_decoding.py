@@ -197,9 +197,10 @@ class WindowReader:
 def is_silent(text: DecodedWindow, fallback: Fallback) -> bool:
     """Returns whether a window's text is dropped as silence.
 
-    That is if the probability of no speech is above `fallback.no_speech` and the mean log-
-    probability
-    is below `fallback.logprob`, unless that is None; never if `fallback.no_speech` is None.
+    It is if its probability of no speech is above `fallback.no_speech`, and its mean
+    log-probability
+    below `fallback.logprob`. None for the latter drops that condition; None for the former keeps
+    all texts.
     """
     min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
     is_unsure = min_logprob is None or text.logprob < min_logprob
