@@ -11,7 +11,7 @@ ALIGNMENT_BYTES = 128
 
 @dataclass(frozen=True, order=True)
 class MatrixShape:
-    """Operand shape of one matrix instruction: (rows x depth) times (depth x columns).
+    """A matrix instruction and its shape: (rows x depth) times (depth x columns).
 
     Attributes:
         rows, columns: Size of the result.
@@ -52,7 +52,8 @@ class DeviceCaps:
     """Capabilities of one OpenCL device.
 
     Attributes:
-        platform, name, vendor, driver: As OpenCL reports them.
+        platform, name, vendor, driver: Names of platform, device and vendor, and driver version, as
+            OpenCL reports them.
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
         cl_version: (major, minor) of the supported OpenCL version.
         compute_units: Number of compute units that OpenCL reports; see `cores`.
@@ -90,14 +91,14 @@ class DeviceCaps:
 
     @property
     def int8_dot_isa(self) -> int:
-        """Instruction set of int8 dot products: value of DOTS in common/dots.clh; 0 if none."""
+        """Code of the int8 dot-product instructions (macro DOTS, common/dots.clh); 0 if none."""
         return next((code for shape, code in _DOT_CODES.items() if shape in self.matrix_shapes), 0)
 
     @property
     def cores(self) -> int:
         """Number of cores that run work-groups independently.
 
-        Equal to `compute_units`, unless the device counts the execution units of a core.
+        Equal to `compute_units`, unless the device reports the execution units of its cores there.
         """
         counts_execution_units = "counts-small-units" in self.quirks
         if counts_execution_units:
@@ -114,11 +115,11 @@ class DeviceCaps:
 
     @property
     def has_fp16(self) -> bool:
-        """Whether float16 arithmetic is supported; float16 storage always is."""
+        """Whether kernels can compute with float16; they can always load and store it."""
         return "cl_khr_fp16" in self.extensions
 
     def to_json(self) -> str:
-        """Returns the capabilities as JSON, for planning tests without the device."""
+        """Returns the capabilities as JSON text, so that tests can plan without the device."""
         record = asdict(self)
         for name in ("extensions", "quirks", "sub_group_sizes"):
             record[name] = sorted(record[name])
@@ -127,7 +128,7 @@ class DeviceCaps:
 
     @classmethod
     def from_json(cls, text: str) -> DeviceCaps:
-        """Parses the result of `to_json`; ignores unknown fields, such as of other versions."""
+        """Parses JSON text written by `to_json`; ignores fields that this version does not know."""
         known = {f.name for f in fields(cls)}
         record = {k: v for k, v in json.loads(text).items() if k in known}
         for name in {"cl_version", "opencl_c"} & record.keys():

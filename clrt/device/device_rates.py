@@ -35,7 +35,7 @@ class DeviceRates:
 
 @lru_cache(maxsize=64)
 def rates_of(caps: DeviceCaps) -> DeviceRates:
-    """Returns the estimated rates of a device with these capabilities."""
+    """Returns the estimated rates of a device."""
     units = caps.cores
     if not caps.is_cpu:
         return DeviceRates(units * _GPU_FLOPS, units * _GPU_BYTES, _LAUNCH_S)

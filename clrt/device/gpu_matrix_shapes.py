@@ -11,7 +11,12 @@ _IN_C = " in C"
 
 
 def _units(rows: int, columns: int, instructions: str) -> tuple[MatrixShape, ...]:
-    """Returns the shape for each operand dtype."""
+    """Returns the matrix instructions of one shape, one for each operand dtype.
+
+    Args:
+        rows, columns: Size of the result.
+        instructions: Instruction set.
+    """
     shapes = (MatrixShape(rows, columns, 16, o, "float32", instructions) for o in OPERANDS)
     return tuple(shapes)
 
@@ -29,15 +34,15 @@ GPU_UNITS = (*MMA, *WMMA, *WMMA_12, *MFMA, *DPAS_8, *DPAS_16)
 
 
 def in_c(unit: MatrixShape) -> MatrixShape:
-    """Returns the unit emulated in plain OpenCL C, lane by lane, for tests on other devices."""
+    """Returns a matrix instruction emulated in OpenCL C, for tests on devices without it."""
     return replace(unit, instructions=unit.instructions + _IN_C)
 
 
 def is_in_c(unit: MatrixShape) -> bool:
-    """Returns whether a unit is emulated (`in_c`)."""
+    """Returns whether a matrix instruction is emulated in OpenCL C (see `in_c`)."""
     return unit.instructions.endswith(_IN_C)
 
 
 def instructions_of(unit: MatrixShape) -> str:
-    """Returns the instruction set of a unit, whether emulated or not."""
+    """Returns the instruction set of a matrix instruction, emulated or not."""
     return unit.instructions.removesuffix(_IN_C)

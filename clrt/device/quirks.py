@@ -15,8 +15,8 @@ class Quirk:
     Attributes:
         id: Name of the quirk in `DeviceCaps.quirks`.
         platform: Regular expression that is searched in the platform name.
-        effect: What clrt does about it.
-        evidence: The measurement that shows it.
+        effect: Effect on clrt, as a clause.
+        evidence: The measurement that shows the deviation.
         driver: Regular expression that is searched in the driver version; "" matches all.
     """
 

@@ -15,12 +15,12 @@ class Requires:
 
     Attributes:
         kinds: Device kinds that the kernel is written for; empty for all.
-        opencl_c: (major, minor) of the OpenCL C version that it needs.
-        extensions: OpenCL extensions that it needs.
+        opencl_c: (major, minor) of the OpenCL C version that the kernel needs.
+        extensions: OpenCL extensions that the kernel needs.
         work_group_size: Work-items per work-group.
-        sub_group_size: Required sub-group size; 0 if it uses none.
+        sub_group_size: Sub-group size that the kernel requests; 0 if it uses no sub-groups.
         local_mem_bytes: Local memory per work-group.
-        matrix: Matrix instruction that it needs; None for none.
+        matrix: Matrix instruction that the kernel uses; None for none.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class Requires:
     matrix: MatrixShape | None = None
 
     def missing(self, caps: DeviceCaps) -> str | None:
-        """Returns the first unmet requirement, as a clause; None if the device meets all."""
+        """Returns the first requirement that a device does not meet, as a clause; None if none."""
         if self.kinds and caps.kind not in self.kinds:
             return f"for devices of kind {' or '.join(sorted(self.kinds))}, not {caps.kind}"
         missing = self.extensions - caps.extensions

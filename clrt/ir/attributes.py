@@ -29,11 +29,14 @@ Kind: TypeAlias = Callable[[Any], Any]
 
 
 class _Mismatch(Exception):
-    """A value does not fit the type of a field; the text names the expected values."""
+    """Raised if an attribute's value does not fit its declared type; names the expected values."""
 
 
 def coerce_attributes(op: Any) -> None:
-    """Converts the fields of a frozen dataclass to their declared types, such as lists to tuples.
+    """Converts the attributes of an op to their declared types, such as lists to tuples, in place.
+
+    Args:
+        op: A frozen dataclass; its fields are the attributes.
 
     Raises:
         ModelError: A value has another type, or is not one of the values that its field allows.
@@ -52,7 +55,7 @@ def coerce_attributes(op: Any) -> None:
 
 
 def attribute_names(cls: type) -> tuple[str, ...]:
-    """Returns the names of a dataclass' fields, in order."""
+    """Returns the field names of an op class, a dataclass, in order."""
     return _names(cls)
 
 
@@ -85,7 +88,7 @@ def _declared(owner: type, name: str) -> Kind:
 
 
 def _kind(hint: Any) -> Kind:
-    """Returns the converter to a declared type."""
+    """Returns a function that converts attribute values to a declared type."""
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin, args = get_origin(hint), get_args(hint)

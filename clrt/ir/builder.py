@@ -17,7 +17,7 @@ _MAX_INTERNED = 64
 
 
 class Builder:
-    """Creates new nodes in topological order.
+    """Creates nodes and constants in topological order, for a graph or a patch.
 
     Attributes:
         nodes: The nodes so far.
@@ -27,7 +27,7 @@ class Builder:
         names: Names of the surrounding graph; None for a new graph.
         origin: Prefix of generated names: the node or graph that the new nodes replace; "" for
             none.
-        suffix: Follows the origin in generated names; "" for the name of the op.
+        suffix: Second part of generated names, after the origin; "" for the name of the op.
         origins: Names of the ONNX nodes that the new nodes stand for; if empty, each new node is
             its own origin.
         made_by: Name of the pass that creates the nodes; "" outside of passes.
@@ -57,15 +57,26 @@ class Builder:
         """Adds a node with inferred types; returns its first output.
 
         Args:
+            op: The op.
             inputs: Inputs of the op; None for an absent optional input.
 
         Raises:
-            ShapeError, ModelError: As `IrOp.infer`.
+            ShapeError: The inputs do not fit the op.
+            ModelError: A required input is missing, or an attribute is invalid.
         """
         return self.add_all(op, *inputs)[0]
 
     def add_all(self, op: IrOp, *inputs: Value | None) -> list[Value]:
-        """Adds a node as `add`; returns all its outputs."""
+        """Adds a node with inferred types; returns all its outputs.
+
+        Args:
+            op: The op.
+            inputs: Inputs of the op; None for an absent optional input.
+
+        Raises:
+            ShapeError: The inputs do not fit the op.
+            ModelError: A required input is missing, or an attribute is invalid.
+        """
         values = list(inputs)
         # With subgraphs, the number of inputs tells which values they capture.
         while values and values[-1] is None and not op.graphs:
@@ -85,7 +96,15 @@ class Builder:
         outputs: Sequence[str],
         types: Sequence[TensorType],
     ) -> Node:
-        """Adds a node with a given name, output names and output types; returns the node."""
+        """Adds a node without type inference; returns the node.
+
+        Args:
+            op: The op.
+            inputs: Inputs of the op; None for an absent optional input.
+            name: Name of the node.
+            outputs: Names of the outputs.
+            types: Types of the outputs.
+        """
         values = [Value(n, t) for n, t in zip(outputs, types, strict=True)]
         node = Node(name, op, list(inputs), values, self._origins, self._made_by)
         self.nodes.append(node)
@@ -113,7 +132,11 @@ class Builder:
         return self._value(TensorType.of(array))
 
     def numbers(self, value: Any, dtype: DType = DType.INT64) -> Value:
-        """Returns a constant from nested lists of numbers; equal small constants are shared."""
+        """Returns a constant of numbers; equal small constants are shared.
+
+        Args:
+            value: A number, or nested lists of numbers.
+        """
         array = np.asarray(value, dtype.numpy)
         if array.size > _MAX_INTERNED:
             return self._value(TensorType(dtype, array.shape, array))
@@ -123,15 +146,15 @@ class Builder:
         return self._interned[key]
 
     def ints(self, *values: int) -> Value:
-        """Returns an int64 constant [n]."""
+        """Returns an int64 constant `[n]` of n integers."""
         return self.numbers(values)
 
     def dims(self, dims: Sequence[Dim]) -> Value:
-        """Returns an int64 constant [n] of dims, which may be symbolic."""
+        """Returns an int64 constant `[n]` of n dims, which may be symbolic."""
         return self._value(TensorType.of_dims(dims))
 
     def dim(self, dim: Dim) -> Value:
-        """Returns an int64 scalar constant of a dim, which may be symbolic."""
+        """Returns an int64 scalar constant that holds a dim, which may be symbolic."""
         if isinstance(dim, int):
             return self.numbers(dim)
         data = np.empty((), object)
@@ -139,7 +162,7 @@ class Builder:
         return self._value(TensorType(DType.INT64, (), data))
 
     def patch(self, replace: dict[Value, Value]) -> Patch:
-        """Returns a patch with the nodes so far.
+        """Returns a patch that adds the nodes created so far and replaces values.
 
         Args:
             replace: New value by old value; types of new values are intersected with the old ones.
@@ -162,7 +185,11 @@ class Builder:
         outputs: Iterable[Value],
         output_names: Sequence[str] = (),
     ) -> Graph:
-        """Returns a graph of the nodes so far."""
+        """Returns a graph of the nodes created so far.
+
+        Args:
+            output_names: Output names that the user sees; empty for the names of the outputs.
+        """
         return Graph(name, list(inputs), list(outputs), self.nodes, list(output_names))
 
     def _value(self, type_: TensorType) -> Value:

@@ -25,16 +25,16 @@ class Code(str):
     __slots__ = ()
 
     def substitute(self, *args: Define, **named: Define) -> Code:
-        """Fills this template, in the syntax of `str.format`, with numbers and Code."""
+        """Fills the placeholders of this template, as `str.format`, with numbers and Code."""
         pieces = {name: render_define(value) for name, value in named.items()}
         return Code(self.format(*map(render_define, args), **pieces))
 
     def join(self, parts: Iterable[Code]) -> Code:  # type: ignore[override]
-        """Joins `parts` with this fragment as separator."""
+        """Joins code fragments, with this fragment as the separator."""
         return Code(super().join(render_define(p) for p in parts))
 
     def renamed(self, old: Code, new: Code) -> Code:
-        """Returns the fragment with each `old` replaced by `new`."""
+        """Returns this fragment with each occurrence of `old` replaced by `new`."""
         return Code(self.replace(render_define(old), render_define(new)))
 
 

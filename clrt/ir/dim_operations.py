@@ -83,7 +83,7 @@ def minimum(left: Dim, right: Dim) -> Dim:
 
 
 def broadcast(left: Dim, right: Dim) -> Dim:
-    """Returns what two dims broadcast to, assuming that they are equal or one of them is 1."""
+    """Returns the broadcast of two dims, assuming that they are equal or one of them is 1."""
     for one, other in ((left, right), (right, left)):
         contained = (1, one, *_arguments(one, "broadcast"))
         if any(provably_equal(other, dim) for dim in contained) or provably_different(one, 1):
@@ -134,7 +134,14 @@ def parse_dim(text: str) -> Dim:
 
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
-    """Returns an operation that does not simplify, as a dim; raises TooComplex over the bounds."""
+    """Returns an operation on dims that does not simplify, as a dim.
+
+    Args:
+        name: Name of the operation, a key of `OPERATIONS`.
+
+    Raises:
+        TooComplex: The operation exceeds the bounds on nesting or size.
+    """
     atom = Atom(name, (left, right))
     # Operations on plain polynomials, the common case, cannot exceed the bounds.
     inner = [a for d in (left, right) for m in terms_of(d) for a in m if a.args]
@@ -144,7 +151,14 @@ def _opaque(name: str, left: Dim, right: Dim) -> Expr:
 
 
 def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
-    """Simplifies max(a, min(a, b)) to a, and max(a, max(a, b)) to max(a, b); likewise for min."""
+    """Returns max(left, right) or min(left, right), simplified by absorption if possible.
+
+    For example, max(a, min(a, b)) is a, and max(a, max(a, b)) is max(a, b).
+
+    Args:
+        name: The operation: "max" or "min".
+        dual: The other of these two.
+    """
     for one, other in ((left, right), (right, left)):
         if any(provably_equal(one, a) for a in _arguments(other, dual)):
             return one
@@ -154,7 +168,7 @@ def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
 
 
 def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
-    """Returns the operands of a dim that is just the operation `name`; () for other dims."""
+    """Returns the operands of a dim that is a single operation `name`; () for other dims."""
     atom = single_atom(dim)
     return atom.args if atom is not None and atom.name == name else ()
 

@@ -59,7 +59,7 @@ class TooComplex(UndecidableDim, UnsupportedError):
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A factor of a term: a symbol, or a non-polynomial operation on dims.
+    """A factor of a polynomial's term: a symbol, or a non-polynomial operation on dims.
 
     Attributes:
         name: Name of the symbol, or of the operation (a key of `OPERATIONS`).
@@ -71,7 +71,7 @@ class Atom:
 
     @cached_property
     def text(self) -> str:
-        """Text in messages and files; factors and terms are sorted by it."""
+        """Text of the atom in messages and files; the sort key of factors and terms."""
         return f"{self.name}({', '.join(map(str, self.args))})" if self.args else self.name
 
     def __eq__(self, other: object) -> bool:
@@ -88,7 +88,7 @@ class Atom:
 
     @cached_property
     def bounds(self) -> _Bounds:
-        """Smallest and largest value over all non-negative bindings."""
+        """Smallest and largest value of the atom over all non-negative bindings."""
         if not self.args:
             return 0, math.inf
         left, right = map(_bounds, self.args)
@@ -110,7 +110,7 @@ class Atom:
 
     @cached_property
     def count(self) -> int:
-        """Number of atoms, including those of the operands."""
+        """Number of atoms: this one, and those of its operands."""
         return 1 + sum(a.count for a in self.args if isinstance(a, Expr))
 
     def bind(self, bindings: Substitutes) -> Dim:
@@ -141,7 +141,7 @@ class Expr:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Equality for all bindings; raises UndecidableDim if it depends on them."""
+        """Returns whether two dims are equal for all bindings; raises UndecidableDim if unclear."""
         if isinstance(other, Expr) and self.terms == other.terms:
             return True
         if not isinstance(other, (int, Expr)):
@@ -155,7 +155,7 @@ class Expr:
         return False
 
     def same(self, other: object) -> bool:
-        """Returns whether both are the same polynomial; never raises."""
+        """Returns whether `other` is the same polynomial as this dim; never raises."""
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
@@ -251,12 +251,12 @@ class Expr:
 
     @property
     def depth(self) -> int:
-        """Nesting depth of operations; 0 for a constant."""
+        """Nesting depth of this dim's operations: 0 for a constant, 1 for a plain polynomial."""
         return max((atom.depth for atom in chain.from_iterable(self.terms)), default=0)
 
     @property
     def count(self) -> int:
-        """Number of atoms, including those of operands."""
+        """Number of atoms in this dim, including those of operands."""
         return sum(atom.count for atom in chain.from_iterable(self.terms))
 
 
@@ -266,7 +266,7 @@ def symbol(name: str) -> Expr:
 
 
 def single_atom(dim: Dim) -> Atom | None:
-    """Returns the symbol or operation if a dim is just that; else None."""
+    """Returns the symbol or operation that is all of a dim; None if a dim is anything else."""
     if not isinstance(dim, Expr) or len(dim.terms) != 1:
         return None
     ((monomial, coefficient),) = dim.terms.items()
@@ -274,26 +274,32 @@ def single_atom(dim: Dim) -> Atom | None:
 
 
 def is_symbol(dim: Dim) -> bool:
-    """Returns whether a dim is just a symbol."""
+    """Returns whether a dim consists of one symbol alone."""
     atom = single_atom(dim)
     return atom is not None and not atom.args
 
 
 def match_symbols(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
-    """Matches dims that are just a symbol with the sizes at the same index.
+    """Returns the sizes of symbols, by comparing dims with sizes at the same index.
+
+    Only dims that are a single symbol are considered, and only sizes that are numbers.
 
     Returns:
-        Number by name of the symbol; without symbols whose size is not a number.
+        Size by name of the symbol.
     """
     pairs = zip(dims, sizes, strict=False)
     return {str(dim): n for dim, n in pairs if is_symbol(dim) and isinstance(n, int)}
 
 
 def infer_symbols(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
-    """Matches unknown symbols among `dims` with known dims at the same index of `others`.
+    """Returns known dims for unknown symbols, by comparing dims at the same index.
+
+    Args:
+        dims: Dims; those that are a single unknown symbol (`is_unknown`) are considered.
+        others: Dims that equal `dims`, of which some are known.
 
     Returns:
-        Dim by name of the symbol.
+        Known dim by name of the unknown symbol.
     """
     pairs = zip(dims, others, strict=False)
     return {str(d): n for d, n in pairs if is_symbol(d) and is_unknown(d) and not is_unknown(n)}
@@ -359,6 +365,9 @@ def terms_of(dim: Dim) -> dict[Monomial, int]:
 def reduced(terms: Mapping[Monomial, int]) -> Dim:
     """Returns the dim with these terms: an int if it is constant.
 
+    Args:
+        terms: Coefficient by monomial.
+
     Raises:
         TooComplex: The terms exceed the bounds.
     """
@@ -376,7 +385,7 @@ def reduced(terms: Mapping[Monomial, int]) -> Dim:
 
 
 def _bounds(dim: Dim) -> _Bounds:
-    """Returns bounds of a dim's value over all non-negative bindings."""
+    """Returns a lower and an upper bound of a dim over all non-negative bindings."""
     low: float = 0
     high: float = 0
     for monomial, coefficient in terms_of(dim).items():
@@ -401,7 +410,11 @@ def _span(values: Iterable[float]) -> _Bounds:
 
 
 def _compare(left: Dim, right: Dim, *, strict: bool) -> bool:
-    """Returns left < right if `strict`, else left <= right; raises UndecidableDim."""
+    """Returns whether left < right if `strict`, else whether left <= right, for all bindings.
+
+    Raises:
+        UndecidableDim: The result depends on the bindings.
+    """
     low, high = _bounds(right - left)
     threshold = 1 if strict else 0
     if low >= threshold:

@@ -53,7 +53,7 @@ class DType(Enum):
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The same as `numpy`; makes `np.dtype(DType.FLOAT32)` work."""
+        """NumPy dtype, equal to `numpy`; makes `np.dtype(DType.FLOAT32)` work."""
         return self.numpy
 
     @cached_property
@@ -76,12 +76,12 @@ class DType(Enum):
 
     @property
     def storage(self) -> Code:
-        """Storage name by which `common/storage.clh` loads and stores: LOAD_AS(storage, p, i)."""
+        """Storage name, the first argument of the load and store macros of common/storage.clh."""
         return _STORAGES.get(self, _PLAIN)
 
     @property
     def is_low_precision(self) -> bool:
-        """Whether it has at most 8 bits and is not int8, uint8 or bool."""
+        """Whether the dtype has at most 8 bits and is not int8, uint8 or bool."""
         return self.itemsize == 1 and self.storage != "plain"
 
     @property
@@ -192,9 +192,9 @@ WIDENED_STORAGES = frozenset(d.storage for d in FLOAT_STORAGES)
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array in this machine's byte order, contiguous; the array itself if it is so.
+    """Returns a contiguous copy of an array in this machine's byte order; the array if it is so.
 
-    To be called before reading the bytes of an array that the user passes.
+    Call it before reading the bytes of an array that the user passes.
     """
     dtype = array.dtype
     return np.asarray(array, dtype if dtype.isnative else dtype.newbyteorder("="), order="C")
@@ -202,7 +202,7 @@ def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @cache
 def converts_safely(source: np.dtype[np.generic], target: np.dtype[np.generic]) -> bool:
-    """Returns whether NumPy considers a cast safe; False if a cast of ml_dtypes loses values."""
+    """Returns whether NumPy considers a cast safe; False if it loses values of ml_dtypes types."""
     if all(dtype.isbuiltin == 1 or dtype.itemsize > 1 for dtype in (source, target)):
         return np.can_cast(source, target, "safe")
     if source.itemsize != 1 or target.kind == "U":

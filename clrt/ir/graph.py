@@ -170,7 +170,7 @@ class Graph:
                 yield value
 
     def constants(self) -> Iterator[Value]:
-        """Returns an iterator over the constants that nodes or outputs use, each once."""
+        """Yields the constants that nodes or graph outputs use, each once."""
         return (v for v in self.values() if v.is_constant)
 
     def names(self) -> set[str]:
@@ -185,7 +185,7 @@ class Graph:
         yield from self.outputs
 
     def users(self) -> dict[Value, list[Node]]:
-        """Returns the nodes that read each value, once per node."""
+        """Returns, by value, the nodes that read it, each node once."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(v for v in node.inputs if v is not None):
@@ -243,14 +243,17 @@ class Graph:
         return before - len(self.nodes)
 
     def bind(self, bindings: Substitutes) -> None:
-        """Substitutes symbols in the types of all values, in place."""
+        """Substitutes symbols in the types of all values of the graph, in place."""
         for value in self.values() if bindings else ():
             value.type = value.type.bind(bindings)
 
     def copy(self, bindings: Substitutes | None = None) -> Graph:
-        """Returns a copy with new nodes and values, and symbols substituted by `bindings`.
+        """Returns a copy of the graph with new nodes and values.
 
         Constants without symbols are shared, so that a weight is one `Value` in all copies.
+
+        Args:
+            bindings: Number or dim by symbol, to substitute; None to substitute none.
         """
         clones: dict[Value, Value] = {}
 
@@ -280,13 +283,22 @@ class Graph:
         return Graph(self.name, inputs, outputs, nodes, names, self.properties)
 
     def over(self, inputs: Sequence[Value | None], bindings: Substitutes | None = None) -> Graph:
-        """Returns a copy that reads `inputs` in place of the graph's inputs; bindings as `copy`."""
+        """Returns a copy of the graph that reads other values in place of the graph's inputs.
+
+        Args:
+            inputs: The values, one per input; None for an absent one.
+            bindings: Number or dim by symbol, to substitute; None to substitute none.
+        """
         copy = self.copy(bindings)
         copy.replace_inputs(dict(zip(copy.inputs, inputs, strict=True)))
         return copy
 
     def replace_inputs(self, replacements: Mapping[Value, Value | None]) -> None:
-        """Replaces some inputs by other values, in place, and removes them from `inputs`."""
+        """Replaces some graph inputs by other values, in place; they are no longer inputs.
+
+        Args:
+            replacements: New value by input; None for an absent one.
+        """
         for node in self.nodes:
             node.inputs = [None if v is None else replacements.get(v, v) for v in node.inputs]
         self.inputs = [v for v in self.inputs if v not in replacements]
@@ -322,7 +334,7 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def reserve(self, name: str) -> None:
-        """Marks a name as used."""
+        """Marks a name as used, so that it is not generated."""
         self._used[name] = None
 
     def __len__(self) -> int:
@@ -330,13 +342,16 @@ class Names:
         return len(self._used)
 
     def shrink(self, count: int) -> None:
-        """Releases the names that were used last, until `count` are left."""
+        """Releases the names that were marked as used last, until `count` used names are left."""
         while len(self._used) > count:
             self._used.popitem()
         self._counts.clear()
 
     def unique(self, name: str, joint: str = ".") -> str:
-        """Returns `name` if it is unused, else `name`, `joint` and a number; marks it as used."""
+        """Returns an unused name and marks it as used.
+
+        The result is `name` if it is unused, else `name`, `joint` and a number.
+        """
         if name in self._used:
             return self._numbered(f"{name}{joint}", 1)
         self.reserve(name)
@@ -361,7 +376,8 @@ class Defaults:
 
     Attributes:
         names: Names of these inputs, in file order.
-        graph_with: Returns the graph, before any pass, with the named ones as inputs.
+        graph_with: Returns the graph, before any pass, in which the inputs of these names are
+            inputs, not constants.
     """
 
     names: tuple[str, ...]

@@ -11,7 +11,7 @@ from clrt.ir.op import Array
 
 
 def is_mapped(array: Array) -> bool:
-    """Returns whether an array is a read-only, contiguous part of a mapped file."""
+    """Returns whether an array is a read-only, contiguous section of a memory-mapped file."""
     flags = array.flags
     return not flags.writeable and flags.c_contiguous and isinstance(owner_of(array), mmap.mmap)
 

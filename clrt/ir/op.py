@@ -36,7 +36,7 @@ class PackedConstant:
 
     @property
     def elements(self) -> Array:
-        """A copy of the elements in row-major order."""
+        """A copy of the elements, unpacked to row-major order."""
         return self.restore(self.array)
 
 
@@ -57,16 +57,19 @@ class ConcatenatedRows:
 
     @property
     def elements(self) -> Array:
-        """A copy of all elements."""
+        """A copy of all elements: the concatenated matrix."""
         return self.rows(0, self.shape[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the concatenation."""
+        """Shape of the concatenated matrix."""
         return (sum(map(len, self.parts)), *self.parts[0].shape[1:])
 
     def rows(self, first: int, end: int) -> Array:
-        """Returns rows `first` to `end`; a view if they are of one matrix of the same dtype."""
+        """Returns rows `first` to `end` (exclusive) of the concatenated matrix.
+
+        The result is a view if the rows are in one matrix of the same dtype, else a copy.
+        """
         slices, start = [], 0
         for part in self.parts:
             rows = part[max(first - start, 0) : max(end - start, 0)]
@@ -92,7 +95,7 @@ class TracedConstant:
 
     @property
     def elements(self) -> Array:
-        """The elements; reading them restricts the trace to its current sizes."""
+        """The elements at the traced sizes; reading them restricts the trace to these sizes."""
         self.trace.pin_all()
         return self.array
 
@@ -159,7 +162,7 @@ class TensorType:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the elements are known and none is symbolic."""
+        """Whether the elements are known and none of them is symbolic."""
         known = self.known_elements
         if not isinstance(known, np.ndarray):
             return known is not None
@@ -167,11 +170,11 @@ class TensorType:
 
     @property
     def numbers(self) -> Array | None:
-        """The elements if `has_numbers`, else None."""
+        """The known elements if none of them is symbolic, else None."""
         return self.data if self.known_elements is not None and self.has_numbers else None
 
     def is_compatible(self, other: TensorType) -> bool:
-        """Returns whether one value can have both types: equal dtypes, no provably unequal dims."""
+        """Returns whether a value can have both types: equal dtypes, no provably unequal dims."""
         if self.dtype is not other.dtype or isinstance(other, ContainerType):
             return False
         if self.shape is None or other.shape is None:
@@ -181,7 +184,11 @@ class TensorType:
         )
 
     def bind(self, bindings: Substitutes) -> TensorType:
-        """Returns the type with symbols substituted in the shape and in the elements."""
+        """Returns this type with symbols substituted in the shape and in the elements.
+
+        Args:
+            bindings: Number or dim by symbol.
+        """
         shape, known = self.shape, self.known_elements
         if shape is not None and not self.is_static:
             shape = tuple(substitute(d, bindings) for d in shape)
@@ -225,7 +232,7 @@ class TensorType:
 
     @classmethod
     def of_dims(cls, dims: Sequence[Dim]) -> TensorType:
-        """Returns the type of an int64 [n] constant that holds dims."""
+        """Returns the type of an int64 constant `[n]` that holds n dims, which may be symbolic."""
         return cls(DType.INT64, (len(dims),), dims_array(dims))
 
     @classmethod
@@ -235,8 +242,9 @@ class TensorType:
         """Returns the type of a constant that the host computes from sizes, which may be traced.
 
         Args:
-            sizes: Arguments of `make`.
-            make: Computes the elements from the sizes, in `dtype` and C order.
+            dtype, shape: Dtype and shape of the constant.
+            sizes: The sizes, which are the arguments of `make`.
+            make: Computes the elements from the sizes, as an array of `dtype` in C order.
         """
         array, trace = make(*map(untraced, sizes)), trace_of(sizes)
         if trace is None:
@@ -250,7 +258,7 @@ class TensorType:
 
     @property
     def on_host(self) -> bool:
-        """Whether values of this type are only on the host, never on the device."""
+        """Whether values of this type are kept on the host and never on the device."""
         return self.dtype is DType.STRING
 
     def __str__(self) -> str:
@@ -276,17 +284,22 @@ class ContainerType(TensorType):
 
     @classmethod
     def sequence(cls, element: TensorType) -> ContainerType:
-        """Returns the type of a list of values of one type."""
+        """Returns the type of a sequence: a list of values of one type."""
         return cls(element.dtype, None, None, "sequence", element)
 
     @classmethod
     def optional(cls, element: TensorType) -> ContainerType:
-        """Returns the type of a value that may be None."""
+        """Returns the type of an optional: a value or None."""
         return cls(element.dtype, None, None, "optional", element)
 
     @classmethod
     def map(cls, key: DType, value: DType) -> ContainerType:
-        """Returns the type of a dict of scalars."""
+        """Returns the type of a map: a dict of scalars.
+
+        Args:
+            key: Dtype of the keys.
+            value: Dtype of the values.
+        """
         return cls(value, None, None, "map", TensorType(value, ()), key)
 
     @property
@@ -361,13 +374,25 @@ class IrOp:
         raise NotImplementedError(self.name)
 
     def infer_with_data(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
-        """Infers types as `infer`, and elements of outputs that follow from those of the inputs."""
+        """Infers the types of outputs, and the elements that follow from elements of inputs.
+
+        Args:
+            inputs: Types of the inputs; None for an absent optional input.
+
+        Raises:
+            ShapeError: The inputs do not fit; the message says which axis and why.
+        """
         return self.infer(inputs)
 
     def flops(
         self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType | None]
     ) -> int:
-        """Returns the number of floating-point operations at static shapes."""
+        """Returns the number of floating-point operations of a node with static shapes.
+
+        Args:
+            inputs: Types of the inputs; None for an absent optional input.
+            outputs: Types of the outputs; None for an absent one.
+        """
         return 0
 
     @property
@@ -377,7 +402,7 @@ class IrOp:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes that differ from their defaults, by name."""
+        """Attributes of the op that differ from their defaults, by name."""
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -386,7 +411,7 @@ class IrOp:
 
 
 def _identity(attribute: object) -> object:
-    """Returns a key of an attribute that compares floats by their bits."""
+    """Returns a hashable key of an attribute's value, which compares floats by their bits."""
     if isinstance(attribute, float):
         return attribute.hex()
     return tuple(map(_identity, attribute)) if isinstance(attribute, tuple) else attribute

@@ -46,10 +46,13 @@ _MAX_SHOWN = 100
 
 
 class OpRegistry(Protocol):
-    """Finds op classes by their name in the text."""
+    """Registry that returns op classes by their names in the IR's text form."""
 
     def named(self, name: str) -> type[IrOp]:
-        """Returns the class of `domain.Name`, or of `Name` in the domain ai.onnx.
+        """Returns the class of an op.
+
+        Args:
+            name: Name in the IR's text form: "domain.Name", or "Name" in the domain ai.onnx.
 
         Raises:
             KeyError: There is no such op.
@@ -61,13 +64,14 @@ Fetch: TypeAlias = "Callable[[str, TensorType], Array | PackedConstant]"
 
 
 def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> Graph:
-    """Parses a graph.
+    """Parses the text form of a graph, as printed by `clrt.ir.text.print_graph`.
 
     Args:
         text: The text form.
-        registry: Finds op classes.
-        fetch: Returns constants that a `Store` removed from the text; elided ones (`...`) are then
-            an error. None replaces elided constants by pseudo-random data seeded by their name.
+        registry: Returns op classes by name.
+        fetch: Returns the elements of constants that the text only names by a key; elided constants
+            (`...`) are then an error. If None, elided constants get pseudo-random elements, seeded
+            by their names.
 
     Raises:
         ModelError: The text is not a valid graph.
@@ -87,7 +91,7 @@ _INVALID = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError
 
 
 class _Parser:
-    """A recursive-descent parser with one token of lookahead.
+    """A recursive-descent parser of the IR's text form, with one token of lookahead.
 
     Attributes:
         kind: Kind of the next token, a group of `_TOKEN` or "end".
@@ -121,13 +125,25 @@ class _Parser:
             self.token, self._end = self.token[:-1], self._end - 1
 
     def error(self, position: int, what: str) -> ModelError:
-        """Returns the error for an invalid part of the text that starts at `position`."""
+        """Returns the error for invalid text at a position.
+
+        Args:
+            position: Index of the first invalid character.
+            what: What is wrong there, for the message.
+        """
         line = self.text.count("\n", 0, position) + 1
         near = self.text[position : position + 20]
         return ModelError(f"IR text, line {line}: {what} at {near!r}.")
 
     def take(self, *kinds: str) -> str:
-        """Consumes the next token, of one of these kinds or any if there are none; returns it."""
+        """Consumes the next token and returns it.
+
+        Args:
+            kinds: Allowed kinds of the token; none for any kind but "end".
+
+        Raises:
+            ModelError: The token is of another kind.
+        """
         kind, token = self.kind, self.token
         if kind not in kinds if kinds else kind == "end":
             expected = " or ".join(kinds) or "more"
@@ -137,12 +153,12 @@ class _Parser:
         return token
 
     def expect(self, token: str) -> None:
-        """Consumes a name or mark; raises ModelError if the next token is another."""
+        """Consumes a name or punctuation mark; raises ModelError if the next token differs."""
         if not self.accept(token):
             raise self.error(self.position, f"expected {token!r}")
 
     def accept(self, token: str) -> bool:
-        """Consumes a name or mark if it is the next token; returns whether it was."""
+        """Consumes a name or punctuation mark if it is the next token; returns whether it was."""
         if self.token == token and self.kind in ("name", "mark"):
             self._advance()
             return True
@@ -152,7 +168,7 @@ class _Parser:
         return _unquoted(self.take("string"))
 
     def graph(self) -> Graph:
-        """Parses a graph, or a subgraph, with its own declarations."""
+        """Parses a graph, or a subgraph in an attribute; names of values are local to it."""
         outer_values, self.values = self.values, {}
         self.expect("graph")
         name = self.string()
@@ -182,7 +198,7 @@ class _Parser:
         return _unquoted(token) if quoted else token
 
     def declare(self) -> Value:
-        """Parses `%name: type` and declares the value."""
+        """Parses `%name: type`; returns a new value, which later tokens can refer to by name."""
         name = self.value_name()
         self.expect(":")
         value = Value(name, self.type())
@@ -229,7 +245,7 @@ class _Parser:
         return TensorType(dtype, dims)
 
     def bracketed(self) -> str:
-        """Consumes a bracketed list; returns its text."""
+        """Consumes a list in brackets; returns its text, including the brackets."""
         start, depth = self.position, 1
         if self.kind == "mark" and (plain := _PLAIN.match(self.text, start)):
             self._end = plain.end()
@@ -243,7 +259,7 @@ class _Parser:
         return self.text[start : self._consumed_end]
 
     def constant(self) -> None:
-        """Parses a constant after `const`: a declaration, and its elements, key or `...`."""
+        """Parses a constant after the word `const`: name, type, and elements, a key or `...`."""
         value = self.declare()
         if not value.type.is_static:
             raise self.error(self.position, "the dims of a constant must be numbers")
@@ -258,7 +274,11 @@ class _Parser:
         value.type = TensorType(value.dtype, value.shape, known)
 
     def data(self, type_: TensorType) -> Array:
-        """Parses the elements of a constant: a nested list, or a single element."""
+        """Parses the elements of a constant: a nested list, or a single element.
+
+        Args:
+            type_: Type of the constant, with a static shape.
+        """
         if self.token == "[" and self.kind == "mark":
             text = self.bracketed()
         else:
@@ -362,7 +382,11 @@ class _Parser:
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
-        """Context manager: checks the nesting of types, attributes and graphs."""
+        """Context manager around nested text, which limits the nesting to `_MAX_DEPTH` levels.
+
+        Raises:
+            ModelError: The nesting is too deep.
+        """
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self.error(self.position, f"nesting deeper than {_MAX_DEPTH} levels")
@@ -387,7 +411,7 @@ def _short(text: str) -> str:
 
 
 def _unquoted(token: str) -> str:
-    """Returns the contents of a quoted string.
+    """Returns the contents of a string in JSON quotes.
 
     Raises:
         ValueError: The string contains lone surrogates.
@@ -402,7 +426,7 @@ def _dim(text: str) -> Dim:
 
 
 def _texts(text: str, shape: tuple[int, ...]) -> Array:
-    """Parses an array of strings.
+    """Parses the elements of a string constant, a nested JSON list.
 
     Raises:
         ValueError: The text is not an array of strings of this shape.
@@ -415,7 +439,7 @@ def _texts(text: str, shape: tuple[int, ...]) -> Array:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at commas outside of parentheses; drops empty parts."""
+    """Splits text at commas outside of parentheses; drops empty pieces."""
     if "(" not in text:
         return [p for p in map(str.strip, text.split(",")) if p]
     parts, depth, start = list[str](), 0, 0

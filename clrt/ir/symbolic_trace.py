@@ -25,7 +25,7 @@ class Evaluation:
 
     Attributes:
         numbers: Value of each formula, by its index.
-        arrays: Cache of arrays derived from the numbers; the users define the keys.
+        arrays: Cache of arrays that are computed from the numbers; its users choose the keys.
     """
 
     numbers: list[int]
@@ -45,7 +45,11 @@ class ShapeTrace:
     """
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
-        """Creates an empty trace for a computation with these values of the symbols."""
+        """Creates an empty trace.
+
+        Args:
+            symbols: Value of each symbol in the recorded computation.
+        """
         self.symbols = tuple(symbols)
         self.pinned_at: list[str] = []
         self._numbers = list(symbols.values())
@@ -54,12 +58,12 @@ class ShapeTrace:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def start(self) -> dict[str, int]:
-        """Returns the symbols as traced numbers to compute with, by name."""
+        """Returns the symbols' values as traced numbers, by name: the inputs to compute with."""
         pairs = zip(self.symbols, self._numbers, strict=False)
         return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
 
     def formula(self, number: int) -> int:
-        """Returns the formula (index) of a number; plain numbers are added as constants.
+        """Returns the index of the formula of a number; a plain number is added as a constant.
 
         Raises:
             ValueError: The number belongs to another trace.
@@ -72,7 +76,7 @@ class ShapeTrace:
         return traced.index
 
     def evaluate(self, symbols: Mapping[str, int]) -> Evaluation | None:
-        """Evaluates all formulas at other sizes; returns None if a guard does not hold."""
+        """Evaluates all formulas at other values of the symbols; None if a guard does not hold."""
         numbers = self._numbers.copy()
         for index, name in enumerate(self.symbols):
             numbers[index] = symbols[name]
@@ -104,14 +108,20 @@ class ShapeTrace:
         return _as_int(TracedInt(self, index, value))
 
     def guard(self, compare: _Operation, a: int, b: int, outcome: bool) -> bool:
-        """Records the outcome of a comparison; returns the outcome."""
+        """Records the outcome of a comparison as a guard; returns the outcome.
+
+        Args:
+            compare: The comparison.
+            a, b: Its operands.
+            outcome: Its result at the current sizes.
+        """
         left, right = self.formula(a), self.formula(b)
         if left != right:
             self._guards[compare, left, right] = outcome
         return outcome
 
     def specialize_on(self, number: TracedInt) -> int:
-        """Returns the plain number; restricts the trace to this value of it."""
+        """Returns the plain value of a number; the trace then only holds for this value."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename == __file__ and frame.f_back is not None:
             frame = frame.f_back
@@ -143,7 +153,7 @@ class TracedInt:
 
     Attributes:
         trace: The trace.
-        index: The number's formula.
+        index: Index of the number's formula in the trace.
         value: The number at the current sizes.
     """
 
@@ -201,7 +211,7 @@ class TracedInt:
         return int(other ** self.trace.specialize_on(self))
 
     def bit_length(self) -> int:
-        """Returns `int.bit_length`; restricts the trace to the value."""
+        """Returns the number of bits, as `int.bit_length`; restricts the trace to the value."""
         return self.trace.specialize_on(self).bit_length()
 
     def __format__(self, spec: str) -> str:
@@ -223,7 +233,7 @@ def is_traced(number: object) -> bool:
 
 
 def untraced(number: int) -> int:
-    """Returns the plain value without a record in the trace, for messages and cost estimates."""
+    """Returns a number's plain value without restricting its trace, for messages and estimates."""
     traced = _traced(number)
     return number if traced is None else traced.value
 
@@ -255,7 +265,7 @@ def pure(function: _Function) -> _Function:
 
 @pure  # guards of its comparisons would restrict the trace to one side of a bound
 def clamp(number: int, least: int, most: int) -> int:
-    """Returns `number` limited to `least` ... `most`; `least` wins if the bounds contradict."""
+    """Returns `number` limited to the range `least` ... `most`; `least` wins if it is larger."""
     return max(least, min(most, number))
 
 
@@ -264,7 +274,7 @@ def _as_int(number: TracedInt) -> int:
 
 
 def _integer(other: Any) -> int | None:
-    """Returns an operand of a traced number as an integer; None for floats, arrays and the like."""
+    """Returns the other operand of an operator as an integer; None if it is a float or array."""
     if isinstance(other, int):
         return other
     try:
@@ -274,9 +284,10 @@ def _integer(other: Any) -> int | None:
 
 
 def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
-    """Returns the method of an arithmetic operator, and the reflected method.
+    """Returns the methods `__op__` and `__rop__` of TracedInt for an arithmetic operator.
 
     Args:
+        compute: The operator on plain integers.
         neutral: The right operand for which the result is the left one; None if there is none.
     """
 

@@ -27,7 +27,11 @@ Store: TypeAlias = "Callable[[Value], str | None]"
 
 
 def elided(limit: int = 16) -> Store:
-    """Returns a `Store` that elides constants with more than `limit` elements as `...`."""
+    """Returns a `Store` for `print_graph` that prints large constants as `...`.
+
+    Args:
+        limit: Maximum number of elements that are printed.
+    """
     return lambda value: "" if value.has_numbers and prod(value.dims) > limit else None
 
 
@@ -35,10 +39,11 @@ _SHORT = elided()
 
 
 def print_graph(graph: Graph, store: Store = _SHORT) -> str:
-    """Returns the text form of a graph.
+    """Returns the text form of a graph, which `clrt.ir.parse.parse_graph` parses.
 
     Args:
-        store: Decides which constants are printed, stored elsewhere or elided.
+        store: Returns for each constant None to print its elements, "" to elide them as `...`, or
+            the key under which it has stored them.
     """
     inputs = ", ".join(_typed(v) for v in graph.inputs)
     lines = [f"graph {json.dumps(graph.name)} ({inputs}) {{"]
@@ -88,7 +93,7 @@ def _op(op: IrOp, store: Store) -> str:
 
 
 def _attribute(value: Any, store: Store) -> str:
-    """Returns the text of an attribute's value."""
+    """Returns the text form of an attribute's value."""
     match value:
         case DType():
             return value.value
