@@ -154,7 +154,7 @@ class NumberError(InputError):
         self.node = node
 
     def at(self, node: Any) -> NumberError:
-        """Returns a copy of the error that names `node`."""
+        """Returns a copy of the error with `node` set, which the message then names."""
         return NumberError(repr(node), self.operand, self.what, self.number, self.allowed, node)
 
 
@@ -229,6 +229,7 @@ def without_title(message: str, title: str, op_name: str = "") -> str:
     """Returns `message` without a leading op name, so that the caller can prefix the node's name.
 
     Args:
+        message: An error message.
         title: Op name, or op name and node name, as the message may begin.
         op_name: Op name; "" means the first word of `title`.
     """
@@ -240,12 +241,16 @@ def without_title(message: str, title: str, op_name: str = "") -> str:
 
 
 def counted(count: int, noun: str, many: str = "") -> str:
-    """Returns a count with its noun: "1 node", "2 nodes"; `many` is an irregular plural."""
+    """Returns a count with its noun: "1 node", "2 nodes".
+
+    Args:
+        many: Plural of the noun; "" to append "s".
+    """
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issues a warning that points to the innermost caller outside clrt."""
+    """Issues a warning that points to the line outside clrt which called clrt."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back
@@ -254,7 +259,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 @contextmanager
 def explain_missing_extra(what: str) -> Iterator[None]:
-    """Context manager around imports: names the pip extra that provides a missing package.
+    """Context manager around imports: if one fails, names the pip extra that provides it.
 
     Args:
         what: The feature that needs the package; the message begins with it.

@@ -59,11 +59,11 @@ _MAX_MESSAGE_CHARS = 500
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in the header.
+    """Header entry of a tensor in a safetensors file.
 
     Attributes:
         dtype: Dtype code, such as "F32".
-        shape: Shape.
+        shape: Shape of the tensor.
         start, stop: Byte range in the file, with an exclusive end.
     """
 
@@ -75,12 +75,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """The header of a file.
+    """The header of a safetensors file.
 
     Attributes:
         file: The file.
         tensors: The tensors by name.
-        metadata: The file's text metadata.
+        metadata: Text metadata by key.
         data_start: Offset in bytes of the first tensor.
     """
 
@@ -121,7 +121,7 @@ def read_header(file: Path) -> SafetensorsHeader:
 
 @contextmanager
 def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Context manager: opens a weight file; yields the stream and the file's size in bytes.
+    """Context manager that opens a weight file: yields its stream and its size in bytes.
 
     Raises:
         ModelError: The file cannot be read, or is a pipe, a device or a Git LFS pointer.
@@ -146,7 +146,11 @@ def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def damaged(file: Path, why: str) -> ModelError:
-    """Returns the error for a damaged file, for a reason `why` as a clause."""
+    """Returns the error for a damaged file.
+
+    Args:
+        why: The reason, as a clause.
+    """
     shown = why if len(why) <= _MAX_MESSAGE_CHARS else f"{why[:_MAX_MESSAGE_CHARS]}…"
     return ModelError(f"{file} is damaged: {shown}; download or convert it again.")
 
@@ -174,7 +178,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Table:
-    """The header of a file to be written; tensors are added in file order.
+    """The header of a safetensors file to be written; tensors are added in file order.
 
     Attributes:
         metadata: Text metadata.
@@ -187,10 +191,11 @@ class Table:
     data_bytes: int = 0
 
     def add(self, name: str, array: Array) -> Iterator[memoryview]:
-        """Adds a tensor; yields the bytes to write: its own, then padding to the next one, if any.
+        """Adds a tensor to the header; yields the bytes to write to the file.
 
-        A tensor of a dtype that the format lacks is stored as uint8, with the bytes of an element
-        as a further axis.
+        These are the tensor's bytes and, if needed to align the next tensor, padding. A tensor of a
+        dtype that the format lacks is stored as uint8, with the bytes of an element as the last
+        axis.
         """
         raw = np.asarray(array, order="C")
         if raw.dtype not in _CODES:
@@ -208,7 +213,7 @@ class Table:
         self.data_bytes += nbytes
 
     def encode(self) -> bytes:
-        """Returns the header's bytes, padded so that the first tensor is page-aligned."""
+        """Returns the encoded header, padded so that the first tensor is page-aligned."""
         table = {"__metadata__": self.metadata, **self.entries}
         text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % _PAGE_BYTES)
@@ -235,6 +240,11 @@ def _are_sizes(items: Any) -> bool:
 
 def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int) -> None:
     """Checks that each byte range has the size of its tensor, and that ranges fill the file.
+
+    Args:
+        tensors: Header entries by tensor name.
+        base: Offset in bytes of the first tensor.
+        size: Size of the file in bytes.
 
     Raises:
         ModelError: A range is outside the file, overlaps another, has a wrong size or leaves a gap.

@@ -39,7 +39,7 @@ class ActiveCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the function has returned or raised, or `end` was called."""
+        """Whether the function call has returned or raised, or `end` was called."""
         frame = self._frame
         if frame is None:
             return True
@@ -51,20 +51,20 @@ class ActiveCall:
         return True
 
     def end(self) -> None:
-        """Marks the call as over, before its frame ends."""
+        """Marks the function call as over before it returns."""
         self._frame = None
 
 
 class RecencyDict(dict[K, V]):
-    """A dict in order of last use, least recently used first.
+    """A dict that keeps its items in order of use, least recently used first.
 
     `OrderedDict` calls the keys' `__hash__` and `__eq__` in the middle of its methods: an exception
-    raised there leaves its order and its items inconsistent. Here an item is either complete or
-    absent.
+    raised there leaves its order and its items inconsistent. In this class an item is either
+    complete or absent.
     """
 
     def use(self, key: K) -> V | None:
-        """Returns the value of a key and marks it most recently used; None if it is absent."""
+        """Returns the value of a key and marks it most recently used; None if the key is absent."""
         value = self.pop(key, None)
         if value is not None:
             self[key] = value
@@ -104,14 +104,14 @@ class Waiters:
         self._tickets: deque[Lock] = deque()
 
     def enter(self) -> Lock:
-        """Returns a lock whose `acquire` blocks until the next `wake`."""
+        """Returns an acquired lock, a ticket: `ticket.acquire` blocks until the next `wake`."""
         ticket = Lock()
         ticket.acquire()
         self._tickets.append(ticket)
         return ticket
 
     def wake(self) -> None:
-        """Releases all tickets."""
+        """Wakes all waiting threads, by releasing their tickets."""
         while self._tickets:
             try:
                 ticket = self._tickets.popleft()
@@ -145,7 +145,7 @@ class Turns:
             return True
 
     def take(self, call: ActiveCall) -> None:
-        """Acquires the mutex for `call`, waiting without a timeout."""
+        """Acquires the mutex for `call`; waits as long as another call owns it."""
         while True:
             ticket = self._waiters.enter()
             if self.try_take(call):
@@ -154,16 +154,19 @@ class Turns:
 
     @property
     def is_left(self) -> bool:
-        """Whether an owner ended without `give_back`, and the state has not been repaired since."""
+        """Whether an owner ended without `give_back` and no next owner has repaired the state."""
         return self.is_torn or (self._holder is not None and self._holder.is_over)
 
     def give_back(self) -> None:
-        """Releases the mutex; the owner calls this once the shared state is consistent."""
+        """Releases the mutex and wakes all waiting threads.
+
+        The owner calls this once the shared state is consistent.
+        """
         self._holder = None
         self._waiters.wake()
 
     def enter(self) -> Lock:
-        """Returns a lock whose `acquire` blocks until the next `give_back` or `wake`."""
+        """Returns an acquired lock, whose `acquire` blocks until the next `give_back` or `wake`."""
         return self._waiters.enter()
 
     def wake(self) -> None:

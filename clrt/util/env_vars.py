@@ -45,10 +45,12 @@ def _number(text: str) -> int:
 
 
 def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
-    """Parses a non-negative decimal integer; returns None if `text` has other than ASCII digits.
+    """Parses a non-negative decimal integer; None if `text` is invalid or exceeds `most`.
+
+    Only ASCII digits are valid.
 
     Args:
-        most: Maximum number; None is returned above it.
+        most: Maximum number.
     """
     digits = text.lstrip("0")[: len(str(most)) + 1]  # int() refuses thousands of digits
     if not (text.isascii() and text.isdecimal()):
@@ -60,7 +62,7 @@ def bytes_of(text: str) -> int:
     """Parses a size in bytes: a number, or text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        ValueError: The text is neither, or the size is not positive.
+        ValueError: The text is not such a size, or the size is not positive.
     """
     short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""

@@ -36,10 +36,11 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """Context manager: yields a temporary file's stream, then renames that file over `path`.
 
     If the block raises or the process dies, `path` is unchanged. The next write to `path` removes
-    temporary files of dead processes. A symbolic link stays, and its target is replaced. A device
-    or a pipe is written to directly.
+    temporary files of dead processes. If `path` is a symbolic link, the link stays and its target
+    is replaced. A device or a pipe is written to directly.
 
     Args:
+        path: The file to write.
         sync: Whether to wait for the disk (fsync), so that the file survives a loss of power.
 
     Raises:
@@ -75,9 +76,10 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 def staged(path: Path) -> Iterator[Path]:
     """Context manager: yields a path in a temporary folder, then moves its files beside `path`.
 
-    The yielded path has the name of `path`; further files that the block writes to its folder move
-    with it. If the block raises, `path` is unchanged and no file remains. A symbolic link stays,
-    and its target is replaced. If `path` is a device or a pipe, `path` itself is yielded.
+    The yielded path has the name of `path`; other files that the block writes to the temporary
+    folder are moved as well. If the block raises, `path` is unchanged and no file remains. If
+    `path` is a symbolic link, the link stays and its target is replaced. If `path` is a device or a
+    pipe, `path` itself is yielded.
 
     Raises:
         InputError: The folder of `path` is not writable, or a file cannot be replaced.
@@ -127,7 +129,7 @@ def _replace_unused(temporary: Path, final: Path) -> None:
 
 
 def _identity(path: Path) -> object:
-    """Returns a key that is equal for all names of one file, such as links or other case."""
+    """Returns a key of a file that is equal for all its paths, such as links or other case."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -148,7 +150,7 @@ def _check_unused(path: str) -> None:
 
 
 def _in_use(path: str | Path) -> InputError:
-    """Returns the error for a file that Windows does not allow to be replaced."""
+    """Returns the error for a file that is read-only or open in a program, on Windows."""
     return InputError(
         f"'{path}' cannot be replaced: it is read-only, or a program has it open, as one does that "
         "holds a model which was loaded from it; let go of that model, or name another file."
@@ -156,7 +158,11 @@ def _in_use(path: str | Path) -> InputError:
 
 
 def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
-    """Creates and locks a temporary file beside `final`; returns its stream and its path."""
+    """Creates a temporary file in the folder of `final` and locks it.
+
+    Returns:
+        The open stream, and the path of the temporary file.
+    """
     while True:
         temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         stream = open(temporary, "xb")  # noqa: SIM115
@@ -171,7 +177,7 @@ def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Removes temporary files for `final` that dead processes left."""
+    """Removes temporary files, made for writing `final`, that dead processes left."""
     name = re.compile(re.escape(f".{final.name}.") + "[0-9a-f]{32}")
     with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if name.fullmatch(e.name)]:
@@ -185,7 +191,7 @@ def _remove_abandoned(final: Path) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Removes a file if no process has locked it."""
+    """Removes a file unless a process has locked it."""
     descriptor = os.open(path, os.O_RDWR | _flags("O_NOFOLLOW", "O_NONBLOCK"))
     try:
         if _lock(descriptor, wait=False):
@@ -195,9 +201,13 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Locks an open file until it is closed or the process ends; returns whether it did.
+    """Locks an open file until it is closed or the process ends; returns whether it is locked.
 
-    Returns False if another process has the lock, on Windows, and on file systems without locks.
+    Returns False on Windows, on file systems without locks, and if another process has the lock.
+
+    Args:
+        descriptor: File descriptor.
+        wait: Whether to wait for another process to release the lock.
     """
     if sys.platform == "win32":
         return False
@@ -211,9 +221,10 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 
 
 def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes:
-    """Reads a regular file. Never blocks, as reading a pipe would.
+    """Reads a regular file; rejects pipes and devices, which could block.
 
     Args:
+        path: The file.
         most_bytes: Maximum size of the file in bytes.
         private: Whether to require that the file and its folder belong to this user or to root,
             that other users cannot write them, and that the file is not a link.
@@ -297,9 +308,10 @@ def is_private(status: os.stat_result) -> bool:
 
 
 def expanded(path: str | Path) -> Path:
-    """Returns the path with a leading `~` replaced by the home folder.
+    """Returns a path with a leading `~` replaced by the home folder.
 
-    The `~` of an unknown user stays. On Windows, a long path gets the prefix that it needs.
+    The `~` of an unknown user stays. On Windows, a long path gets the prefix for paths of more than
+    260 characters.
     """
     try:
         return _extended(os.path.expanduser(path))
@@ -344,10 +356,10 @@ def check_targets(
     """Checks that all output files of a command can be written, before any work is done.
 
     Args:
-        targets: Output file of each option; None if the option is absent.
+        targets: Output file by command-line option; None if the option is absent.
         sources: Input files.
-        suffixes: Suffixes that each option allows, such as ".npz". Pipes and devices may have any
-            name.
+        suffixes: Allowed suffixes by option, such as ".npz"; None to allow all. Pipes and devices
+            may have any name.
 
     Raises:
         InputError: A target's suffix is not one of `suffixes`.

@@ -22,7 +22,7 @@ _NEVER = 1 << 30
 
 
 class _Setting:
-    """A setting of the collector that stays active while any decorated call runs, in any thread.
+    """A garbage-collector setting that is active while any decorated call runs, in any thread.
 
     Args:
         read: Returns the current state of the collector.
@@ -40,7 +40,7 @@ class _Setting:
         self._before: tuple[Any] | None = None
 
     def around(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Returns `function` wrapped so that the setting is active while it runs."""
+        """Returns `function` wrapped so that this setting is active while the function runs."""
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -71,7 +71,7 @@ class _Setting:
 
 
 def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for short functions, such as planning: disables the collector while they run.
+    """Decorator for short functions, such as planning: disables garbage collection meanwhile.
 
     Temporary objects then never reach the old generation, so full collections are rarer.
     """
@@ -79,12 +79,13 @@ def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for long functions, such as loading: no collection of the oldest generation.
+    """Decorator for long functions, such as loading: prevents garbage collection of old objects.
 
-    The collector would visit all objects again each time their number has grown by a quarter, which
-    takes a third of the time of loading a large model and stops all other threads, for 20 ms with
-    50,000 objects. A growing graph leaves few cycles. With the collector disabled altogether, the
-    first collection afterwards would take as long.
+    Objects of the oldest generation are not collected while they run. The collector would visit all
+    objects again each time their number has grown by a quarter, which takes a third of the time of
+    loading a large model and stops all other threads, for 20 ms with 50,000 objects. A growing
+    graph leaves few cycles. With the collector disabled altogether, the first collection afterwards
+    would take as long.
     """
     return _YOUNG_ONLY.around(function)
 
@@ -114,10 +115,10 @@ _YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
 
 
 def import_module(name: str) -> ModuleType:
-    """Imports a module with the collector disabled, then moves its objects to the old generation.
+    """Imports a module without garbage collection, then moves its objects to the old generation.
 
     A module's objects live on, so collections during the import, a tenth of its time, free nothing.
-    Without the one collection afterwards, later ones would visit all of them twice.
+    Without the single collection after the import, later collections would visit all objects twice.
     """
     return _import_module(name, gc.isenabled())
 

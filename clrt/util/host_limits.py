@@ -46,16 +46,26 @@ class FoldBudget:
 
     @classmethod
     def of(cls, constant_bytes: int) -> FoldBudget:
-        """Returns the budget of a graph with `constant_bytes` bytes of constants."""
+        """Returns the budget for constant folding in a graph with `constant_bytes` of constants."""
         growth = env_vars.FOLD_LIMIT.get() + _MAX_GROWTH_FACTOR * constant_bytes
         return cls(growth, _MAX_FOLD_OPERATIONS + _MAX_CONSTANT_READS * constant_bytes)
 
     def has(self, nbytes: int, work: int) -> bool:
-        """Returns whether the budget covers `nbytes` of growth and `work` operations."""
+        """Returns whether the budget covers folding a node.
+
+        Args:
+            nbytes: Bytes by which folding makes the constants grow.
+            work: Arithmetic operations plus bytes read.
+        """
         return nbytes <= self.nbytes and work <= self.work
 
     def take(self, nbytes: int, work: int) -> None:
-        """Subtracts `nbytes` and `work` from the budget; negative `nbytes` are added to it."""
+        """Subtracts the cost of folding a node from the budget.
+
+        Args:
+            nbytes: Bytes by which the constants have grown; negative if they have shrunk.
+            work: Arithmetic operations plus bytes read.
+        """
         self.nbytes -= nbytes
         self.work -= work
 
@@ -87,10 +97,10 @@ def _readable(nbytes: int) -> str:
 
 
 def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
-    """Returns strings as a NumPy array of dtype str, whose elements all have the longest's size.
+    """Returns strings as a NumPy array of dtype str, in which each is padded to the longest.
 
     Args:
-        shape: Shape of the array; None for [number of texts].
+        shape: Shape of the array; None for a vector.
 
     Raises:
         OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.
@@ -101,12 +111,12 @@ def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Arra
 
 
 def check_texts(count: int, longest: int, share: int = 1) -> None:
-    """Checks the memory of a string array against CLRT_HOST_LIMIT.
+    """Checks the memory that a NumPy array of strings needs against CLRT_HOST_LIMIT.
 
     Args:
         count: Number of strings.
         longest: Length of the longest string in characters; each string is padded to it.
-        share: Divisor of the limit, as in `check_host_bytes`.
+        share: Divisor of the limit: the array may use 1 / `share` of it.
 
     Raises:
         OutOfMemoryError: The array would exceed the limit.
@@ -118,7 +128,7 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
 
 
 def allows_iterations(iterations: int) -> bool:
-    """Returns whether one run may execute `iterations` iterations of loop bodies."""
+    """Returns whether CLRT_ITERATION_LIMIT allows this many iterations of loops in one run."""
     return iterations <= env_vars.ITERATION_LIMIT.get()
 
 
@@ -126,6 +136,7 @@ def check_iterations(iterations: int, what: str) -> None:
     """Checks the iterations of loops in one run against CLRT_ITERATION_LIMIT.
 
     Args:
+        iterations: Number of iterations.
         what: Name of the loop; the message begins with it.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Returns a / b, rounded up."""
+    """Returns the quotient a / b, rounded up to an integer."""
     return -(-a // b)
 
 

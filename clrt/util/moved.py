@@ -38,10 +38,10 @@ MOVED = {
 
 
 class MovedFinder:
-    """Finder for `sys.meta_path` that resolves the paths in `MOVED`.
+    """Finder for `sys.meta_path` that resolves module paths of earlier releases (`MOVED`).
 
-    It must be first in `sys.meta_path`: a package imported by its old name has the folder of the
-    new one, in which the default finder would load the modules again, as copies.
+    It must be first in `sys.meta_path`. A package imported by its old name has the folder of the
+    package at the new path; there the default finder would load its modules again, as copies.
     """
 
     @staticmethod
@@ -54,7 +54,7 @@ class MovedFinder:
 
 
 class _Alias(Loader):
-    """Loader that registers the module of another name under the imported one.
+    """Loader that imports a module by its current path and registers it under an old one.
 
     Args:
         name: Current path of the module.
@@ -67,7 +67,7 @@ class _Alias(Loader):
         """Returns None: the import system creates a module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Imports the module by its current name and registers it under the old one."""
+        """Imports the module by its current path and registers it under its old one."""
         sys.modules[module.__name__] = import_module(self.name)
 
 

@@ -16,8 +16,9 @@ def call_in_thread(
     """Calls a function in a daemon thread and returns its result.
 
     Args:
-        call: The function. Its exceptions are raised here.
-        seconds: Timeout in seconds; None waits without a limit. After a timeout the thread goes on.
+        call: The function. Its exceptions are raised in the calling thread.
+        seconds: Timeout in seconds; None waits without a limit. After a timeout the thread
+            continues to run.
         stack_bytes: Stack size of the thread in bytes; None for Python's default.
 
     Raises:

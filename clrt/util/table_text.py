@@ -39,7 +39,7 @@ class PlainText(Text):
 
     @classmethod
     def stacked(cls, *parts: str) -> PlainText:
-        """Returns a cell with one line for each part."""
+        """Returns a table cell with one line per string."""
         return cls("\n".join(map(visible, parts)), lines=True)
 
 
@@ -52,22 +52,24 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Renders as `Console.render`, with the text of each segment escaped."""
+        """Renders an object as `Console.render`, with control characters in its text escaped."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(visible(text, lines=True), style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Renders as `Console.render_str`, with the text escaped, such as titles of tables."""
+        """Renders a string, such as a table title, with control characters escaped."""
         return super().render_str(visible(text, lines=True), **options)
 
 
 def table_width(terminal: int | None = None) -> int:
-    """Returns the width of tables in columns: the terminal's (or COLUMNS), at least 80.
+    """Returns the width of tables in characters: that of the terminal, at least 80.
+
+    The environment variable COLUMNS overrides the width of standard output.
 
     Args:
-        terminal: Width of the terminal in columns; None for standard output's, which is unlimited
-            if it is a pipe or a file.
+        terminal: Width of the terminal in characters; None for the width of standard output, which
+            is unlimited for a pipe or a file.
     """
     columns = terminal or shutil.get_terminal_size((_UNLIMITED_WIDTH, 0)).columns
     return max(columns, _MIN_WIDTH)
@@ -79,13 +81,13 @@ def output_encoding() -> str:
 
 
 def fitting(text: str) -> str:
-    """Returns `text` with `?` for each character that standard output's encoding lacks."""
+    """Replaces characters of `text` that standard output's encoding lacks by `?`."""
     encoding = output_encoding()
     return text.encode(encoding, "replace").decode(encoding)
 
 
 class _EncodedBuffer(io.StringIO):
-    """A text buffer with standard output's encoding, by which rich chooses box characters."""
+    """A text buffer with standard output's encoding, from which rich chooses box characters."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -93,7 +95,7 @@ class _EncodedBuffer(io.StringIO):
 
 
 def table_text(*parts: RenderableType) -> str:
-    """Returns tables as plain text in standard output's encoding."""
+    """Returns tables and other rich objects as plain text in standard output's encoding."""
     target = _EncodedBuffer()
     console = SafeConsole(file=target, width=table_width(), color_system=None, highlight=False)
     for part in parts:

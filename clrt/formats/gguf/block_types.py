@@ -71,7 +71,9 @@ class BlockEncoding:
     """Encoding of a quantized type's elements.
 
     Attributes:
-        bits, block, zero: As in `DecodedRows`.
+        bits: Bits per level.
+        block: Number of consecutive elements that share a scale: 16 or 32.
+        zero: Level that means 0.
         unpack: Decodes blocks, uint8 [blocks, bytes per block].
     """
 
@@ -82,7 +84,7 @@ class BlockEncoding:
 
     @property
     def has_minima(self) -> bool:
-        """Whether decoded rows have minima: in types without a level that means 0."""
+        """Whether decoded rows have minima, which is the case if no level means 0."""
         return self.zero == 0
 
 
@@ -107,7 +109,11 @@ class BlockType:
     coding: BlockEncoding | None = None
 
     def row_bytes(self, cols: int) -> int:
-        """Returns the bytes of a row of `cols` elements, a multiple of `elements`."""
+        """Returns the bytes of an encoded row.
+
+        Args:
+            cols: Elements of the row; a multiple of `elements`.
+        """
         return cols // self.elements * self.nbytes
 
     def dequantise(self, raw: Bytes) -> Floats:
@@ -130,7 +136,12 @@ class BlockType:
         return result
 
     def _evaluate(self, blocks: Bytes, out: Floats) -> None:
-        """Decodes blocks into `out`, [blocks, elements]."""
+        """Decodes blocks to floats.
+
+        Args:
+            blocks: uint8 [blocks, bytes per block].
+            out: Destination, float32 [blocks, elements].
+        """
         coding = self.coding
         assert coding is not None
         with np.errstate(invalid="ignore", over="ignore"):  # a file may contain any scale
@@ -183,13 +194,16 @@ class BlockType:
         )
 
     def whole_levels(self, raw: Bytes) -> tuple[DecodedRows, list[Bytes]]:
-        """Decodes rows as `levels`, but with integer scales and minima, and their float16 factors.
+        """Decodes rows to levels, with scales and minima as integers and float16 factors apart.
 
         The type must be in `SCALE_OFFSETS`.
 
+        Args:
+            raw: uint8 [rows, bytes per row].
+
         Returns:
-            The decoded rows; and the bytes of the factors of the scales and, if any, of the minima,
-            each uint8 [rows, 2 * blocks].
+            The decoded rows, with integer scales and minima; and the bytes of the factors of the
+            scales and, if any, of the minima, each uint8 [rows, 2 * blocks].
         """
         blocks = np.array(raw).reshape(-1, self.nbytes)
         halves = []
@@ -199,13 +213,22 @@ class BlockType:
         return self.levels(blocks.reshape(raw.shape)), halves
 
     def _chunks(self, blocks: int) -> Iterator[slice]:
-        """Returns slices of a number of blocks, each of about _CHUNK_ELEMS elements."""
+        """Yields slices that divide a range of blocks, each of about _CHUNK_ELEMS elements.
+
+        Args:
+            blocks: Number of blocks.
+        """
         step = _CHUNK_ELEMS // self.elements
         return (slice(at, at + step) for at in range(0, blocks, step))
 
 
 def _repeat(numbers: Floats, out: Floats) -> None:
-    """Copies numbers to `out`, each repeated to fill the sub-blocks of `out`."""
+    """Copies one number per sub-block to all elements of the sub-block.
+
+    Args:
+        numbers: [blocks, sub-blocks].
+        out: Destination, [blocks, elements].
+    """
     out.reshape(*numbers.shape, -1)[:] = numbers[..., None]
 
 

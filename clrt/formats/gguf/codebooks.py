@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 
 class _PackedGrid(NamedTuple):
-    """A compressed grid.
+    """A compressed grid: a set of vectors that groups of elements can have.
 
     Attributes:
         values: Values of a coordinate, ascending.
         size: Coordinates per vector.
-        bitmap: Whether each possible vector is in the grid, one bit each; zlib and base64.
+        bitmap: One bit per possible vector: whether it is in the grid; compressed by zlib, in
+            base64.
     """
 
     values: tuple[int, ...]
@@ -101,7 +102,11 @@ _GRIDS: Mapping[str, _PackedGrid] = {
 
 @cache
 def grid(name: str) -> NDArray[np.int8]:
-    """Returns the vectors of a grid by index: read-only int8 [vectors, coordinates]."""
+    """Returns the vectors of a codebook by index: read-only int8 [vectors, coordinates].
+
+    Args:
+        name: Name of the codebook, such as "IQ2_XXS".
+    """
     values, size, bitmap = _GRIDS[name]
     bits = np.frombuffer(zlib.decompress(base64.b64decode(bitmap)), np.uint8)
     codes = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
@@ -113,7 +118,10 @@ def grid(name: str) -> NDArray[np.int8]:
 
 @cache
 def signs() -> NDArray[np.uint8]:
-    """Returns 8 sign bits by 7-bit index, uint8 [128]: the top bit makes the parity even."""
+    """Returns the sign bits of 8 elements by 7-bit index: uint8 [128].
+
+    The top bit is chosen so that the number of set bits is even.
+    """
     index = np.arange(128, dtype=np.uint8)
     parity = np.bitwise_xor.reduce(np.unpackbits(index[:, None], axis=1), axis=1)
     sign_bits: NDArray[np.uint8] = index | parity << np.uint8(7)

@@ -32,7 +32,7 @@ _FOUR_BITS, _SIX_BITS = np.uint8(15), np.uint8(63)
 
 
 class Unpacked(NamedTuple):
-    """Decoded blocks.
+    """Decoded blocks: levels, with scales and minima per sub-block.
 
     Attributes:
         levels: uint8 [blocks, elements].
@@ -46,7 +46,12 @@ class Unpacked(NamedTuple):
 
 
 def _split(blocks: Bytes, *sizes: int) -> list[Bytes]:
-    """Splits blocks into fields of these sizes in bytes; the last field is the rest."""
+    """Splits encoded blocks into fields.
+
+    Args:
+        blocks: uint8 [blocks, bytes per block].
+        sizes: Bytes of each field except the last, which has the remaining bytes.
+    """
     return np.split(blocks, np.cumsum(sizes), axis=1)
 
 
@@ -55,13 +60,13 @@ def _halves(field: Bytes) -> Floats:
 
 
 def _unpack_bits(field: Bytes, bits: int, run: int) -> Bytes:
-    """Unpacks elements of fewer than 8 bits.
+    """Unpacks elements of fewer than 8 bits; returns uint8 [blocks, elements].
 
     Args:
         field: uint8 [blocks, bytes].
         bits: Bits per element: 1, 2 or 4.
-        run: Bytes per run: the low bits of a run's bytes are its first elements, then come the next
-            higher bits.
+        run: Bytes per run. The lowest bits of all bytes of a run are its first elements; the next
+            higher bits are the following elements.
     """
     if bits == run == 1:
         return np.unpackbits(field, axis=1, bitorder="little")
@@ -75,7 +80,7 @@ def _unpack_bits(field: Bytes, bits: int, run: int) -> Bytes:
 
 
 def _joined(low: Bytes, high: Bytes, bits: int) -> Bytes:
-    """Returns elements from their low `bits` bits and their high bits."""
+    """Joins elements from two fields: `low` has their low `bits` bits, `high` the bits above."""
     return np.bitwise_or(low, np.left_shift(high, np.uint8(bits)))
 
 
@@ -137,7 +142,13 @@ def q3_k(blocks: Bytes) -> Unpacked:
 
 
 def _scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """Decodes eight 6-bit scales and minima; the last four have their low 4 bits at the end."""
+    """Decodes eight 6-bit scales and eight 6-bit minima per block from 12 bytes.
+
+    The last four of each have their low 4 bits in the last four bytes.
+
+    Args:
+        packed: uint8 [blocks, 12].
+    """
     first, second, low = _split(packed, 4, 4)
     scales = (first & _SIX_BITS, _joined(low & _FOUR_BITS, first >> _SIX, 4))
     minima = (second & _SIX_BITS, _joined(low >> _FOUR, second >> _SIX, 4))
@@ -164,7 +175,10 @@ def q6_k(blocks: Bytes) -> Unpacked:
 
 
 def tq1_0(blocks: Bytes) -> Unpacked:
-    """A byte holds five base-3 digits as a fraction of 256; bytes of the third field hold four."""
+    """Decodes TQ1_0 blocks, whose elements are base-3 digits.
+
+    A byte holds five digits as a fraction of 256; bytes of the third field hold four.
+    """
     powers = np.array([1, 3, 9, 27, 81], np.uint8)
     first, second, third, d = _split(blocks, 32, 16, 4)
     fields = ((first, 5), (second, 5), (third, 4))
@@ -222,11 +236,11 @@ def iq4_xs(blocks: Bytes) -> Unpacked:
 
 
 def _gridded(name: str, index: NDArray[Any], negative: Bytes, zero: int) -> Bytes:
-    """Decodes levels of types with a grid of magnitudes and separate signs.
+    """Decodes levels of block types with a codebook of magnitudes and separate signs.
 
     Args:
-        name: Name of the grid.
-        index: Indices of the grid's vectors, [blocks, groups].
+        name: Name of the codebook.
+        index: Indices of the codebook's vectors, [blocks, groups].
         negative: Sign bits, one per element, [blocks, bytes].
         zero: Level that means 0.
     """
@@ -239,10 +253,13 @@ def _gridded(name: str, index: NDArray[Any], negative: Bytes, zero: int) -> Byte
 
 
 def _signs_and_scales(words: NDArray[np.uint32]) -> tuple[Bytes, Floats]:
-    """Decodes the 32 bits per sub-block: four sign indices of 7 bits, and a 4-bit scale.
+    """Decodes one 32-bit word per sub-block: four 7-bit sign indices and a 4-bit scale.
+
+    Args:
+        words: [blocks, sub-blocks].
 
     Returns:
-        Sign bits, one per element, and scales.
+        Sign bits, one per element, uint8 [blocks, bytes]; and scales, [blocks, sub-blocks].
     """
     index = words[:, :, None] >> np.array([0, 7, 14, 21], np.uint32) & np.uint32(127)
     scales = (words >> np.uint32(28)).astype(np.float32) + np.float32(0.5)
@@ -293,7 +310,7 @@ def _shifted(index: NDArray[Any], negative: NDArray[Any]) -> Bytes:
     """Decodes levels of the IQ1 types, whose groups of 8 elements are shifted by 1/8 up or down.
 
     Args:
-        index: Indices of the grid's vectors, [blocks, groups].
+        index: Indices of the codebook's vectors, [blocks, groups].
         negative: Nonzero for groups shifted down, [blocks, groups].
     """
     offsets = np.where(negative, np.int8(SIGNED_FIVE_BITS - 1), np.int8(SIGNED_FIVE_BITS + 1))
@@ -312,7 +329,7 @@ def iq1_s(blocks: Bytes) -> Unpacked:
 
 
 def iq1_m(blocks: Bytes) -> Unpacked:
-    """The float16 scale of a block is stored in the top 4 bits of four 16-bit words."""
+    """Decodes IQ1_M blocks, whose float16 scale is in the top 4 bits of four 16-bit words."""
     low, rest, packed = _split(blocks, 32, 16)
     words = packed.view("<u2")
     top = words >> 12 << np.array([0, 4, 8, 12], np.uint16)

@@ -43,7 +43,7 @@ class GgufTensor:
     """A tensor of a GGUF file.
 
     Attributes:
-        name: Name.
+        name: Name in the file.
         type: Block type.
         shape: Row-major shape; blocks are along the last axis.
         raw: Encoded bytes, a read-only view of the mapped file: [*shape[:-1], bytes per row].
@@ -59,7 +59,7 @@ class GgufTensor:
     start: int
 
     def dequantise(self) -> Floats:
-        """Returns the elements as float32, in `shape`."""
+        """Returns the tensor's elements as float32, in `shape`."""
         return self.type.dequantise(self.raw).reshape(self.shape)
 
 
@@ -99,7 +99,10 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def find_gguf(folder: Path) -> list[Path]:
-    """Returns the GGUF models in a folder: the first shard of each, without image projectors."""
+    """Returns the paths of the GGUF models in a folder.
+
+    Of a sharded model, it is the first shard. Image projectors are left out.
+    """
     models = []
     for path in sorted(folder.glob("*.gguf")):
         shard = _SHARD.fullmatch(path.name)
@@ -150,7 +153,7 @@ def _join(any_shard: GgufFile, count: int) -> GgufFile:
 
 
 def _read_file(path: Path) -> GgufFile:
-    """Opens a single file, without the other shards if it is one."""
+    """Opens a single GGUF file; of a sharded model, only this shard."""
     with open_weights(path) as (stream, size):
         start = stream.read(8)
         if start[:4] != _MAGIC:
@@ -184,7 +187,11 @@ def _refuse_version(path: Path, version: int) -> NoReturn:
 
 
 def _alignment(metadata: Metadata) -> int:
-    """Returns the alignment of tensor offsets in bytes."""
+    """Returns the alignment of a GGUF file's tensor offsets, in bytes.
+
+    Raises:
+        ModelError: The alignment is not a power of two.
+    """
     alignment = metadata.integer("general.alignment", _DEFAULT_ALIGNMENT)
     if alignment <= 0 or alignment & (alignment - 1):
         raise damaged(metadata.file, f"its 'general.alignment' is {alignment}, no power of two")
@@ -194,9 +201,12 @@ def _alignment(metadata: Metadata) -> int:
 def _read_tensors(
     cursor: ByteReader, count: int, alignment: int, mapped: Bytes
 ) -> Mapping[str, GgufTensor]:
-    """Reads `count` tensor records at the cursor.
+    """Reads the tensor records of a GGUF file; returns tensors by name.
 
     Args:
+        cursor: Reader at the first record.
+        count: Number of records.
+        alignment: Alignment of tensor offsets, in bytes.
         mapped: All bytes of the file.
 
     Raises:
@@ -230,7 +240,17 @@ def _read_tensors(
 def _tensor(
     file: Path, name: str, shape: tuple[int, ...], code: int, start: int, mapped: Bytes
 ) -> GgufTensor:
-    """Returns a tensor as a view of the mapped file, after checks of its type and size."""
+    """Returns a tensor of a GGUF file as a view of the mapped file.
+
+    Args:
+        code: Number of the block type.
+        start: Byte offset in the file.
+        mapped: All bytes of the file.
+
+    Raises:
+        ModelError: The size does not fit the block type, or the tensor is outside the file.
+        UnsupportedError: The block type is not supported.
+    """
     kind = BLOCK_TYPES.get(code)
     if kind is None:
         raise UnsupportedError(
@@ -255,7 +275,7 @@ def _tensor(
 
 
 def _check_apart(file: Path, tensors: Sequence[GgufTensor]) -> None:
-    """Checks that tensors do not overlap in the file.
+    """Checks that no two tensors overlap in a GGUF file.
 
     Raises:
         ModelError: Two tensors overlap.

@@ -71,11 +71,19 @@ class ByteReader:
         return self.at - nbytes
 
     def u32(self, what: str) -> int:
-        """Reads a 32-bit unsigned integer; `what` names it in messages."""
+        """Reads a 32-bit unsigned integer.
+
+        Args:
+            what: Name of the integer, for error messages.
+        """
         return int(_U32.unpack_from(self.data, self.skip(4, what))[0])
 
     def u64(self, what: str) -> int:
-        """Reads a 64-bit unsigned integer; `what` names it in messages."""
+        """Reads a 64-bit unsigned integer.
+
+        Args:
+            what: Name of the integer, for error messages.
+        """
         return int(_U64.unpack_from(self.data, self.skip(8, what))[0])
 
     def count(self, min_bytes: int, what: str) -> int:
@@ -96,6 +104,9 @@ class ByteReader:
     def name(self, what: str) -> str:
         """Reads a string: a key, or the name of a tensor.
 
+        Args:
+            what: Kind of the name, for error messages.
+
         Raises:
             ModelError: The string is empty, too long or not UTF-8.
         """
@@ -111,6 +122,9 @@ class ByteReader:
     def skip_texts(self, count: int, what: str) -> None:
         """Skips `count` strings.
 
+        Args:
+            what: Name of the strings, for error messages.
+
         Raises:
             ModelError: The file ends before.
         """
@@ -124,7 +138,7 @@ class ByteReader:
 
 
 class _FieldSpan(NamedTuple):
-    """Type and byte range of a value.
+    """Type and byte range of a metadata value.
 
     Attributes:
         kind: Type code of the value, or of an array's elements.
@@ -145,7 +159,7 @@ class Metadata(Mapping[str, MetadataValue]):
     when the value is read.
 
     Attributes:
-        file: Path of the file, for messages.
+        file: Path of the GGUF file, for messages.
     """
 
     def __init__(self, file: Path, data: memoryview, spans: Mapping[str, _FieldSpan]) -> None:
@@ -169,7 +183,7 @@ class Metadata(Mapping[str, MetadataValue]):
         return len(self._spans)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Returns a string; `default` if the key is missing.
+        """Returns the string under a key; `default` if the key is missing.
 
         Raises:
             ModelError: The key is missing and there is no default, or the value has another type.
@@ -177,33 +191,61 @@ class Metadata(Mapping[str, MetadataValue]):
         return self._typed(key, default, "a text", lambda v: v if isinstance(v, str) else None)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """Returns a bool; default and errors as in `text`."""
+        """Returns the bool under a key; `default` if the key is missing.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         return self._typed(key, default, "a bool", lambda v: v if isinstance(v, bool) else None)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Returns an integer; default and errors as in `text`."""
+        """Returns the integer under a key; `default` if the key is missing.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         return self._typed(key, default, "an integer", lambda v: v if type(v) is int else None)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Returns an integer or a float as a float; default and errors as in `text`."""
+        """Returns the integer or float under a key as a float; `default` if the key is missing.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         return self._typed(
             key, default, "a number", lambda v: float(v) if type(v) in (int, float) else None
         )
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Returns an array of strings; default and errors as in `text`."""
+        """Returns the array of strings under a key; `default` if the key is missing.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         return self._typed(
             key, default, "an array of texts", lambda v: v if isinstance(v, tuple) else None
         )
 
     def numbers(self, key: str, default: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Returns an array of numbers in the file's dtype; default and errors as in `text`."""
+        """Returns the array under a key, in the file's dtype; `default` if the key is missing.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         return self._typed(
             key, default, "an array of numbers", lambda v: v if isinstance(v, np.ndarray) else None
         )
 
     def _typed(self, key: str, default: V | None, what: str, cast: Callable[[Any], V | None]) -> V:
-        """Returns a value converted by `cast`, which returns None for a value of another type."""
+        """Returns the value under a key, checked and converted; `default` if the key is missing.
+
+        Args:
+            what: Expected type, for error messages: "an integer".
+            cast: Converts the value; returns None for a value of another type.
+
+        Raises:
+            ModelError: The key is missing and there is no default, or the value has another type.
+        """
         if key not in self:
             if default is not None:
                 return default
@@ -221,7 +263,7 @@ class Metadata(Mapping[str, MetadataValue]):
         return result
 
     def _decode(self, key: str, span: _FieldSpan) -> MetadataValue:
-        """Decodes a value from its byte range."""
+        """Decodes the value of a key from its byte range."""
         kind, count, start, stop = span
         if kind == _TEXT:
             texts = self._texts(key, max(count, 1), start, stop)
@@ -260,7 +302,11 @@ def _described(value: MetadataValue) -> str:
 
 
 def read_metadata(cursor: ByteReader, count: int) -> Metadata:
-    """Reads `count` metadata entries at the cursor; values are located but not decoded.
+    """Reads metadata entries of a GGUF file; values are located but not decoded.
+
+    Args:
+        cursor: Reader at the first entry.
+        count: Number of entries.
 
     Raises:
         ModelError: A key or a value is damaged, or a key is repeated.
@@ -275,7 +321,11 @@ def read_metadata(cursor: ByteReader, count: int) -> Metadata:
 
 
 def _skip_value(cursor: ByteReader, what: str) -> _FieldSpan:
-    """Skips the next value; returns its type and byte range."""
+    """Skips the next metadata value; returns its type and byte range.
+
+    Args:
+        what: Name of the value, for error messages.
+    """
     kind, count = cursor.u32(what), -1
     if kind == _ARRAY:
         kind, count = cursor.u32(what), cursor.u64(what)
