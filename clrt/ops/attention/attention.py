@@ -139,7 +139,11 @@ class Attention(Op):
         )
 
     def heads(self, t: TensorType, index: int) -> tuple[Dim, Dim, Dim, Dim]:
-        """Returns the shape [B, H, S, D] of input `index`, whose rank is known.
+        """Returns the shape `[B, H, S, D]` of Q, K or V, with the columns split into heads.
+
+        Args:
+            t: Type of the input, with a known rank.
+            index: Index of the input: 0 for Q, 1 for K, 2 for V.
 
         Raises:
             ShapeError: The input is neither `[B, H, S, D]` nor `[B, S, H * D]`.

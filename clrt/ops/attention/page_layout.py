@@ -107,7 +107,7 @@ class Int8PageLayout(PageLayout):
 
     @property
     def _record(self) -> int:
-        """Bytes of one block of elements of all keys of a page (PAGE_TOKENS), with their scales."""
+        """Bytes of a page's keys (PAGE_TOKENS) for one block of elements, with their scales."""
         return PAGE_TOKENS * (self.block + _SCALE.itemsize)
 
     @property

@@ -203,11 +203,11 @@ class PagedAttention(PagedOp):
     """softmax(scale Q K^T) V by head, causal: a token sees its sequence up to its own position.
 
     Inputs: Q `[T, num_heads * head_size]`; step and table, as `PagedOp` describes; ALiBi slopes
-    `[num_heads]`, which times the distance of a key are subtracted from its score; attention sinks
-    `[num_heads]`, the score of an additional key without a value; biases `[num_heads, distances]`,
-    added to the score of a key by its distance (the last one also for larger distances); the
-    slabs, which already hold keys and values of these tokens. Slopes, sinks and biases are
-    optional. Output: like Q; 0 for a token of no sequence.
+    `[num_heads]`: the slope times the distance of a key is subtracted from its score; attention
+    sinks `[num_heads]`: the score of an additional key without a value; biases
+    `[num_heads, distances]`: added to the score of a key by its distance (the last one also for
+    larger distances); the slabs, which already hold keys and values of these tokens. Slopes,
+    sinks and biases are optional. Output: like Q; 0 for a token of no sequence.
 
     Attributes:
         scale: Factor of the scores.

@@ -47,7 +47,7 @@ class _SharedLaunch:
     """Products and a row normalization that share one launch.
 
     Attributes:
-        product: GEMM whose A is the (normalized) rows.
+        product: GEMM whose A the node `norm` normalizes.
         norm: RMSNormalization node that produces A; None if it is not part of the launch.
         second: Node and GEMM of another product of the same A, which the epilogue of `product`
             reads; None if there is none in the launch.

@@ -73,8 +73,8 @@ class QuantizedGather(Op):
 
     Attributes:
         type: Name of the GGUF block type.
-        exact: 0: scales and minima are rounded to float16; 1: they are not. Both match the packed
-            form that QuantizedMatMul reads on the device, so that weights can be shared.
+        exact: 0: scales and minima are rounded to float16; 1: they are not. In both
+            cases weights are packed as for QuantizedMatMul, so that the two ops can share them.
 
     Source: llama.cpp's get_rows.
     """

@@ -64,7 +64,7 @@ class Normalization(Op):
 
 
 def is_row(shape: Shape, row: Shape) -> bool:
-    """Returns whether a scale or bias has one element per element of a normalized row.
+    """Returns whether a scale or bias has the shape of the normalized axes.
 
     Args:
         shape: Shape of the scale or bias; leading 1s are ignored.
@@ -180,9 +180,9 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 def _group_factor(node: Node) -> int:
     """Returns the factor by which work-groups are enlarged for long rows.
 
-    It is 2 from 2048 elements per row on, 4 from 4096 on, else 1, since a single
-    row is bound by the latency of the sequential reads of each work-item. Symbolic row lengths
-    give 1, so that all calls use the same kernel.
+    It is 4 from 4096 elements per row on, 2 from 2048 on, else 1: a single long row is bound by the
+    latency of the sequential reads of each work-item. Symbolic row lengths give 1, so that all
+    calls use the same kernel.
     """
     assert isinstance(node.op, Normalization)
     x = node.arg(0)

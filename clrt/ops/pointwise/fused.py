@@ -107,7 +107,7 @@ class Program:
 
 
 def compute_type(dtype: DType) -> Code:
-    """Returns the C type in which kernels compute values of a dtype."""
+    """Returns the name of the OpenCL C type in which kernels compute values of `dtype`."""
     if dtype.compute == "float":
         return Code("F")
     return Code("I") if dtype is DType.BOOL else dtype.compute
@@ -386,7 +386,12 @@ def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]
 
 
 def _is_subview(value: Value, width: int) -> bool:
-    """Returns whether a value, or what it is a view of, is a strided subview of rows of `width`."""
+    """Returns whether a value, or the value of which it is a view, is a subview with a row pitch.
+
+    Args:
+        value: Value to look at.
+        width: Required elements per row of the subview.
+    """
     producer = value.producer
     while (
         producer is not None

@@ -86,7 +86,8 @@ class GRU(Recurrent):
     H is the state before the step, H' the state after it, and g the second activation.
 
     Attributes:
-        linear_before_reset: 0: the candidate h is x W_h + (r H) R_h; 1: x W_h + r (H R_h).
+        linear_before_reset: 0: the candidate h is x W_h + (r H) R_h; 1: x W_h + r (H R_h); plus
+            the biases.
 
     Source: ONNX GRU, opset 1 to 22.
     """

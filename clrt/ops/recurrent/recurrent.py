@@ -103,12 +103,12 @@ class Cell:
 class Recurrent(Op):
     """Base class of LSTM, GRU and RNN.
 
-    Inputs: X `[T, B, I]`, W `[D, G H, I]`, R `[D, G H, H]`, and optionally B `[D, 2 G H]`,
-    sequence_lens `[B]` (int32), initial_h `[D, B, H]`, where D is the number of directions, G that
-    of gates, and H the hidden size. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`. With layout 1:
-    X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. Y is 0 behind the end of a sequence that is
-    shorter than T; the reverse direction starts at the end of each sequence; a sequence of length 0
-    keeps its initial state.
+    Inputs: X `[T, B, I]`, W `[D, G H, I]`, R `[D, G H, H]`, and optionally a bias `[D, 2 G H]`,
+    sequence_lens `[B]` (int32), initial_h `[D, B, H]`, for T time steps, B sequences, D directions,
+    G gates, input size I and hidden size H. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`. With
+    layout 1: X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. Y is 0
+    behind the end of a sequence that is shorter than T; the reverse direction starts at the end of
+    each sequence; a sequence of length 0 keeps its initial state.
 
     Attributes:
         activation_alpha: Values of alpha, in the order of the activations that use it.

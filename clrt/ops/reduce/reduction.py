@@ -62,7 +62,7 @@ def _integer_code(expression: Code) -> Code:
 
 @dataclass(frozen=True)
 class ReducedAxes:
-    """Kept and reduced axes of a reduction's input; axes of uniform stride are merged.
+    """Kept and reduced axes of a reduction's input, with axes merged if one stride spans them.
 
     Attributes:
         kept: Sizes of the kept axes.
@@ -119,8 +119,9 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 
 
 def _kind(node: Node) -> str:
-    """Returns the kind of CPU kernel for a Reduce node: "rows" if it reduces the last axis of x,
-    else "columns".
+    """Returns the kind of CPU kernel of a Reduce node: "rows" or "columns".
+
+    It is "rows" if the node reduces the last axis of x.
     """
     assert isinstance(node.op, Reduce)
     rank = len(node.arg(0).dims)
