@@ -74,7 +74,8 @@ class RepeatedBodies:
     def of(
         cls, loop: Loop, values: Sequence[RuntimeValue], host: HostContext
     ) -> RepeatedBodies | None:
-        """Returns the cached instance for a loop and its value types; creates it if missing.
+        """Returns the instance for a Loop and the types of its values, cached by the host; creates
+        it if missing.
 
         Args:
             loop: Loop op.

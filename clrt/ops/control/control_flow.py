@@ -378,7 +378,9 @@ def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
 
 
 def _sinks(value: Value | None) -> bool:
-    """Returns whether a captured value is a constant with known elements."""
+    """Returns whether a captured value can move into the subgraph: it is a constant with known
+    elements.
+    """
     return value is not None and value.is_constant and value.has_numbers
 
 

@@ -71,7 +71,9 @@ def node_work(node: Node) -> int | None:
 
 
 def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | None]) -> bool:
-    """Returns whether an elementwise program has C code for the dtypes of its inputs."""
+    """Returns whether an elementwise program has C code for the dtypes of its inputs, none of
+    which is None.
+    """
     dtypes = [v.dtype for v in inputs if v is not None]
     return len(dtypes) == len(inputs) and not isinstance(render(steps, dtypes), str)
 
@@ -93,7 +95,7 @@ def _product_work(node: Node) -> int | None:
 
 @dataclass(frozen=True)
 class _Slot:
-    """A tensor in the generated kernel.
+    """Memory of a tensor in the generated kernel.
 
     Attributes:
         pointer: C expression of the address of its first element.

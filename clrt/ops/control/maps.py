@@ -23,7 +23,7 @@ _CASTS = {"TO_FLOAT": DType.FLOAT32, "TO_INT64": DType.INT64, "TO_STRING": DType
 
 
 def _map(inputs: Types, op: Op) -> tuple[DType, DType]:
-    """Returns the key and value dtypes of the map in input 0.
+    """Returns the key dtype and the value dtype of the map in input 0.
 
     Raises:
         ModelError: The input is not a map.
@@ -47,7 +47,7 @@ def _check_one(op: Op, *names: str) -> None:
 @register
 @dataclass(frozen=True)
 class ZipMap(HostDriven):
-    """Converts [N, C] or [C] to a sequence with a map from class label to score per row.
+    """Converts scores [N, C] or [C] to a sequence with one map per row, from class label to score.
 
     If labels repeat, the last one counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
     """
@@ -147,8 +147,7 @@ class CastMap(HostDriven):
 @register
 @dataclass(frozen=True)
 class DictVectorizer(HostDriven):
-    """Converts a map to a tensor [1, C] of the values of the vocabulary's keys; 0 or "" if
-    missing.
+    """Converts a map to a tensor [1, C]: the value of each key of a vocabulary; 0 or "" if missing.
 
     Source: ONNX ai.onnx.ml DictVectorizer, opset 1.
 

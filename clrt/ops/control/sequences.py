@@ -237,7 +237,9 @@ class ConcatFromSequence(HostDriven):
 @register
 @dataclass(frozen=True)
 class Optional(HostDriven):
-    """Wraps the input in an optional; empty without input. Source: ONNX Optional, opset 15."""
+    """Wraps the input in an optional; without input, the optional is empty. Source: ONNX
+    Optional, opset 15.
+    """
 
     type: TensorType | None = None
 

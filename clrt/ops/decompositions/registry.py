@@ -27,12 +27,12 @@ Key: TypeAlias = "type[Op] | tuple[str, str]"
 
 
 class DecompositionStage(Enum):
-    """Stage that applies a decomposition.
+    """When a decomposition is applied, and to which nodes.
 
-    IMPORT: The importer, for an op or form of an op in the file that clrt lacks. PLANNING: The
-    optimiser, and the planner once all shapes are numbers. LOWERING: The planner only, for an op
-    without kernels of its own. REPEATED: The planner, for a graph that runs repeatedly with the
-    same shapes. EXPORT: The exporter, for an op that ONNX or ONNX Runtime lacks.
+    IMPORT: By the importer, to an op or form of an op in the file that clrt lacks. PLANNING: By the
+    optimiser, and by the planner once all shapes are numbers. LOWERING: By the planner only, to an
+    op without kernels of its own. REPEATED: By the planner, in a graph that runs repeatedly with
+    the same shapes. EXPORT: By the exporter, to an op that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
@@ -100,7 +100,13 @@ def register_decomposition(
 
 
 def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
-    """Returns the import decomposition of an op at an opset; None if there is none."""
+    """Returns the import decomposition of an op of a model file; None if there is none.
+
+    Args:
+        domain: Op domain; "" for ai.onnx.
+        op_type: Op name.
+        opset: Opset of the domain in the file.
+    """
     entries = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
     versioned = (d for d in entries if d.before is not None and opset < d.before)
     return next(versioned, next((d for d in entries if d.before is None), None))
@@ -113,7 +119,9 @@ def imported_ops() -> set[tuple[str, str]]:
 
 
 def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | None:
-    """Returns the decomposition of an op class at a stage; None if there is none."""
+    """Returns the decomposition of an op class, or of its nearest base, at a stage; None if
+    there is none.
+    """
     key = audience, cls
     if key not in _BY_CLASS:
         entries = (DECOMPOSITIONS.get((audience, base)) for base in cls.__mro__)

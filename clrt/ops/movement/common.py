@@ -27,7 +27,7 @@ _FILL_RUN = 4096
 
 
 def fresh_dim() -> Expr:
-    """Returns a new symbol for a dim that is unknown at plan time or until dims are bound."""
+    """Returns an unknown dim: a new symbol, which stands for a size known only later."""
     return symbol(f"{UNKNOWN}{next(_NUMBERS)}")
 
 
@@ -101,7 +101,7 @@ def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
 
 
 def num_elements(dims: Sequence[int]) -> int:
-    """Returns the number of elements of a static shape."""
+    """Returns the number of elements of a static shape: the product of its dims, 1 for a scalar."""
     return math.prod(dims)
 
 

@@ -26,7 +26,7 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Expand(Op):
-    """Broadcasts x to a shape; where the shape has 1, the dim of x stays.
+    """Broadcasts x to the shape in input 1; where that shape has 1, the dim of x stays.
 
     Source: ONNX Expand, opset 8 to 13.
     """

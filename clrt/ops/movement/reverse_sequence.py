@@ -50,10 +50,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ReverseSequence(Op):
-    """Reverses the first sequence_lens[b] elements of sequence b along time, and copies the
-    rest.
+    """Reverses the first sequence_lens[b] elements of each batch entry b along `time_axis`.
 
-    Source: ONNX ReverseSequence, opset 10.
+    Later elements keep their place. Source: ONNX ReverseSequence, opset 10.
     """
 
     batch_axis: int = 1

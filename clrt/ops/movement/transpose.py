@@ -31,7 +31,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Transpose(Op):
-    """Permutes axes: y[i_perm0, i_perm1, …] = x[i_0, i_1, …].
+    """Permutes axes: axis k of the output is axis `perm[k]` of x; None reverses all axes.
 
     Source: ONNX Transpose, opset 1 to 25.
     """
@@ -60,7 +60,9 @@ class Transpose(Op):
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
 
     def moves_ones(self, shape: Shape) -> bool:
-        """Returns whether only axes of size 1 move, so that the memory order stays the same."""
+        """Returns whether only axes of size 1 change their order, so that the elements keep
+        their order in memory.
+        """
         larger_axes = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
         return larger_axes == sorted(larger_axes)
 

@@ -126,7 +126,7 @@ class Reshape(View):
 @register
 @dataclass(frozen=True)
 class Flatten(View):
-    """Reshapes x to a matrix; its rows are the axes before `axis`.
+    """Reshapes x to a matrix: the axes before `axis` become its rows, the others its columns.
 
     Source: ONNX Flatten, opset 1 to 25.
     """

@@ -67,11 +67,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Dropout(RandomOp):
-    """Returns x / (1 - ratio) where a random number is at least the ratio, else 0; and the mask.
+    """Sets random elements of x to 0 and divides the others by 1 - ratio; also returns the mask of
+    these others.
 
-    Inputs: x, ratio, training_mode. Random numbers are uniform in [0, 1). If training_mode is
-    omitted or false, y is x and the mask is true. A node without mask that never trains is imported
-    as Identity. Source: ONNX Dropout, opset 7 to 22.
+    Inputs: x, ratio, training_mode. An element is kept if its uniform random number in [0, 1) is at
+    least the ratio. If training_mode is omitted or false, y is x and the mask is true. A node
+    without mask that never trains is imported as Identity. Source: ONNX Dropout, opset 7 to 22.
 
     Attributes:
         key: Random key.

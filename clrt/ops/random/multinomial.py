@@ -45,8 +45,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Multinomial(RandomOp):
     """Samples class indices [rows, sample_size] with probabilities softmax(x[row]).
 
-    A sample is the position of a uniform number in the running sums of exp(x - max), in float32: at
-    the edge between two classes devices may differ. Source: ONNX Multinomial, opset 7 to 22.
+    A sample is the first class whose cumulative probability exceeds a uniform random number. The
+    sums are float32: at the edge between two classes devices may differ. Source: ONNX Multinomial,
+    opset 7 to 22.
     """
 
     sample_size: int = 1

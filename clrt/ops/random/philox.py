@@ -31,7 +31,7 @@ class RandomOp(Op):
     """Base of ops that draw random numbers.
 
     Attributes:
-        key: 64-bit key of the generator: from `seed`, or a hash of the node's name.
+        key: 64-bit key of the Philox generator: the attribute `seed`, or a hash of the node's name.
     """
 
     key: int = 0

@@ -70,8 +70,8 @@ class RandomTensor(RandomOp):
         raise NotImplementedError(self.name)
 
     def bits(self, dtype: DType) -> int:
-        """Returns the number of random bits per output element: 53 for float64, else those of a
-        float32.
+        """Returns the number of random bits per output element of a dtype; by default 53 for
+        float64, else FLOAT_BITS.
         """
         return 53 if dtype is DType.FLOAT64 else FLOAT_BITS
 

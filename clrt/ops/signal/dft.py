@@ -190,11 +190,11 @@ def _emit_stft(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class STFT(Op):
-    """Computes transforms of windows of a signal `[B, length]` or `[B, length, 1 or 2]`.
+    """Computes Fourier transforms of windows of a signal `[B, length]` or `[B, length, 1 or 2]`.
 
-    Inputs: signal, stride between windows, window function or its length. Output: `[B, windows,
-    points, 2]`; `onesided` keeps the first half of the points. Numerics: as DFT. Source: ONNX STFT,
-    opset 17.
+    Inputs: signal, stride between windows, optional window function, optional window length.
+    Output: `[B, windows, points, 2]`; `onesided` keeps the first half of the points. Numerics:
+    roots and sums in float32, for float64 in float64. Source: ONNX STFT, opset 17.
     """
 
     onesided: bool = True

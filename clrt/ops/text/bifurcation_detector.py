@@ -18,11 +18,12 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class BifurcationDetector(Op):
-    """Appends predicted tokens up to and including the first that differs from the source.
+    """Appends predicted tokens to a sequence, up to and including the first one that differs from a
+    source.
 
-    Inputs: source `[S]`, tokens `[T]`, position P in the source where the last match ended, and
-    optionally the predicted tokens `[S + 1 - P]`. Outputs: tokens; position in the source after the
-    unique occurrence of the tokens' last n-gram, -1 if there is none. Longer n-grams take
+    Inputs: source tokens `[S]`, tokens `[T]`, position P in the source where the last match ended,
+    and optionally the predicted tokens `[S + 1 - P]`. Outputs: tokens; position in the source after
+    the unique occurrence of the tokens' last n-gram, -1 if there is none. Longer n-grams take
     precedence. Source: com.microsoft BifurcationDetector 1.
     """
 

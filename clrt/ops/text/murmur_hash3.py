@@ -16,7 +16,7 @@ _BITS = 0xFFFFFFFF
 
 
 def _rotate_left(word: int, bits: int) -> int:
-    """Rotates a 32-bit number left."""
+    """Rotates a 32-bit number left by `bits` bits."""
     return (word << bits | word >> (32 - bits)) & _BITS
 
 

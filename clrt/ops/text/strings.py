@@ -36,7 +36,8 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
 
 
 def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
-    """Returns lists of strings as an array `[rows, length]`, padded with `filler`.
+    """Returns lists of strings as rows of an array `[rows, length of the longest]`, padded with
+    `filler`.
 
     Raises:
         OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.

@@ -16,7 +16,7 @@ from clrt.ops.text.strings import compile_pattern, filled_rows, text_input
 
 
 def _next_character(data: bytes, at: int) -> int:
-    """Returns the start of the UTF-8 character after the one at `at`."""
+    """Returns the index in UTF-8 bytes of the character after the one that starts at `at`."""
     at += 1
     while at < len(data) and data[at] & 0xC0 == 0x80:
         at += 1
@@ -28,8 +28,8 @@ def _next_character(data: bytes, at: int) -> int:
 class Tokenizer(Op):
     """Splits each string of [C] or [N, C] into tokens along a new axis, padded with `pad_value`.
 
-    Tokens are the matches of `tokenexp`, or the text between `separators`; the separator "" splits
-    into characters. Tokens of less than `mincharnum` characters are dropped. `mark` adds the
+    Tokens are the matches of `tokenexp`, or what is between `separators`; the separator "" splits
+    into characters. Tokens of fewer than `mincharnum` characters are dropped. `mark` adds the
     characters 2 and 3 as first and last token. Source: ONNX Runtime com.microsoft Tokenizer, opset
     1.
     """

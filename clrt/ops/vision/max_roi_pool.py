@@ -54,10 +54,10 @@ _FAR = 2.0**28
 @register
 @dataclass(frozen=True)
 class MaxRoiPool(Op):
-    """Returns the maximum of each bin of regions of x `[N, C, H, W]`: `[R, C, *pooled_shape]`.
+    """Divides regions of images x `[N, C, H, W]` into bins; returns the maximum of each bin.
 
-    A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Source: ONNX MaxRoiPool,
-    opset 1 to 22.
+    Output: `[R, C, *pooled_shape]`. A region is (image, x1, y1, x2, y2), scaled and rounded to
+    pixels. Source: ONNX MaxRoiPool, opset 1 to 22.
     """
 
     pooled_shape: tuple[int, ...] = (1, 1)

@@ -131,7 +131,7 @@ def check_windows(
     dilations: Sequence[int],
     pads: Sequence[int],
 ) -> None:
-    """Checks that kernels support the attributes of a windowed op.
+    """Checks that kernels support the window attributes of a pooling op or convolution.
 
     Args:
         op: Op, for messages.
@@ -217,7 +217,9 @@ class WindowPool(Op):
         return values or (1,) * len(self.kernel_shape)
 
     def spans(self) -> list[int]:
-        """Returns the extent of the window along each axis, including dilation."""
+        """Returns the extent of the window along each spatial axis in elements, including
+        dilation.
+        """
         pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
         return [(size - 1) * dilation + 1 for size, dilation in pairs]
 
@@ -310,7 +312,7 @@ class WindowPool(Op):
         return [TensorType(x.dtype, (*x.shape[:2], *dims))]
 
     def defines(self) -> dict[str, Define]:
-        """Returns the macros that select the kernel's operation."""
+        """Returns the macros that select the pooling operation in the kernel."""
         raise NotImplementedError(self.name)
 
     def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:

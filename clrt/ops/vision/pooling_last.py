@@ -92,13 +92,15 @@ class _ChannelsLast(WindowPool):
 
 @register
 class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
-    """MaxPool on `[N, spatial axes …, C]`, without indices. Source: clrt."""
+    """Returns the maximum of each window of `[N, spatial axes …, C]`, without indices. Source:
+    clrt.
+    """
 
     domain = "clrt"
 
 
 @register
 class ChannelsLastAveragePool(_ChannelsLast, AveragePool):
-    """AveragePool on `[N, spatial axes …, C]`. Source: clrt."""
+    """Returns the mean of each window of `[N, spatial axes …, C]`. Source: clrt."""
 
     domain = "clrt"

@@ -100,7 +100,7 @@ class _Resampled:
 
 
 def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
-    """Returns the launch that resamples one axis."""
+    """Returns the launch that resamples one axis of a tensor."""
     x, y, dims, (sampling,), macros = (
         resampled.x,
         resampled.y,
@@ -130,7 +130,9 @@ def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
 
 
 def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
-    """Returns the launch that resamples the last two axes."""
+    """Returns the CPU launch that resamples the last two axes of a tensor at once; the axis
+    before the last may stay the same.
+    """
     x, y, dims, step, macros = (
         resampled.x,
         resampled.y,

@@ -51,11 +51,12 @@ _MAX_SAMPLES = 1024  # maximum sampling_ratio
 @register
 @dataclass(frozen=True)
 class RoiAlign(Op):
-    """Pools bins of regions of x `[N, C, H, W]`: `[regions, C, output_height, output_width]`.
+    """Divides regions of images x `[N, C, H, W]` into bins; returns the pooled samples of each bin.
 
-    Inputs: x, regions `[R, 4]` (x1, y1, x2, y2), image index per region `[R]`. A bin is the mean or
-    maximum of interpolated samples, `sampling_ratio` along each axis (0: one per pixel). Numerics:
-    float32. Source: ONNX RoiAlign, opset 10 to 22.
+    Inputs: x, regions `[R, 4]` (x1, y1, x2, y2), image index per region `[R]`. Output: `[R, C,
+    output_height, output_width]`. A bin is the mean or maximum of interpolated samples,
+    `sampling_ratio` along each axis (0: one per pixel). Numerics: float32. Source: ONNX RoiAlign,
+    opset 10 to 22.
     """
 
     coordinate_transformation_mode: str = "half_pixel"

@@ -143,7 +143,7 @@ def _projections(node: Node, builder: ExportBuilder) -> tuple[Value, Value, Valu
 
 
 def _width(value: Value) -> Dim | None:
-    """Returns the last dim of a value; None if the rank is unknown."""
+    """Returns the size of the last axis of a value; None if its rank is unknown."""
     return None if value.shape is None else value.shape[-1]
 
 

@@ -45,7 +45,7 @@ class ExportBuilder(Builder):
         self._single = single
 
     def __call__(self, op: IrOp, *inputs: Value | None) -> Value:
-        """Adds a node and returns its first output."""
+        """Adds a node of `op` and returns its first output."""
         return self.add(op, *inputs)
 
     def transposed(self, value: Value) -> Value:
@@ -102,7 +102,9 @@ class ExportBuilder(Builder):
         return self(Mul(), self(Round(), levels), scale)
 
     def swish(self, op: Swish, x: Value) -> Value:
-        """Adds Swish as Sigmoid and Mul: ONNX Runtime has more kernels for these than for Swish."""
+        """Adds Swish of x as Sigmoid and Mul, for which ONNX Runtime has more kernels; returns
+        the result.
+        """
         scaled = x if op.alpha == 1 else self(Mul(), x, self.numbers(op.alpha, x.dtype))
         return self(Mul(), x, self(Sigmoid(), scaled))
 

@@ -19,12 +19,13 @@ from clrt.ops.pointwise.cast import Cast
 
 @dataclass(frozen=True)
 class TreeEnsembleRegressor(Op):
-    """Decision trees whose leaves hold weights for any number of targets.
+    """ONNX's op for decision trees whose leaves hold weights for any number of targets; clrt only
+    exports it.
 
     Source: ai.onnx.ml, opset 1 to 3.
 
     Attributes:
-        n_targets, aggregate_function, …: ONNX's attributes, with one element per node or per
+        n_targets, aggregate_function, …: ONNX's attributes; lists have one element per node or per
             leaf weight.
     """
 

@@ -17,12 +17,12 @@ def channels_last(body: ImportBuilder, y: Value, rank: int) -> Value:
 
 
 def split_heads(body: ImportBuilder, value: Value, heads: int) -> Value:
-    """Splits and transposes `[B, S, H * D]` to `[B, H, S, D]`."""
+    """Converts `[B, S, H * D]` to `[B, H, S, D]`, where `heads` is H."""
     return body("Transpose", body("Reshape", value, body.ints(0, 0, heads, -1)), perm=[0, 2, 1, 3])
 
 
 def merge_heads(body: ImportBuilder, value: Value) -> Value:
-    """Transposes and merges `[B, H, S, D]` to `[B, S, H * D]`."""
+    """Converts `[B, H, S, D]` to `[B, S, H * D]`."""
     return body("Reshape", body("Transpose", value, perm=[0, 2, 1, 3]), body.ints(0, 0, -1))
 
 
@@ -43,11 +43,11 @@ def padded(
     before: Value | None = None,
     after: Value | None = None,
 ) -> Value:
-    """Pads a value with zeros along an axis.
+    """Returns a value with zeros added along an axis.
 
     Args:
         body: Builder.
-        value: Padded value.
+        value: Value to pad.
         axis: Padded axis.
         before: Number of zeros in front, `[1]`; None for none.
         after: Number of zeros at the end, `[1]`; None for none.

@@ -15,7 +15,7 @@ from clrt.ops.pointwise.cast import onnx_dtype
 
 
 def _scaled(body: ImportBuilder, x: Value, factor: float) -> Value:
-    """Multiplies x by a factor; returns x if the factor is 1."""
+    """Returns x times `factor`; x itself if the factor is 1."""
     return x if factor == 1 else body("Mul", x, body.number(factor))
 
 

@@ -180,11 +180,11 @@ class ImportBuilder(Builder):
         return np.asarray(values, np.int64) if values else None
 
     def floats(self, values: Any) -> Value:
-        """Adds a float32 constant."""
+        """Adds a float32 constant with the elements `values`: a number or nested list."""
         return self.numbers(values, DType.FLOAT32)
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        """Casts a value to a dtype."""
+        """Adds a Cast of a value to a dtype; returns its output."""
         return self("Cast", value, to=dtype.onnx)
 
     def has(self, index: int) -> bool:

@@ -61,7 +61,7 @@ class _Arithmetic:
         return self.body("Div", a, b)
 
     def mix(self, a: Value, x: Value, b: Value, y: Value) -> Value:
-        """Returns a x + b y."""
+        """Adds the nodes of a x + b y; returns the result."""
         return self.add(self.mul(a, x), self.mul(b, y))
 
     def regularized(self, x: Value, gradient: Value) -> Value:

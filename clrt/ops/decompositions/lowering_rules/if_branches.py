@@ -78,12 +78,14 @@ def _both(node: Node, builder: Builder) -> list[Value] | None:
 
 
 def _computes(node: Node) -> bool:
-    """Returns whether a node is an arithmetic op with one output that cannot fail."""
+    """Returns whether a node of a branch has one output and an arithmetic op that cannot fail."""
     op = node.op
     return isinstance(op, _ARITHMETIC) and not op.index_inputs and len(node.outputs) == 1
 
 
 def _is_small(value: Value) -> bool:
-    """Returns whether a device value has a static shape of at most `_FEW_ELEMS` elements."""
+    """Returns whether a value is a device tensor of static shape with at most `_FEW_ELEMS`
+    elements.
+    """
     dims = value.type.static_shape
     return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host

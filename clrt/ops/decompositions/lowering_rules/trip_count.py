@@ -139,7 +139,9 @@ def _is_known(value: Value, known: set[Value]) -> bool:
 
 
 def _is_small(value: Value) -> bool:
-    """Returns whether a device value has a static shape of at most `_MAX_ELEMS` elements."""
+    """Returns whether a value is a device tensor of static shape with at most `_MAX_ELEMS`
+    elements.
+    """
     dims = value.type.static_shape
     return dims is not None and prod(dims) <= _MAX_ELEMS and not value.type.on_host
 

@@ -275,9 +275,10 @@ def self_attention(
 
 @register_import_decomposition(_DOMAIN, "Attention")
 def _attention(body: ImportBuilder) -> None:
-    """Decomposes Attention.
+    """Decomposes com.microsoft's Attention: projections to queries, keys and values, then
+    self-attention.
 
-    Inputs: x, weights, bias, mask, past, additive bias of the scores.
+    Inputs: x, weights, bias, padding mask, past keys and values, additive bias of the scores.
     """
     self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
@@ -356,11 +357,11 @@ def _decoder_masked_multi_head_attention(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "DecoderMaskedSelfAttention")
 def _decoder_masked_self_attention(body: ImportBuilder) -> None:
-    """Decomposes attention of one new position, whose cache `[2, B, H, P, D]` may have spare
-    capacity.
+    """Decomposes DecoderMaskedSelfAttention: attention of one new position to a cache `[2, B, H, P,
+    D]`, which may have spare capacity.
 
-    In a cache with capacity, keys are stored as `[B, H, D / n, P, n]`, where n elements are 16
-    bytes.
+    In a cache with spare capacity, keys are stored as `[B, H, D / n, P, n]`, where n elements are
+    16 bytes.
     """
     if not body.attrs.get("past_present_share_buffer", 0):
         self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))

@@ -26,11 +26,11 @@ _FUNCTIONS_PER_DIRECTION = 3
 
 @register_import_decomposition("com.microsoft", "AttnLSTM")
 def _attn_lstm(body: ImportBuilder) -> None:
-    """Decomposes AttnLSTM.
+    """Decomposes AttnLSTM: an LSTM in which each step attends to a memory and passes the attention
+    output to the next step.
 
-    Inputs: those of LSTM, whose W also applies to the last attention output, concatenated with x.
-
-    Further inputs: weights of queries `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`,
+    Inputs 0 to 7 are those of LSTM; W applies to x concatenated with the last attention output.
+    Inputs 8 to 13: weights of queries `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`,
     the memory `[B, S, M]`, its lengths, and weights `[D, M + H, …]` that combine attention result
     and state; without these, the attention output is the attention result.
     """

@@ -24,9 +24,10 @@ _TABLES = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 @register_import_decomposition(_DOMAIN, "MatMulBnb4")
 def _matmul_bnb4(body: ImportBuilder) -> None:
-    """Decomposes MatMulBnb4.
+    """Decomposes MatMulBnb4: a matrix product with weights `[N, K]` in a 4-bit float format.
 
-    Inputs: A; levels of `[N, K]` flattened, high half of a byte first; largest magnitude per block.
+    Inputs: A; 4-bit levels of the flattened weights, upper half of a byte first; largest magnitude
+    per block, by which levels are multiplied.
     """
     n, k, block = (int(body.attrs[name]) for name in ("N", "K", "block_size"))
     kind = int(body.attrs["quant_type"])
@@ -50,12 +51,12 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MatMulFpQ4")
 def _matmul_fp_q4(body: ImportBuilder) -> None:
-    """Decomposes MatMulFpQ4.
+    """Decomposes MatMulFpQ4: a matrix product with 4-bit quantized weights.
 
     Inputs: A; blocks of 32 levels, column by column; shape `[K, N]` of the weights.
 
     A block has a 4-byte scale, a 1-byte zero point (if `blk_quant_type` is 1), then 16 bytes of
-    levels: the low halves hold the first 16 levels, the high halves the others.
+    levels: the lower halves of the bytes hold the first 16 levels, the upper halves the last 16.
     """
     kind = int(body.attrs.get("blk_quant_type", 1))
     if kind not in (0, 1):

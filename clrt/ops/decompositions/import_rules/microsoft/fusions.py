@@ -72,9 +72,9 @@ def _bias_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BiasDropout")
 def _bias_dropout(body: ImportBuilder) -> None:
-    """Decomposes BiasDropout.
+    """Decomposes BiasDropout: dropout(x + bias) + residual.
 
-    Inputs: x, bias, residual added after the dropout, ratio, training flag.
+    Inputs: x, bias, residual, ratio, training flag; only x is required.
     """
     seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
     inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
@@ -356,9 +356,9 @@ def _group_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "SkipGroupNorm")
 def _skip_group_norm(body: ImportBuilder) -> None:
-    """Decomposes SkipGroupNorm.
+    """Decomposes SkipGroupNorm: group normalization of x + skip + bias, and this sum.
 
-    Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, bias.
+    Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, optional bias.
     """
     if not body.attrs.get("channels_last", 1):
         raise UnsupportedError("channels_last 0")
@@ -415,7 +415,7 @@ def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: 
 
 @register_import_decomposition(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes RotaryEmbedding.
+    """Decomposes com.microsoft's RotaryEmbedding into ONNX's.
 
     Inputs: x, positions, cosine table, sine table.
 

@@ -36,7 +36,8 @@ def _gated_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GatedRMSNorm")
 def _gated_rms_norm(body: ImportBuilder) -> None:
-    """Decomposes GatedRMSNorm.
+    """Decomposes GatedRMSNorm: the RMS norm of groups of C elements, times the activation of a
+    gate.
 
     Inputs: x `[…, H * C]`, scale `[C]`, gate with the shape of x. Numerics: computed in float32.
     """
@@ -58,10 +59,10 @@ def _gated_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BranchwiseRMSNorm")
 def _branchwise_rms_norm(body: ImportBuilder) -> None:
-    """Decomposes BranchwiseRMSNorm.
+    """Decomposes BranchwiseRMSNorm: the RMS norm of each branch of x.
 
-    Inputs: x `[…, C, H]`, or `[…, C * H]` if `num_branches` (C) is set; scale `[C * H]`, `[C, H]`
-    or `[H]`.
+    Inputs: x `[…, C, H]` with C branches, or `[…, C * H]` if `num_branches` (C) is set; optional
+    scale `[C * H]`, `[C, H]` or `[H]`.
 
     Numerics: computed in float32.
     """
@@ -86,9 +87,10 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "LinearAttentionGate")
 def _linear_attention_gate(body: ImportBuilder) -> None:
-    """Decomposes LinearAttentionGate.
+    """Decomposes LinearAttentionGate: returns the decay, scale * softplus(a + bias), and
+    sigmoid(b), the learning rate of LinearAttention.
 
-    Inputs: a, its bias, scale of the decay, b. Numerics: the decay is computed in float32.
+    Inputs: a, its bias, scale, optional b. Numerics: the decay is computed in float32.
     """
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))

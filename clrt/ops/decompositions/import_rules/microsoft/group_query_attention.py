@@ -305,10 +305,11 @@ def _with_sink(
 
 @register_import_decomposition(_DOMAIN, "GroupQueryAttention")
 def _group_query_attention(body: ImportBuilder) -> None:
-    """Decomposes GroupQueryAttention.
+    """Decomposes GroupQueryAttention: attention whose heads share keys and values in groups, with a
+    cache.
 
-    Inputs: q, k, v, past keys and values `[B, K, P, D]`, lengths - 1, total length, cosines and
-    sines.
+    Inputs: q, k, v, past keys and values `[B, K, P, D]`, sequence lengths minus 1, total length,
+    cosines and sines of rotary embeddings, …
 
     Caches may have spare capacity. Sequence b has `seqlens_k[b] + 1` positions, of which the new
     ones are last. A sliding-window cache holds only the last positions (`_cached_count`).

@@ -23,9 +23,10 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "ConvTransposeWithDynamicPads")
 def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
-    """Decomposes ConvTransposeWithDynamicPads.
+    """Decomposes ConvTransposeWithDynamicPads: computes ConvTranspose without pads, then crops it
+    by the pads.
 
-    Inputs: x, weights, pads, bias. Computes the full output, then crops it by the pads.
+    Inputs: x, weights, pads, bias.
     """
     y = body("ConvTranspose", *body.inputs[:2], body.optional(3), **body.attrs)
     if body.has(2) and body.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
@@ -48,12 +49,12 @@ def _maxpool_with_mask(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CropAndResize")
 def _crop_and_resize(body: ImportBuilder) -> None:
-    """Decomposes CropAndResize.
+    """Decomposes CropAndResize: samples regions of images at a fixed output size.
 
     Inputs: x `[N, C, H, W]`, regions `[R, 4]`, image index per region `[R]`, output size (height,
     width).
 
-    Regions are top, left, bottom, right, where 1 is the last pixel.
+    Regions are top, left, bottom, right, in units in which the first pixel is 0 and the last one 1.
     """
     x, _, images, size = body.inputs
     mode = body.attrs.get("mode", "bilinear")

@@ -320,7 +320,8 @@ def _mix(
 
 @register_import_decomposition(_DOMAIN, "MoE")
 def _moe(body: ImportBuilder) -> None:
-    """Decomposes MoE.
+    """Decomposes MoE, a mixture of experts: the weighted sum of feed-forward networks selected per
+    token.
 
     Inputs: tokens, router logits, then weights `[E, out, in]` and bias of each layer.
 
@@ -332,10 +333,10 @@ def _moe(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QMoE")
 def _qmoe(body: ImportBuilder) -> None:
-    """Decomposes QMoE.
+    """Decomposes QMoE, a mixture of experts with quantized weights.
 
     Inputs: tokens, router logits; packed weights, scales and bias per layer; zero points per layer;
-    expert weights that replace the softmax.
+    expert weights per token that replace the softmax of the logits.
 
     `normalize_routing_weights` applies only to these expert weights, as in ONNX Runtime on CPUs.
     """

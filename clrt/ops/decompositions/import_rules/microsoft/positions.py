@@ -65,7 +65,8 @@ def _bucket_of_each(count: int, limit: int) -> Array:
 
 @register_import_decomposition(_DOMAIN, "GatedRelativePositionBias")
 def _gated_relative_position_bias(body: ImportBuilder) -> None:
-    """Decomposes GatedRelativePositionBias.
+    """Decomposes GatedRelativePositionBias: multiplies a position bias of attention scores by a
+    gate per query and head.
 
     Inputs: queries `[B, S, H * D]`, their bias, position bias, gate weights, gate bias, scale of
     the second gate per head, token offsets of an unpadded batch.
@@ -85,7 +86,8 @@ def _gated_relative_position_bias(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GemmaRotaryEmbedding")
 def _gemma_rotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes GemmaRotaryEmbedding.
+    """Decomposes GemmaRotaryEmbedding: x cos(angle) + rotated x sin(angle), for queries and for
+    keys.
 
     Inputs: angles `[B, S, D]`, queries, rotated queries (halves swapped), keys, rotated keys.
     """
@@ -101,12 +103,12 @@ def _gemma_rotary_embedding(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MRotaryEmbedding")
 def _mrotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes MRotaryEmbedding.
+    """Decomposes MRotaryEmbedding: rotary embeddings by positions in time, height and width.
 
-    Inputs: x, positions `[3, B, S]` in time, height and width, cosine table, sine table.
+    Inputs: x, positions `[3, B, S]`, cosine table, sine table.
 
-    Each table column uses one of the three positions. `is_packed_batching` is ignored, as in ONNX
-    Runtime.
+    `mrope_section` says which of the three positions each table column uses. `is_packed_batching`
+    is ignored, as in ONNX Runtime.
     """
     sections = [int(v) for v in body.attrs["mrope_section"]]
     half, scale = sum(sections), body.attrs.get("scale", 1.0)

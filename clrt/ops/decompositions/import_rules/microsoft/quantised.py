@@ -140,9 +140,10 @@ def _qlinear_mul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MulInteger")
 def _mul_integer(body: ImportBuilder) -> None:
-    """Decomposes MulInteger.
+    """Decomposes MulInteger: the int32 product (a - zero point of a) (b - zero point of b),
+    elementwise.
 
-    Inputs: a, its zero point, b, its zero point.
+    Inputs: a, its optional zero point, b, its optional zero point.
     """
     factors = []
     for index in (0, 2):
@@ -244,10 +245,11 @@ def _qlinear_global_average_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QEmbedLayerNormalization")
 def _qembed_layer_normalization(body: ImportBuilder) -> None:
-    """Decomposes QEmbedLayerNormalization.
+    """Decomposes QEmbedLayerNormalization: EmbedLayerNormalization with quantized tables, gamma and
+    beta.
 
-    Inputs: those of EmbedLayerNormalization up to the mask; then scales and zero points of tables,
-    gamma and beta.
+    Inputs: those of EmbedLayerNormalization up to the mask; then scales, then zero points, of the
+    three tables, gamma and beta.
     """
 
     def dequantised(index: int, value: Value) -> Value:

@@ -23,10 +23,11 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 
 @register_import_decomposition("com.microsoft", "SparseAttention")
 def _sparse_attention(body: ImportBuilder) -> None:
-    """Decomposes SparseAttention.
+    """Decomposes SparseAttention: causal attention in which each block of queries sees only some
+    blocks of keys.
 
-    Inputs: q, k, v, key and value caches `[B, K, P, D]`, block layout (2 inputs, see
-    `_seen_blocks`), total length, length per sequence, cosines and sines.
+    Inputs: q, k, v, key and value caches `[B, K, P, D]`, layout of blocks (2 inputs, see
+    `_seen_blocks`), total length, length per sequence, cosines and sines of rotary embeddings.
     """
     heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)

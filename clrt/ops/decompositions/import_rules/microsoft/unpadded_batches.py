@@ -46,9 +46,12 @@ def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
 
 @register_import_decomposition(_DOMAIN, "RemovePadding")
 def _remove_padding(body: ImportBuilder) -> None:
-    """Decomposes RemovePadding.
+    """Decomposes RemovePadding: concatenates the tokens of all sequences without padding.
 
-    Inputs: `[B, S, W]`, number of tokens per row, which come first.
+    Inputs: padded batch `[B, S, W]`, number of tokens per sequence, which precede its padding.
+
+    Outputs: tokens `[T, W]`; token offsets `[B, S]`, flat positions of tokens, then of padding;
+    cumulative sequence lengths `[B + 1]`; maximum sequence length `[1]`.
     """
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
@@ -100,19 +103,21 @@ def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -
 
 @register_import_decomposition(_DOMAIN, "PackedAttention")
 def _packed_attention(body: ImportBuilder) -> None:
-    """Decomposes PackedAttention.
+    """Decomposes PackedAttention: projections to q, k and v, then self-attention, on an unpadded
+    batch.
 
-    Inputs: x, weights, bias, token offsets, cumulative sequence lengths, additive bias of the
-    scores.
+    Inputs: x `[T, …]`, weights, bias, token offsets, cumulative sequence lengths, additive bias of
+    the scores.
     """
     _attend_packed(body, project(body), 3)
 
 
 @register_import_decomposition(_DOMAIN, "PackedMultiHeadAttention")
 def _packed_multi_head_attention(body: ImportBuilder) -> None:
-    """Decomposes PackedMultiHeadAttention.
+    """Decomposes PackedMultiHeadAttention: attention on an unpadded batch.
 
-    Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then those of PackedAttention.
+    Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then token offsets, cumulative
+    sequence lengths, additive bias of the scores.
     """
     if body.rank_of(0) == 4:
         parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
