@@ -1,7 +1,12 @@
-// Col2Im: adds columns [images * channels][K][positions] to images [images * channels, o0, o1, o2];
-// each of the K window elements at each position maps to an element of the image. Work-item (column,
-// row, plane) sums all columns of one element; on CPUs a work-item has `height` rows of all planes,
-// and accumulates up to PIECE elements of a row at a time.
+// Col2Im: sums columns x [images * channels][K][positions] into images y [images * channels, o0,
+// o1, o2], plus an optional bias per channel (common/bias.clh); each of the K = w0 * w1 * w2 window
+// elements at each position maps to an element of the image, or to the padding.
+//   col2im       (GPUs) work-item (column, row, plane) sums all columns of one element of y
+//   col2im_rows  (CPUs) work-group of one work-item: `height` rows of y, of all planes; it
+//                accumulates up to PIECE elements of a row at a time
+//   DATA_T       storage type of x and y;  VALUE_T  type computed in
+// Geometry per axis: o sizes of the image, p numbers of positions, w window, st strides, dl
+// dilations, b padding before. planes = images * channels.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/bias.clh"
@@ -11,7 +16,8 @@
 #define VALUE_T float
 #endif
 
-// Returns the position whose k-th window element is the image element, -1 if none.
+// Returns, along one axis, the window position p = from / stride; -1 if that is no integer in
+// 0..count-1. `from` is the image coordinate plus padding minus the window element's offset.
 static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T count) {
   if (from < 0) return -1;
   const IDX_T p = from / stride;
@@ -19,8 +25,6 @@ static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T c
 }
 
 #define WINDOWS THREE(o), THREE(p), THREE(w), THREE(st), THREE(dl), THREE(b)
-// o: sizes of the image; p: numbers of positions; w: window; st: strides; dl: dilations; b: padding
-// before.
 #if !CPU
 __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T planes,
                      const IDX_T channels, WINDOWS) {
@@ -50,7 +54,7 @@ __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T plane
 
 #else
 #define PIECE 256
-// Returns the number of positions before a coordinate.
+// Returns the number of positions p with p * stride < from.
 static inline IDX_T positions_before(const IDX_T from, const IDX_T stride) {
   return from <= 0 ? 0 : stride == 1 ? from : (from - 1) / stride + 1;
 }

@@ -1,13 +1,17 @@
-// Conv with one input channel per group, with epilogue: plane o of y is the correlation of plane
-// o / maps of x.
-//   conv_depthwise_cpu  float32; a work-item has `rows` rows of a plane, and per weight loops over the
-//                       columns inside
-//   conv_depthwise_gpu  (T_ROWS, VW 1) a work-item has T_ROWS rows of a column of a plane, for windows
-//                       that are defines: S_KERNEL1, S_STRIDE2, S_DILATION1, …
-//   conv_depthwise_any  (VW 1) one output element per work-item (column, row, plane)
-// in: sizes of x, out: of y; kernel: window; pad: padding before.
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the map of a group, n
-// the position in a plane.
+// Conv with one input channel per group, with epilogue: plane o of y is the correlation of plane o
+// / maps of x with weights[o]. x DATA_T [images, outputs / maps, in0, in1, in2], weights DATA_T
+// [outputs, kernel0, kernel1, kernel2], y Y_T [images, outputs, out0, out1, out2]; maps: output
+// channels per input channel.
+//   conv_depthwise_cpu  (VW > 1) float32; work-group (block of `rows` rows, plane) of one
+//                       work-item: per weight it loops over the columns whose input is inside
+//   conv_depthwise_gpu  (VW 1, T_ROWS) a work-item has T_ROWS rows of one column of a plane;
+//                       S_KERNEL1, S_STRIDE2, S_DILATION1, … are the window's geometry as defines
+//   conv_depthwise_any  (VW 1) work-item (column, row, plane): one element
+// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
+// planes = images * outputs.
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
+//                                image, i1 the group, m the map of the group, n the position in the
+//                                plane
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -61,7 +65,7 @@
 
 __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
                                  const IDX_T planes INPUTS) {
-  // Adjacent work-items have adjacent columns, also of short rows and small planes.
+  // Adjacent work-items have adjacent columns, also across short rows and small planes.
   const IDX_T blocks = (out1 + T_ROWS - 1) / T_ROWS;
   PLACE_3(p2, slice, plane, out2, out0 * blocks)
   if ((uint)plane >= (uint)planes) return;
@@ -70,7 +74,7 @@ __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
   const IDX_T source = OVER(plane, maps) * in0 * in1 * in2;
   const IDX_T r0 = out0 == 1 ? 0 : slice / blocks, first = (slice - r0 * blocks) * T_ROWS;
   const IDX_T f0 = r0 * stride0 - pad0, f1 = first * S_STRIDE1 - pad1, f2 = p2 * S_STRIDE2 - pad2;
-  // Nothing of an empty plane is read, not even in place of padding.
+  // If x has no elements nothing may be read, not even in place of padding.
   const IDX_T end0 = in1 > 0 && in2 > 0 ? in0 : 0;
   EACH_ROW(ZERO)
   for (IDX_T k0 = 0; k0 < kernel0; ++k0) {

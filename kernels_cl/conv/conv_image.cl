@@ -1,14 +1,15 @@
-// Convolution of one input channel, [images, positions], to channels-last maps, on CPUs; an image with
-// channels first is treated as one with a further axis. A tile is T_MR adjacent positions of a row of y
-// by T_NV vectors of maps; the last tile of a row overlaps the previous one if it would be shorter. The
-// windows are read line by line, and each element read is used for all positions that cover it.
-// A work-item has `height` rows of y, and all maps.
-//   w         weights, packed as [panel of T_NV * T_VW maps][tap][map]
-//   rows      number of rows of y, of all images
-//   N         number of maps
-//   y_pitch   stride between positions of y, in elements
-//   S_ACROSS  window elements along axis 2, contiguous; S_STEP, its stride there
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
+// Convolution of one input channel to channels-last maps, float32, on CPUs: x [images, in0, in1,
+// in2], y [images, out0, out1, out2] positions, y_pitch elements apart, of N maps. A register tile
+// is T_MR adjacent positions of a row of y by T_NV vectors of maps; the last tile of a row overlaps
+// the previous one if it would be shorter. The windows are read line by line, and each element read
+// is used for all positions that cover it. Work-group of one work-item: `height` of the `rows` rows
+// (of all images) of y, all maps.
+//   w         weights [panel of T_NV * T_VW maps][tap][map], zero past map N
+//   S_ACROSS  window elements along axis 2, dilation 1;  S_STEP  stride along axis 2
+//   T_MR, T_NV, T_VW  positions, vectors and lanes per vector of a tile
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//             is the image, i1 is 0, m the position in the image, n the map
+// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -1,6 +1,11 @@
-// Channels-last convolution for any dtype on any device, one output element per work-item.
-// Work-item (x, y, z): map of a group, position in the image, image * group.
-// INPUTS, READS, BODY, RESULT as in conv_rows.cl.
+// Channels-last convolution for any dtype on any device, one output element per work-item: x DATA_T
+// [images, in0, in1, in2, groups * C], w DATA_T [groups * N, C, kernel0, kernel1, kernel2], y Y_T
+// [images, out0, out1, out2, groups * N]; C channels and N maps per group. Work-item (n, m, image *
+// groups + group).
+//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
+//                                image, i1 the group, m the position in the image, n the map of the
+//                                group
+// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
 #ifndef DATA_T
 #define DATA_T float
 #define Y_T float

@@ -1,14 +1,16 @@
-// Channels-last convolution, [images, positions, channels], on CPUs: an implicit GEMM whose rows are
-// positions. Row m of A is the window of position m, read in place; B is the weights, packed as
-// [group][panel][tap][channel][T_NV * T_VW].
-// A work-item has a stripe of `height` blocks of T_MR positions, and a panel, ordered by chunks of T_MC
-// blocks as in gemm_cpu.cl.
-//   C, N    channels and maps per group
-//   M       positions of all images
-//   x_pitch, y_pitch  stride between positions of x and of y, in elements
-//   zeros   kernel2 * C zeros: read in place of the padding
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the position in the
-// image, n the map in the group.
+// Channels-last convolution, float32, on CPUs, as an implicit GEMM whose rows are positions: row m
+// of A is the window of position m, read in place from x. Operands:
+//   x  [images, in0, in1, in2] positions, x_pitch elements apart, of groups * C channels
+//   w  [group][panel][tap][channel][T_NV * T_VW], maps padded with zeros to whole panels
+//   y  [images, out0, out1, out2] positions, y_pitch elements apart, of groups * N maps
+//   zeros  kernel2 * C zeros, read in place of the padding
+//   C, N    channels and maps per group;  M  number of positions of y, of all images
+// Work-group of one work-item: a group, a stripe of `height` blocks of T_MR positions, and a panel;
+// they are ordered by chunks of T_MC blocks, all panels of a chunk first, so that its part of x
+// stays cached.
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//          is the image, i1 the group, m the position in the image, n the map of the group
+// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -1,6 +1,12 @@
-// im2col of a deformable convolution: [images][channels * K][positions]; each element is interpolated at
-// its window position plus an offset, and multiplied by a mask. Work-item (position, window element,
-// image * channel).
+// im2col of a deformable 2-D convolution: y [images * channels][K][positions], K = w0 * w1 window
+// elements, positions = rows * columns. An element is x [images, channels, height, width],
+// bilinearly interpolated at its window position plus an offset (0 outside), times a mask. All
+// storage DATA_T, computed in float32.
+//   offsets  [images, groups, K, 2 (vertical, horizontal), positions]
+//   mask     [images, groups, K, positions], if MASK
+//   groups   channels / groups adjacent channels share offsets and mask
+//   w, st, dl, b  window, strides, dilations and padding before, along both axes
+// Work-item (position, window element, image * channels + channel).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

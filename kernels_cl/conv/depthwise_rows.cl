@@ -1,17 +1,17 @@
-// Channels-last depthwise convolution, [images, positions, channels], on CPUs: a tile is T_MR adjacent
-// positions of a row of y by T_NV vectors of channels, with sums over all taps in registers. The last
-// tile of a row overlaps the previous one if it would be shorter.
-// A work-item has `height` rows of y, and all channels.
-//   w        weights, packed as [panel of T_NV * T_VW channels][tap][channel]
-//   zeros    N zeros: read in place of the padding
-//   rows     number of rows of y, of all images
-//   x_pitch, y_pitch  stride between positions of x and of y, in elements
-//   S_TAPS   window elements
-//   S_ACROSS  window elements along axis 2, and S_STEP its stride, if a row of contiguous taps is
-//             unrolled; else both are 0
-//   S_WHOLE  N is a multiple of T_NV * T_VW
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the
-// channel.
+// Channels-last depthwise convolution, float32, on CPUs: x [images, in0, in1, in2] positions,
+// x_pitch elements apart, of N channels; y [images, out0, out1, out2] positions, y_pitch elements
+// apart. A register tile is T_MR adjacent positions of a row of y by T_NV vectors of channels, with
+// sums over all taps. The last tile of a row overlaps the previous one if it would be shorter.
+// Work-group of one work-item: `height` of the `rows` rows (of all images) of y, all channels.
+//   w         weights [panel of T_NV * T_VW channels][tap][channel]
+//   zeros     N zeros, read in place of the padding
+//   S_TAPS    window elements
+//   S_ACROSS  window elements along axis 2, and S_STEP its stride there, if taps of a line are
+//             contiguous and unrolled; otherwise both are 0
+//   S_WHOLE   N is a multiple of T_NV * T_VW
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//             is the image, i1 is 0, m the position in the image, n the channel
+// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 2
@@ -36,7 +36,7 @@
 #define CORRELATE_ROW(i) VECTORS(CORRELATE, i)
 #define FOUND(i) __global const float *const a##i = found[i] + n0;
 
-// Sums of a tile whose window addresses are known.
+// Computes a tile from `windows`, the address of each tap of each position.
 #define MULTIPLY_FOUND                            \
   {                                               \
     __global const float *const *found = windows; \
@@ -81,7 +81,8 @@
     panel += PANEL_WIDTH;  \
   }
 
-// The same, line by line of a window; lines in the padding are skipped.
+// Computes a tile line by line of the window, by TAP per element of a line; lines in the padding
+// are skipped.
 #define MULTIPLY_LINES(TAP)                                                                  \
   {                                                                                          \
     ROWS(ZERO_ROW)                                                                           \

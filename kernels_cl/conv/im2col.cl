@@ -1,8 +1,14 @@
-// im2col: [batch * group][panel][K][width]; element (k, p) is the input under weight k (channel, then
-// window element) at output position p, 0 in the padding and past position P. One panel of P columns
-// is the row-major matrix [K][P].
-//   im2col_cpu  a work-item per panel and batch * group copies runs of input rows
-//   im2col      work-item (x, y, z): output position, weight, batch * group
+// im2col: y [batch][panel][K][width]; element (k, p) of a batch is the input under weight k
+// (channel, then window element) at output position p, 0 in the padding and past position P. A
+// single panel of P columns is the row-major matrix [K][P]. x [batch, channels, in0, in1, in2]; a
+// batch is an image and a group, `channels` are those of the group. Elements are of DATA_T, an
+// unsigned integer type of their size.
+//   im2col_cpu  work-group (panel, batch) of one work-item: copies runs of input rows
+//   im2col      work-item (position, weight, batch)
+//   width       columns per panel;  columns  P rounded up to whole panels;  batches  number of
+//               batches
+// Geometry: in, out: sizes of input and output; kernel: window; stride; dilation; pad: padding
+// before.
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T

@@ -1,16 +1,23 @@
-// Channels-last 3 x 3 convolution, [images, positions, channels], on CPUs, by Winograd's F(4 x 4, 3 x 3):
-// a tile of 4 x 4 positions reads 6 x 6, whose transform times that of the weights, for each of the 36
-// coefficients, transforms back to the 16 sums.
+// Channels-last 3 x 3 convolution, stride 1, float32, on CPUs, by Winograd's F(4 x 4, 3 x 3): a
+// tile of 4 x 4 positions reads 6 x 6, whose transform times that of the weights, for each of the
+// 36 coefficients, transforms back to the 16 sums.
 // Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
-// A work-item processes items of a `block` of tiles and a `span` of panels each, with `slot` elements of
-// scratch in `room`: the transformed windows, [coefficient][tile][C, rounded up to T_VW], the products,
-// [coefficient][tile][span panels], and weights that it transforms, [coefficient][depth][T_NV * T_VW].
-//   w       transformed weights, packed as [coefficient][panel][C][T_NV * T_VW]
-//           S_FEW_TILES: untransformed, [panel][C][tap][T_NV * T_VW]; `depth` channels at once
-//   zeros   as many zeros as a position has channels: read in place of the padding
-//   x_pitch, y_pitch  stride between positions of x and of y, in elements
-//   tiles   of all images; tiles1 and tiles2, of an image along its axes
-// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
+//   x  [images, in1, in2] positions, x_pitch elements apart, of C channels
+//   y  [images, out1, out2] positions, y_pitch elements apart, of N maps
+//   w  transformed weights [coefficient][panel][C][T_NV * T_VW], maps padded with zeros to whole
+//      panels; with S_FEW_TILES untransformed, [panel][C][tap][T_NV * T_VW], which are transformed
+//      here, `depth` channels at once
+//   zeros   C zeros, read in place of the padding
+//   tiles   number of tiles of all images; tiles1, tiles2: tiles of an image along its axes
+//   room    scratch, `slot` elements per work-item: transformed windows [coefficient][tile][C,
+//           rounded up to T_VW], products [coefficient][tile][span panels], transformed weights
+//           [coefficient][depth][T_NV * T_VW]
+// A work-group of one work-item processes, in turn with the others, items of a `block` of tiles and
+// a `span` of panels each.
+//   T_MR, T_NV, T_VW  tiles, vectors and lanes per vector of a register tile of products
+//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//           is the image, i1 is 0, m the position in the image, n the map
+// pad1, pad2: padding before.
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -1,7 +1,10 @@
-// Gather: y[o, i, :] = x[o, indices[i], :] for rows of `units` elements.
-//   gather      `units` counts COPY_T; work-item (unit, i, o), or with ROWS_FIRST, for rows of one
-//               unit, (i, 0, o)
-//   gather_cpu  a work-item copies T_BYTES: part of a row, or several rows
+// Gather: y[o, i, :] = x[o, indices[i], :]; x [outer, n, row], y [outer, rows, row]. Indices out of
+// range are clamped and reported in `status`. DATA_T is an unsigned integer type of the elements'
+// size.
+//   gather      (GPUs) copies units of COPY_T, `units` per row; work-item (unit, i, o); with
+//               ROWS_FIRST, for rows of one unit, (i, 0, o)
+//   gather_cpu  (T_BYTES) `units` counts elements; work-group of one work-item: T_BYTES of the
+//               `total` elements of y, a part of a row or several rows
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

@@ -1,5 +1,8 @@
-// GatherElements: y[.., i, ..] = x[.., indices[.., i, ..], ..]. The strides s of x are 0 on the
-// gathered axis, whose own stride is `step`; d are the dims of y.
+// GatherElements: y[.., i, ..] = x[.., indices[.., i, ..], ..]. y and indices are contiguous, of
+// dims d0 to d5. s0 to s5: strides of x in elements, 0 on the gathered axis, whose size is n and
+// whose stride is `step`. Indices out of range are clamped and reported in `status`. DATA_T is an
+// unsigned integer type of the elements' size. Work-item: one element; on CPUs `share` adjacent
+// elements (common/axes.clh).
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

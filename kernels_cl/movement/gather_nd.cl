@@ -1,4 +1,7 @@
-// GatherND: y[t, :] = x[batch of t, indices[t], :]. Work-item (element of the slice, t).
+// GatherND: y[t, :] = x[batch of t, indices[t], :]: slices of `inner` contiguous elements of x, for
+// `tuples` tuples of indices (common/tuple.clh), per_batch of them per batch of `batch` elements of
+// x. Indices out of range are clamped and reported in `status`. DATA_T is an unsigned integer type
+// of the elements' size. Work-item (element of the slice, t).
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

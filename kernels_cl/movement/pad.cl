@@ -1,6 +1,9 @@
-// Pad with elements of x. Kept axes k0..k5 start b0..b5 elements into the output, and have strides
-// s0..s5 in x. MODE 1 reflects without repeating the edge, 2 repeats the edge, 3 wraps. d are the dims
-// of y.
+// Pad with elements of x: y of dims d0 to d5, contiguous; axis a of x has k<a> elements, stride
+// s<a>, and starts b<a> elements into y (negative: it is cropped). DATA_T is an unsigned integer
+// type of the elements' size.
+//   pad_mirror       (GPUs) work-item: one element
+//   pad_mirror_rows  (CPUs) work-group of one work-item: parts of rows along axis 5
+//   MODE  1 reflects without repeating the edge, 2 repeats the edge, 3 wraps
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
@@ -8,6 +11,7 @@
 #define MODE 1
 #endif
 
+// Returns the index in 0..n-1 from which element i of a padded axis is copied, by MODE.
 static inline IDX_T source(IDX_T i, const IDX_T n) {
 #if MODE == 2
   return i < 0 ? 0 : i >= n ? n - 1 : i;
@@ -38,7 +42,8 @@ __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s)
 }
 
 #else
-// Copies positions of a row from `begin` on, inside or outside x along axis 5, `inner` elements each.
+// Copies positions `begin` to `end` of a row of y, `inner` elements each, from row `from` of x,
+// which has `size` positions and starts at position `lead` of y.
 static inline void mirror_places(__global DATA_T *to, __global const DATA_T *from, IDX_T begin,
                                  const IDX_T end, const IDX_T lead, const IDX_T size,
                                  const IDX_T inner) {
@@ -48,8 +53,8 @@ static inline void mirror_places(__global DATA_T *to, __global const DATA_T *fro
   }
 }
 
-// Positions along axis 5 have `inner` elements. A work-item has `height` rows, through d0 to d4, and up
-// to `width` positions of each.
+// Positions along axis 5 have `inner` contiguous elements each. A work-item has up to `width`
+// positions of `height` rows, which are numbered through d0 to d4.
 __kernel SINGLE_ITEM
 void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b),
                      const IDX_T inner, const IDX_T height, const IDX_T width) {

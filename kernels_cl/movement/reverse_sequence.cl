@@ -1,5 +1,9 @@
-// ReverseSequence: element t of batch b is read from lens[b] - 1 - t while t < lens[b], else from t.
-// Work-item (element of the rest, t, b); on CPUs (block of `height` times, b).
+// ReverseSequence: element t of sequence b is read from t' = lens[b] - 1 - t while t < lens[b],
+// else from t. x and y have the same strides in elements: time_step, batch_step, and 1 in the
+// `inner` elements of a step. Lengths out of 0..time are clamped and reported in `status`. DATA_T
+// is an unsigned integer type of the elements' size.
+//   reverse_sequence       (GPUs) work-item (element of the step, t, b)
+//   reverse_sequence_rows  (CPUs) work-group (block of `height` times, b) of one work-item
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

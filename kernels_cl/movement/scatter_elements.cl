@@ -1,8 +1,13 @@
-// ScatterElements into y, which already holds x. One work-item processes one line of the indices along
-// the axis, so that no two work-items write one element, and updates apply in order.
-// d, u: dims and strides of the indices, 1 and 0 on the axis (`length`, `walk`); s: strides of y, 0 on
-// the axis (`step`). On CPUs a work-item has several lines; lines that are adjacent in memory are
-// processed together, so that memory is read in order.
+// ScatterElements into y, which already holds x: y[.., indices[.., k, ..], ..] is combined with
+// updates[.., k, ..] by REDUCTION (common/scatter.clh). Indices out of range are clamped and
+// reported in `status`. A work-item processes lines of the indices along the axis (all k), so that
+// no two work-items write one element, and updates apply in order. On CPUs a work-item has several
+// lines, and lines that are adjacent in memory are processed together, so that memory is read in
+// order.
+//   d0 to d5, u0 to u5  dims and strides of indices and updates, 1 and 0 on the axis, whose size is
+//                       `length` and whose stride is `walk`
+//   s0 to s5            strides of y, 0 on the axis, whose size is n and whose stride is `step`
+//   DATA_T  type of the elements; an unsigned integer type of their size if nothing is computed
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

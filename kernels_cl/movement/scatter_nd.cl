@@ -1,8 +1,11 @@
-// ScatterND into y, which already holds x. No two work-items write one element, and repeated tuples apply
-// in order.
-//   scatter_nd      a work-item has one element of every slice
-//   scatter_nd_cpu  a work-item has `span` elements of the slices that start in one part of y of `share`
-//                   elements; the range is the `pieces` of slices times the parts of y
+// ScatterND into y, which already holds x: combines the slice of `inner` contiguous elements of y
+// at each of `tuples` index tuples (common/tuple.clh) with updates [tuples, inner] by REDUCTION
+// (common/scatter.clh). Indices out of range are clamped and reported in `status`. No two
+// work-items write one element, and repeated tuples apply in order.
+//   scatter_nd      work-item: one element of every slice
+//   scatter_nd_cpu  work-group of one work-item: part number group / pieces of y, of `share`
+//                   elements, and elements (group % pieces) * span on, `span` of them, of the
+//                   slices that start there
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/scatter.clh"

@@ -1,9 +1,13 @@
-// Normalization of [N, C, ...] with a scale and a bias per channel (or per group of channels).
-//   batch_normalization   by given means and variances
-//   group_normalization   by the statistics of each group of channels; InstanceNormalization: groups of
-//                         one channel
-//   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
-// Each group is read twice before the pass that writes it, so y may alias x.
+// Normalization of x [batches, channels, size] with a scale and a bias per channel, into y, which
+// may alias x: each group is read twice before the pass that writes it. Storages: x and y DATA_T,
+// scale, bias, mean and variance STAT_T (STAT_STORAGE).
+//   batch_normalization   by given mean and variance [channels]; work-item (element, channel,
+//                         batch)
+//   group_normalization   by the statistics of each of `groups` groups of group_channels channels
+//                         (InstanceNormalization: one channel); work-item (group, batch)
+//   batch_normalization_cpu, group_normalization_cpu  float32, in vectors of VW; work-group of one
+//                         work-item: `rows` channels, or groups, of all batches
+//   PER_GROUP             1: scale and bias have one element per group; 0: one per channel
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/large_mean.clh"

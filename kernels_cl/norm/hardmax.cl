@@ -1,4 +1,6 @@
-// 1 at the largest element along one axis of [outer, n, step], NaN counting as largest, else 0.
+// y = 1 at the largest element of x along axis n of [outer, n, step], NaN counting as largest, the
+// first of equals; 0 elsewhere. x and y have storage DATA_T, and are computed in VALUE_T.
+// Work-item: one line of n elements (common/lines.clh).
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -1,11 +1,14 @@
-// (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
-//   RMS    the mean is not subtracted (RMSNormalization); BIAS: there is a bias
-//   STATS  number of statistics outputs: the mean, and the inverse standard deviation
-//   layer_normalization_cpu    float32, in vectors
-//   layer_normalization_group  a row shared by work-items (T_ITEMS), which load T_HELD elements each
-//                              before they use the first
-//   layer_normalization_any    a row per work-item
-// Each row is read twice before the pass that writes it, so y may alias x.
+// y = (x - mean) / sqrt(variance + epsilon) * scale + bias over each row of x [rows, n]; scale and
+// bias [n]. y may alias x: each row is read twice before the pass that writes it.
+//   layer_normalization_cpu    (VW > 1) float32, in vectors; work-group of one work-item: T_ROWS
+//                              rows
+//   layer_normalization_group  (VW 1, T_ITEMS) DATA_T; `lanes` work-items of a work-group share a
+//                              row (common/group.clh), and load T_HELD elements each before they
+//                              use the first
+//   layer_normalization_any    (VW 1) DATA_T; work-item: one row
+//   RMS     1: the mean is not subtracted (RMSNormalization);  BIAS  1: there is a bias
+//   STATS   number of float32 outputs [rows] of statistics: 0, 1: mean_out, 2: also inverse_out,
+//           the inverse standard deviation
 #include "common/base.clh"
 #ifndef RMS
 #define RMS 0
@@ -56,7 +59,7 @@
 #endif
 #define EACH_HELD(u) _Pragma("unroll") for (int u = 0; u < T_HELD; ++u)
 #define EACH_RUN(first) for (IDX_T first = lane; first < end; first += T_HELD * lanes)
-// Index of element u of a run; past the end, that of the first one.
+// Index of element u of the run from `first` on, or `first` if it is past the end.
 #define HELD_AT(first, u) ((first) + (u)*lanes < end ? (first) + (u)*lanes : (first))
 // Runs BODY for each element x of a lane.
 #define EACH_ELEMENT(x, BODY)                                         \

@@ -1,5 +1,6 @@
-// x / (sum |x|^p)^(1/p) along one axis of [outer, n, step], P = 1 or 2; 0 if the norm is 0.
-// The norm is computed before anything is written, so y may alias x.
+// y = x / (sum |x|^P)^(1 / P) along axis n of [outer, n, step], P = 1 or 2; 0 if the norm is 0. x
+// and y have storage DATA_T. The norm is computed before anything is written, so y may alias x.
+// Work-item: one line of n elements (common/lines.clh).
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

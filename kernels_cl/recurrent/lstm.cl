@@ -1,4 +1,9 @@
-// LSTM: gates i o f c. F_COUPLED: the forget gate is 1 - i.
+// Elementwise part of one LSTM step (common/recurrent.clh has the operands' layouts): updates cell
+// and hidden, and stores hidden in y. gx and gh have four gates, i o f c (input, output, forget,
+// cell). Work-item (h, b, d): state, sequence, direction.
+//   FUNCTIONS  defines act_0 (gates i, o, f), act_1 (cell candidate), act_2 (cell output) of
+//              (direction, x)
+//   F_COUPLED  1: the forget gate is 1 - i
 #include "common/base.clh"
 #ifndef FUNCTIONS
 #define FUNCTIONS                                                      \

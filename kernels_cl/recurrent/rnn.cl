@@ -1,4 +1,7 @@
-// RNN: h' = f(x W^T + h R^T + bias).
+// Elementwise part of one RNN step, h' = f(x W^T + h R^T + bias), into hidden and y
+// (common/recurrent.clh has the operands' layouts): gx is x W^T, gh is h R^T. Work-item (h, b, d):
+// state, sequence, direction.
+//   FUNCTIONS  defines act_0, the activation f, of (direction, x)
 #include "common/base.clh"
 #ifndef FUNCTIONS
 #define FUNCTIONS                                                      \

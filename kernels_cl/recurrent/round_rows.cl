@@ -1,8 +1,10 @@
-// Quantizes inputs or states of a recurrent op to levels 0 to 255 of their range and 0
-// (common/dynamic_levels.clh), stored as floats. A work-group has n elements with a common range.
-//   F_LENS  sequences may be shorter than T. S_INPUTS: x is [T, B, …] with `width` elements per step, and
-//           the range is that of the steps of the longest one. Else x is [D, B, width], and the range is
-//           that of the states of the steps before `step`
+// y = x rounded to the 256 levels of its range and 0 (common/dynamic_levels.clh), as dequantized
+// float32, for a recurrent op with 8-bit weights. A work-group of T_ITEMS has n adjacent elements,
+// with a common range.
+//   F_LENS    1: sequences have the lengths lens [B], at most T; `width` elements per state
+//   S_INPUTS  with F_LENS. 1: x is [T, B, input], `width` elements per step of all B; only the
+//             steps of the longest sequence count for the range. 0: x is states [D, B, width]; only
+//             those of sequences of at least `step` steps count
 #ifndef T_ITEMS
 #define T_ITEMS 64
 #define F_LENS 1
