@@ -62,9 +62,10 @@ _Mode: TypeAlias = Literal["linear", "circular"]
 @register
 @dataclass(frozen=True)
 class TensorScatter(Op):
-    """The cache with `update` written along `axis` from position write_indices[batch] on.
+    """Writes `update` to a KV cache along `axis`, from position write_indices[batch] on.
 
-    Write indices are 0 if omitted.
+    Inputs: the cache, `update`, and optionally write_indices `[B]` (default: 0). Output: the cache
+    after the write.
 
     Attributes:
         axis: Axis of the positions, not 0 (the batch).

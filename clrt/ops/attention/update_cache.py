@@ -20,11 +20,11 @@ _ROWS = TensorScatter(-2)
 @register
 @dataclass(frozen=True)
 class UpdateCache(Op):
-    """A cache with `rows` written from one position per sequence on, and at least `total` rows.
+    """Writes new rows to a KV cache, and grows it to at least `total` rows.
 
-    Inputs: a cache `[B, H, P, D]`, rows `[B, H, S, D]`, the position of the first of them `[B]`,
-    and total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`; added rows that are not written
-    are 0.
+    Inputs: a cache `[B, H, P, D]`, rows `[B, H, S, D]`, the position in the cache of the first new
+    row of each sequence `[B]`, and total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`;
+    added rows that are not written are 0.
 
     Planning decomposes it into Pad and TensorScatter. If the cache is donated, the rows are written
     in place: the output has the shape of the cache, total is not read, and one plan serves all

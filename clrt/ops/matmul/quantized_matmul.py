@@ -129,7 +129,7 @@ def _bits(node: Node, wanted: int) -> str | None:
 @register
 @dataclass(frozen=True)
 class QuantizedMatMul(MatrixProduct, EpilogueOp):
-    """A times B^T with quantized rows of B, and the epilogue `steps` over the product.
+    """A times B^T with quantized rows of B, followed by the epilogue `steps`.
 
     Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` of GGUF blocks; then the
     extras of `steps`, as in FusedMatMul. Output: float32 `[…, N]`.

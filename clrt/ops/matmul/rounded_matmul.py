@@ -60,7 +60,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class RoundedMatMul(MatrixProduct, EpilogueOp):
-    """A, rounded to multiples of `scale`, times dequantized B, and the epilogue `steps`.
+    """Product of A, rounded to multiples of `scale`, and dequantized B, then the epilogue `steps`.
 
     Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; constant float32 scales `[N]`
     and zero points `[N]` of B's dtype; then the extras of `steps`, as in FusedMatMul. Output:

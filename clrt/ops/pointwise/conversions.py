@@ -12,7 +12,10 @@ from clrt.ir.op import Array
 
 
 def widened(array: Array) -> Array:
-    """Casts an array to the dtype in which kernels compute with its elements."""
+    """Casts floats of 16 bits or less to float32, and integers of 4 bits or less to int32.
+
+    Kernels compute in these dtypes. Other arrays are returned unchanged.
+    """
     if array.dtype == object or DType.of(array.dtype).storage == "plain":
         return array
     return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)

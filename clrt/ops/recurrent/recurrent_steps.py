@@ -115,7 +115,10 @@ class StepLaunches(RecurrentLaunches):
         return self.sharing.parts > 1 and self.time > 1
 
     def launches(self) -> list[Launch]:
-        """Returns all launches of the node; without states or steps, those of the base class."""
+        """Returns all launches of the node.
+
+        If there are no states or no time steps, these are the launches of `RecurrentLaunches`.
+        """
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:
             return super().launches()

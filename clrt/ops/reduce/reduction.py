@@ -348,6 +348,8 @@ class Reduce(Op):
     def axes_of(self, inputs: Types, rank: int) -> tuple[int, ...]:
         """Returns the reduced axes in ascending order, counted from the front.
 
+        If input 1 is omitted or empty, these are all axes, or () with `noop_with_empty_axes`.
+
         Args:
             inputs: Types of the node's inputs; the elements of input 1 must be known.
             rank: Rank of x.
