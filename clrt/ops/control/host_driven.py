@@ -191,13 +191,13 @@ class Iterations:
         host: HostContext,
         several: int = 0,
     ) -> list[RuntimeValue]:
-        """Runs a graph of one iteration or of several; keeps its results after the states in
-        `rows`.
+        """Runs a graph of one or several iterations; appends all of its results but the first
+        `states` to `rows`.
 
         Args:
             graph: Loop body, or graph of several iterations.
             inputs: Inputs of `graph`.
-            states: Number of leading results that are not kept as rows: condition and states.
+            states: Number of leading results that are not rows: condition and states.
             host: Runs the graph.
             several: Number of iterations that `graph` computes, if its results are stacks of rows;
                 0 if it is a loop body, whose results are single rows.

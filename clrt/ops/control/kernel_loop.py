@@ -198,7 +198,8 @@ class LoopBody:
             goes_on: Whether the condition always holds, so that kernels need not compute it.
 
         Returns:
-            The loop body; None if a shape is not static, a node is unsupported, or it is too large.
+            The loop body; None if a shape is not static, a node is unsupported, or the body is too
+            large.
         """
         graph = body.copy()
         if goes_on:

@@ -225,8 +225,8 @@ class WindowPool(Op):
 
     @property
     def is_padded(self) -> bool:
-        """Whether padding is possible; with SAME padding, the input size decides if there is
-        any.
+        """Whether windows may reach outside the input; with SAME padding, this also depends on
+        the input size.
         """
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())
@@ -356,8 +356,9 @@ class MaxPool(WindowPool):
     treats NaN as padding.
 
     Attributes:
-        storage_order: Order of flattened indices: 0 row-major, 1 column-major.
-        indices: Whether the node has the output Indices: of the first maximum of each window.
+        storage_order: How positions are flattened to indices: 0 row-major, 1 column-major.
+        indices: Whether the node has the output Indices, the flat index of the first maximum of
+            each window.
 
     Source: ONNX MaxPool, opset 1 to 22.
     """

@@ -31,10 +31,11 @@ _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
 @register_decomposition(If, audience=DecompositionStage.PLANNING)
 def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines one branch of an If with known condition; else both branches and Where, if they are
-    small.
+    """Inlines one branch of an If if its condition is known; otherwise both branches and Where, if
+    they are small (`_both`).
 
-    Returns None if the condition is unknown and the branches are not small.
+    Returns:
+        The outputs; None if neither is possible.
     """
     assert isinstance(node.op, If)
     condition = node.input(0)
@@ -48,11 +49,12 @@ def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
 def _both(node: Node, builder: Builder) -> list[Value] | None:
     """Inlines both branches of an If and selects their outputs with Where.
 
-    For a few small tensors this is faster than reading the condition. TensorFlow exports `break`
-    and `continue` as such branches.
+    For small branches this is faster than reading the condition: at most `_FEW_NODES` nodes,
+    `_FEW_ELEMS` elements per tensor, and `_FEW_CONSTANTS` elements of constants. TensorFlow exports
+    `break` and `continue` as such branches.
 
     Returns:
-        The outputs; None if the branches are not small, can fail, or their outputs differ in type.
+        The outputs; None if the branches are larger, can fail, or their outputs differ in type.
     """
     graphs = node.op.graphs
     inputs = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]

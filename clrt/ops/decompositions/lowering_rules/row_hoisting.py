@@ -21,8 +21,8 @@ _MAX_BYTES = 16 << 20
 
 
 class Hoisting:
-    """Moves nodes that read a row per iteration from a loop body to the graph around the loop,
-    where one node computes all rows.
+    """Hoists nodes out of a loop body: nodes that read one row of a tensor per iteration are
+    computed before the loop, for all rows at once.
 
     A product of all rows reads its weights once, and an elementwise node needs one launch.
 

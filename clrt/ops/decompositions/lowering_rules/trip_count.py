@@ -87,15 +87,15 @@ class TripCountGraph:
         return cls(graph, tuple(places), at_first, carries, max_iterations, loop.goes_on)
 
     def turns(self, most: int) -> list[dict[int, Array]] | None:
-        """Computes the loop-carried values in `places` of all iterations.
+        """Computes the loop-carried values in `places` for all iterations.
 
         Args:
             most: Maximum number of iterations.
 
         Returns:
-            One dict per iteration with the values before it, from index in the loop-carried values
-            to array, then one with the final values; None if there are more than `most` iterations,
-            or a number cannot be computed.
+            A dict of values at the start of each iteration, then one of the final values; keys are
+            indices of loop-carried values. None if there are more than `most` iterations, or a
+            value cannot be computed.
         """
         values, history, going = dict(self.starts), list[dict[int, Array]](), True
         names = [v.name for v in self.graph.inputs[:2]]

@@ -66,38 +66,39 @@ def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Scan, audience=DecompositionStage.LOWERING)
 def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if neither
-    fits.
+    """Unrolls a Scan to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if both
+    are impossible.
     """
     return _unroll_scan(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Scan, audience=DecompositionStage.REPEATED)
 def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if
-    neither fits.
+    """Unrolls a Scan to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if both
+    are impossible.
     """
     return _unroll_scan(node, builder, _MANY_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if neither
-    fits.
+    """Unrolls a Loop to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if both
+    are impossible.
     """
     return _unroll_loop(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.REPEATED)
 def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if
-    neither fits.
+    """Unrolls a Loop to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if both
+    are impossible.
     """
     return _unroll_loop(node, builder, _MANY_NODES)
 
 
 def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Scan, or runs it as a kernel loop if it has many slices.
+    """Unrolls a Scan, or runs it as a kernel loop if it has at least `_MIN_KERNEL_ITERATIONS`
+    slices.
 
     Args:
         node: Scan node.
@@ -105,7 +106,7 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
         most: Maximum number of nodes of the unrolled Scan.
 
     Returns:
-        The outputs; None if neither is possible.
+        The outputs; None if a shape is unknown, or both are impossible.
     """
     op = node.op
     assert isinstance(op, Scan)
@@ -242,7 +243,8 @@ def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
 
 
 def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Loop, or runs it as a kernel loop if it has many iterations.
+    """Unrolls a Loop, or runs it as a kernel loop if it has at least `_MIN_KERNEL_ITERATIONS`
+    iterations.
 
     Args:
         node: Loop node.
@@ -250,7 +252,8 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         most: Maximum number of nodes of the unrolled Loop.
 
     Returns:
-        The outputs; None if the number of iterations is unknown or 0, or neither is possible.
+        The outputs; None if a shape or the number of iterations is unknown, no iteration runs, or
+        both are impossible.
     """
     op = node.op
     assert isinstance(op, Loop)
