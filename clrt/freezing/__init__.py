@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def get_hook_dirs() -> list[str]:
-    """Returns the folder of PyInstaller's hooks for clrt and pyopencl."""
+    """Returns the folders with PyInstaller's hooks for clrt and pyopencl: this one."""
     return [str(Path(__file__).parent)]

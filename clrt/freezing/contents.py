@@ -48,14 +48,14 @@ _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
 
 
 def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
-    """Returns the files of PoCL that pip installed, each with its folder in the bundle.
+    """Returns the files of PoCL that pip installed, each with its folder in a frozen application.
 
-    The list is empty if PoCL is not installed.
+    The list is empty if pip has not installed PoCL.
 
     Args:
         cpus: Kinds of CPUs to include PoCL's built-in functions for: "sse2", "ssse3", "sse41",
-            "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None for all. On other CPUs the process
-            ends when it compiles a kernel.
+            "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None for all. On CPUs of a kind left
+            out PoCL cannot compile kernels.
     """
     wanted = None if cpus is None else set(cpus)
     return [
@@ -66,7 +66,7 @@ def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 
 
 def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
-    """Yields each of PoCL's files, and its path relative to the folder of packages."""
+    """Yields each file of PoCL that pip installed, and its path relative to site-packages."""
     try:
         paths = files(POCL) or ()
     except PackageNotFoundError:
@@ -77,13 +77,15 @@ def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
 
 
 def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
-    """Returns the files that Intel's CPU runtime loads, each with its folder in the bundle.
+    """Returns the files that Intel's CPU runtime loads, each with its folder in an application.
 
-    They must be copied unchanged, as Intel's licence requires, next to clrt, where a frozen
-    application looks for them.
+    The frozen application looks for them there. They must be copied unchanged, as Intel's licence
+    requires.
 
     Args:
-        cpus: As in `pocl_files`; on other CPUs the runtime fails when it compiles.
+        cpus: Kinds of CPUs to include built-in functions for: "sse41", "avx", "avx_f16c",
+            "avx_fma4", "avx2", "avx512"; None for all. On CPUs of a kind left out the runtime
+            fails when it compiles.
 
     Raises:
         InputError: The runtime is not installed.
@@ -110,7 +112,9 @@ def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 
 
 def linker() -> Path | None:
-    """Returns the path of this machine's linker, which PoCL needs at run time; None if absent.
+    """Returns the path of this machine's linker `ld`, which PoCL needs at run time.
+
+    None if there is none, and on systems other than Linux.
 
     Its licence is not clrt's: GNU's linker is under the GPL, which obliges distributors to offer
     its source.
@@ -120,14 +124,18 @@ def linker() -> Path | None:
 
 
 def linker_libraries(path: Path) -> list[Path]:
-    """Returns the shared libraries that a linker loads, except libc, which every system has."""
+    """Returns the shared libraries that a linker loads, except those of libc: every system has it.
+
+    Args:
+        path: The linker's executable.
+    """
     result = subprocess.run(["ldd", str(path)], capture_output=True, text=True)
     libraries = re.findall(r"^\s*(\S+) => (/\S+)", result.stdout, re.MULTILINE)
     return [Path(location) for name, location in libraries if not _LIBC.match(name)]
 
 
 def nuitka_options(intel: bool = False) -> list[str]:
-    """Returns Nuitka's options that include the modules and files that clrt needs.
+    """Returns command-line options for Nuitka that include the modules and files that clrt needs.
 
     Args:
         intel: Whether to include Intel's CPU runtime.

@@ -48,10 +48,10 @@ def without_symbols(data: bytes) -> bytes:
 
 
 def _cuts(kept: list[tuple[int, int]], page: int) -> list[tuple[int, int]]:
-    """Returns the ranges of whole pages to remove between kept ranges, in order.
+    """Returns the ranges (begin, end) of whole pages that can be cut between kept ranges, in order.
 
     Args:
-        kept: Ranges (begin, end) in bytes.
+        kept: Ranges (begin, end) of a file in bytes, in any order.
         page: Page size in bytes.
     """
     cuts, end = [], 0

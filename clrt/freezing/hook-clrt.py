@@ -22,10 +22,11 @@ datas = [entry for package in contents.DATA for entry in collect_data_files(pack
 
 
 def hook(hook_api: Any) -> None:
-    """Adds PoCL without symbols, a linker for it, and Intel's CPU runtime if the settings say so.
+    """Adds PoCL without symbols, a linker for it and, if set so, Intel's CPU runtime.
 
-    Settings: `cpus`, as in `contents.pocl_files`; `linker`, a path, or False to include none;
-    `intel`, True to include Intel's runtime.
+    PyInstaller calls it. Settings of the spec file: `cpus`, kinds of CPUs to include built-in
+    functions for (`contents.pocl_files`); `linker`, a path, or False to include none; `intel`, True
+    to include Intel's runtime.
     """
     cpus = get_hook_config(hook_api, "clrt", "cpus")
     if get_hook_config(hook_api, "clrt", "intel"):
@@ -53,7 +54,12 @@ def _is_library(path: Path) -> bool:
 
 
 def _copy(data: bytes, name: str) -> str:
-    """Writes a file to PyInstaller's work folder under its final name, and returns its path."""
+    """Writes an executable file to PyInstaller's work folder, and returns its path.
+
+    Args:
+        data: Contents of the file.
+        name: File name, which the file keeps in the application.
+    """
     target = Path(CONF["workpath"]) / "clrt" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)

@@ -48,17 +48,19 @@ class Options:
     """Options of a conversion.
 
     Attributes:
-        dims: Sizes for symbolic dims of the inputs, by symbol, or by input and axis as
-            `input_ids:0`.
+        dims: Sizes for symbolic dims of the inputs, by symbol, or by input and axis such as
+            "input_ids:0".
         outputs: Names of the outputs to keep; all if empty.
-        optimize_level: As in `clrt.load`.
+        optimize_level: 0 runs no graph passes, 2 all of them.
         weights: Dtype to store weights in; None leaves them unchanged.
-        calibration: Yields feeds for the given inputs, on which 4-bit integer weights are rounded
-            with the least change of results. None rounds each weight independently.
+        calibration: Yields sample inputs by name, from the descriptions of the model's inputs;
+            4-bit integer weights are rounded so that results on them change least. None rounds
+            each weight independently.
         device: Device that runs the model for the calibration.
         keep_overflowing: Whether to keep weights outside the range of `weights` unchanged, instead
             of raising.
-        keep_quantized: As in `clrt.passes.pipeline.optimize`.
+        keep_quantized: Whether DequantizeLinear of weights is kept, for ONNX Runtime's quantized
+            kernels; else small weights of more than 4 bits become floats.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -76,11 +78,12 @@ class Converted:
     """An optimised graph, and statistics of the conversion.
 
     Attributes:
+        graph: The optimised graph.
         nodes_before: Number of nodes of the imported graph.
         parameters: Number of elements of the optimised graph's constants.
         report: Matches and misses of the graph passes.
-        shrunk: Weights that were stored in another dtype.
-        kept: Names of weights left unchanged since they would overflow.
+        shrunk: Weights that were stored in another dtype, with the change.
+        kept: Names of weights left unchanged because the dtype cannot represent their range.
     """
 
     graph: Graph
@@ -92,11 +95,15 @@ class Converted:
 
 
 def convert(source: Source, options: Options) -> Converted:
-    """Imports and optimises a model, and compresses its weights if asked to.
+    """Imports and optimises a model, and stores its weights in `options.weights` if that is set.
+
+    Args:
+        source: ONNX file or its bytes, `onnx.ModelProto`, Hugging Face folder or compiled model.
 
     Raises:
-        InputError: An option does not match the model, or weights overflow.
-        ModelError, UnsupportedError: As `clrt.load`.
+        InputError: An option does not match the model, or a weight exceeds the dtype's range.
+        ModelError: The file is missing, damaged or not ONNX.
+        UnsupportedError: The model has nodes that clrt does not support.
     """
     graph = read_graph(source)
     graph = _fix_dims(graph, options.dims)
@@ -146,12 +153,13 @@ def write(
     """Writes a compiled model, with its weights packed for a device.
 
     Args:
+        converted: The model, from `convert`.
         path: File to write.
-        shapes: Input shapes to plan for, which decide the packed layouts.
-        encoder: Tokenizer and settings of a text model, from `read_encoder`.
-        device: Device to pack for.
-        progress: Called with (done, total).
-        companions: Settings of an image model, from `companions_for_compiled`.
+        shapes: Sets of input shapes to plan for, which decide the packed layouts.
+        encoder: Tokenizer and settings of a text encoder, from `read_encoder`; None for none.
+        device: Device to pack for, as for `clrt.load`.
+        progress: Called with (done, total) while writing.
+        companions: Settings of an image model, from `companions_for_compiled`; None for none.
 
     Raises:
         InputError: The file cannot be written.
@@ -164,11 +172,14 @@ def write(
 
 
 def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Reads the tokenizer and settings that a text encoder needs beside its graph.
+    """Reads the tokenizer and settings that a text encoder needs besides its graph.
+
+    Args:
+        source: Folder or file of the model.
 
     Returns:
-        The settings, and None; or None, and why a folder makes no text encoder. Both are None for a
-        model without a tokenizer, which still runs.
+        (settings, None); or (None, reason why the folder is no text encoder). Both are None for a
+        file without a configuration, and for a model without a tokenizer: both still run.
     """
     try:
         config = read_any_config(source)
@@ -182,11 +193,11 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
-    """Runs calibration inputs, and sums x xᵀ over the rows x that each weight multiplies.
+    """Runs calibration inputs, and sums x xᵀ over the rows x that each weight is multiplied by.
 
     Returns:
-        A [K, K] matrix for each weight [K, N] to be quantised to 4 bits; empty if there is no
-        calibration.
+        Sum of shape [K, K] by weight [K, N]; empty unless weights are to be quantised to 4 bits and
+        `options` has calibration inputs.
     """
     if options.weights is not DType.INT4 or options.calibration is None:
         return {}
@@ -225,10 +236,13 @@ def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
 
 
 def _symbol_at(graph: Graph, text: str) -> str:
-    """Returns the symbol at an input's axis, which `text` names as `input_ids:0`.
+    """Returns the name of the symbol at an input's axis.
+
+    Args:
+        text: Name of the input and axis, such as "input_ids:0".
 
     Raises:
-        InputError: There is no such symbol; the message lists the symbols and their axes.
+        InputError: There is no such axis, or its dim is not a symbol.
     """
     name, colon, axis = text.rpartition(":")
     value = next((v for v in graph.inputs if colon and v.name == name), None)
@@ -263,13 +277,14 @@ def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of two results for one output.
+    """Difference of a converted and an original model's results for one output.
 
     Attributes:
-        shape: Shape of the output.
+        name: Name of the output.
+        shape: Shape of the result.
         largest: Largest absolute difference; infinite if the results cannot be compared.
         relative: `largest` over the largest absolute element of the original's result.
-        cosine: Cosine similarity of the results as vectors.
+        cosine: Cosine similarity of the results as vectors; 0 if they cannot be compared.
     """
 
     name: str
@@ -282,16 +297,20 @@ class Difference:
 def compare(
     source: Path, target: Path, feeds: Mapping[str, Array], device: str | int | None = None
 ) -> tuple[list[Difference], str]:
-    """Compares the outputs of a converted model with its source's, on the same inputs.
+    """Compares the outputs of a converted model with those of the original, on the same inputs.
 
-    The source, and an ONNX target, run on ONNX Runtime or the references, not on clrt's kernels.
+    The original, and a converted ONNX file, run on ONNX Runtime or the NumPy references, not on
+    clrt's kernels.
 
     Args:
-        feeds: An array for each input of the source.
-        device: Device for a compiled target.
+        source: File of the original model.
+        target: File of the converted model.
+        feeds: Array per input of the original, by name.
+        device: Device for a compiled `target`.
 
     Returns:
-        A difference per output, and a text that names what computed both sides.
+        A difference per output, and a text that names the implementations that computed the two
+        sides.
     """
     with load(source, device=device, optimize_level=0) as original:
         exact = original.feeds(feeds)  # in the source's dtypes: the user's may be narrower
@@ -309,9 +328,14 @@ def compare(
 
 
 def apart(name: str, result: Any, expected: Any) -> Difference:
-    """Returns the difference of two results for one output: tensors, lists or dicts.
+    """Returns the difference of two results for one output: arrays, lists, dicts or None.
 
-    Of lists it is that of the items that differ most.
+    For lists it is that of the items that differ most.
+
+    Args:
+        name: Name of the output.
+        result: Result of the converted model.
+        expected: Result of the original.
     """
     if isinstance(expected, list):
         same = isinstance(result, list) and len(result) == len(expected)
@@ -331,7 +355,13 @@ def apart(name: str, result: Any, expected: Any) -> Difference:
 
 
 def _equality(name: str, shape: tuple[int, ...], same: bool) -> Difference:
-    """Returns a difference of 0 or infinity, for values that are only equal or not."""
+    """Returns the difference for results that can only be equal or not, such as strings.
+
+    Args:
+        name: Name of the output.
+        shape: Shape of the result.
+        same: Whether the results are equal: the difference is then 0, else infinite.
+    """
     return Difference(name, shape, *((0.0, 0.0, 1.0) if same else (np.inf, np.inf, 0.0)))
 
 

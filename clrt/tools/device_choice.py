@@ -30,13 +30,13 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Measured time of a model on a device.
+    """Measured time of a model on one device.
 
     Attributes:
-        device: Text of the device, as `DeviceInfo` prints.
+        device: The device as `str(DeviceInfo)` shows it.
         milliseconds: Median duration of a run, copies from and to host arrays included; None if
-            the model does not run there.
-        note: Why the model does not run; "" if it does.
+            the model does not run on the device.
+        note: Why the model does not run on the device; "" if it does.
     """
 
     device: str
@@ -46,13 +46,13 @@ class DeviceTime:
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """The fastest device for a model; prints as a table of the measured times.
+    """The fastest device for a model; `print` shows a table of the measured times.
 
     Attributes:
         device: The fastest device; pass it, or its `index`, to `load`.
-        times: Time on each candidate, fastest first.
-        remembered: Whether the times come from the cache, measured earlier by this or another
-            program.
+        times: Time on each usable device, fastest first.
+        remembered: Whether the times come from the disk cache, measured earlier by this or another
+            process.
     """
 
     device: DeviceInfo
@@ -82,13 +82,16 @@ def pick_device(
     devices and drivers.
 
     Args:
-        source: As for `load`.
-        shapes: Input shapes to measure at, with zeros as inputs.
-        cache_dir: As for `load`.
+        source: The model, as for `load`: an ONNX file, a Hugging Face folder, a compiled model, ….
+        shapes: Shape of each input by name, to measure at with zeros as inputs.
+        cache_dir: Folder for compiled programs and times; None reads CLRT_CACHE_DIR, and defaults
+            to the user's cache.
 
     Raises:
         DeviceError: The model runs on no device; the message has the reasons.
-        ModelError, UnsupportedError, InputError: As `load`, or a shape does not match the model.
+        ModelError: The file is missing, damaged or not ONNX.
+        UnsupportedError: The model has nodes that clrt does not support.
+        InputError: A shape does not match the model.
     """
     if not isinstance(shapes, Mapping):
         raise InputError(f"Shapes must be a dict by input name, not {shapes!r}.")
@@ -114,7 +117,7 @@ def pick_device(
 def _key(
     source: Source, shapes: Mapping[str, Sequence[int]], candidates: Sequence[DeviceInfo]
 ) -> str:
-    """Returns a digest of graph, rounded shapes and devices, which names the cached file."""
+    """Returns a digest of graph, rounded shapes and devices: the name of the cached times' file."""
     if isinstance(source, (str, Path)) and is_compiled(expanded(source)):
         from clrt.models.compiled import read_compiled
 
@@ -150,9 +153,10 @@ def _measure(
 
 
 def _read_times(path: Path, candidates: Sequence[DeviceInfo]) -> tuple[DeviceTime, ...] | None:
-    """Reads cached times.
+    """Reads the times of a model from a cache file.
 
-    None if the file is absent, damaged, writable by other users, or of other devices.
+    None if the file is absent, damaged or writable by other users, or if its devices are not
+    `candidates`.
     """
     try:
         rows: Any = parse_json(read_regular(path, _MAX_FILE_BYTES, private=True))
@@ -174,7 +178,7 @@ def _milliseconds(number: Any) -> float | None:
 
 
 def _write_times(folder: Path, path: Path, times: Sequence[DeviceTime]) -> None:
-    """Caches times; does nothing if the folder cannot be written."""
+    """Writes the times of a model to a cache file; does nothing if the folder cannot be written."""
     with suppress(OSError, InputError):
         make_cache_folder(folder)
         with atomic_write(path) as stream:

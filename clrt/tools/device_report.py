@@ -34,13 +34,13 @@ _HIDDEN = "…"
 def report_device(
     session: DeviceSession, progress: Callable[[str], None] = lambda what: None
 ) -> dict[str, Any]:
-    """Tests and measures a device in about ten seconds.
+    """Tests and measures a device in about ten seconds, and returns the report as data for JSON.
+
+    Nothing in the report names the user, the machine or its files.
 
     Args:
+        session: Session of the device.
         progress: Called with the name of each stage as it begins.
-
-    Returns:
-        Data for JSON; none of it names the user, the machine or its files.
     """
     caps = session.device.caps
     progress("what it takes")
@@ -71,7 +71,12 @@ def report_device(
 def _deviations(
     caps: DeviceCaps, compiles: dict[str, bool], outcomes: tuple[Outcome, ...]
 ) -> Iterator[str]:
-    """Yields texts on how a device deviates from its reported features and correct results."""
+    """Yields a text for each feature that a device reports wrongly, and each failed self-test case.
+
+    Args:
+        compiles: Whether the device compiles each probe, by name in `PROBES`.
+        outcomes: Outcomes of the self-test.
+    """
     for name, probe in PROBES.items():
         if compiles[name] != probe.reported(caps):
             if compiles[name]:
@@ -83,7 +88,10 @@ def _deviations(
 
 
 def _measured(session: DeviceSession) -> Record:
-    """Measures peak FLOP/s, bandwidths and launch times; returns the error if that fails."""
+    """Measures peak FLOP/s, bandwidths and launch times of a device, for its report.
+
+    If that fails, returns the message as the only item, "error".
+    """
     try:
         peaks, launches = peaks_of(session), launch_times(session)
     except ClrtError as error:
@@ -98,7 +106,7 @@ def _measured(session: DeviceSession) -> Record:
 
 
 def _tuned(caps: DeviceCaps) -> Iterator[Record]:
-    """Yields the user's own tuning records for this device."""
+    """Yields the tuning records for a device that are the user's own, not shipped with clrt."""
     for entry in sorted(TUNED):
         record = find_record(entry, caps)
         if record.source not in ("", "clrt"):
@@ -106,7 +114,7 @@ def _tuned(caps: DeviceCaps) -> Iterator[Record]:
 
 
 def shown_to_others(text: str) -> str:
-    """Returns a message with paths and the names of user and machine replaced by "…"."""
+    """Returns a text in which paths and the names of user and machine are replaced by "…"."""
     text = _PATH.sub(_HIDDEN, text)
     names = [socket.gethostname()]
     with contextlib.suppress(OSError, KeyError, ImportError):  # the user has no name

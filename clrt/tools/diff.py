@@ -34,13 +34,13 @@ Feeds: TypeAlias = "Mapping[str, RuntimeValue]"
 
 @dataclass(frozen=True)
 class Probe:
-    """A float value of the optimised graph that the other side also has.
+    """A float value that both clrt's optimised graph and the compared implementation compute.
 
     Attributes:
-        node: Node that computes the value.
+        node: Node of the optimised graph that computes the value.
         value: Value of the optimised graph.
-        output: Name of the value among the probed model's outputs.
-        name: Name of the value on the other side.
+        output: Name of the output of `Diff.model` that returns the value.
+        name: Name of the value in the compared implementation.
     """
 
     node: Node
@@ -51,13 +51,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Difference between a value and the other side's.
+    """Difference between clrt's result for a value and that of the compared implementation.
 
     Attributes:
-        error: Largest absolute difference; inf if of two elements only one is finite.
+        probe: The value.
+        error: Largest absolute difference; inf if an element is finite in only one of the results.
         relative: `error` over `largest`.
-        departs: Whether `relative` exceeds the tolerance.
-        largest: Largest absolute element of the other side's value.
+        departs: Whether `relative` exceeds the tolerance, or is NaN.
+        largest: Largest absolute element of the compared implementation's result.
     """
 
     probe: Probe
@@ -68,29 +69,45 @@ class Deviation:
 
 
 class Other:
-    """Implementation that clrt is compared with.
+    """Base of implementations that clrt is compared with.
 
     Attributes:
-        title: Name for messages.
+        title: Name of the implementation, for messages.
     """
 
     title: str
 
     def names(self) -> set[str]:
-        """Returns the names of all values that `values` can compute."""
+        """Returns the names of all values of the model that `values` can compute."""
         raise NotImplementedError
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Computes values of the model, intermediate ones included, by name."""
+        """Computes values of the model, intermediate ones included.
+
+        Args:
+            feeds: Inputs of the model by name.
+            names: Names of the values, from `names`.
+
+        Returns:
+            Each value by name.
+        """
         raise NotImplementedError
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Computes outputs of the model by name."""
+        """Computes outputs of the model.
+
+        Args:
+            feeds: Inputs of the model by name.
+            names: Names of the outputs.
+
+        Returns:
+            Each output by name.
+        """
         return self.values(feeds, names)
 
 
 class Reference(Other):
-    """The NumPy references of the ops, on the graph before any pass."""
+    """Computes a model by the NumPy references of its ops, on the graph before any pass."""
 
     title = "the references"
 
@@ -98,7 +115,7 @@ class Reference(Other):
         self._graph = read_graph(source)
 
     def draws(self) -> bool:
-        """Returns whether the model draws random numbers."""
+        """Returns whether a node of the model draws random numbers."""
         return any(_draws(n) for g in all_graphs(self._graph) for n in g.nodes)
 
     def names(self) -> set[str]:
@@ -114,7 +131,7 @@ class Reference(Other):
 
 
 class OnnxRuntime(Other):
-    """ONNX Runtime on the CPU, without graph optimisations.
+    """Computes a model by ONNX Runtime on the CPU, without graph optimisations.
 
     Raises:
         InputError: onnxruntime is not installed.
@@ -138,7 +155,10 @@ class OnnxRuntime(Other):
         return self._run(with_outputs(self._model, names), feeds, names)
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Runs the file unchanged: adding outputs would hold its weights in memory thrice more."""
+        """Computes outputs of the model by running the file unchanged.
+
+        `values` adds outputs to the model, which takes three more copies of its weights in memory.
+        """
         content = self._model if isinstance(self._model, bytes) else str(self._model)
         return self._run(content, feeds, names)
 
@@ -174,8 +194,14 @@ def independent_outputs(
 ) -> tuple[dict[str, Any], str]:
     """Computes outputs of a model without clrt's kernels.
 
-    Uses ONNX Runtime if it is installed and runs the model, else the references. A model with
-    random numbers uses the references: only they draw the same numbers as the kernels.
+    Uses ONNX Runtime if it is installed and runs the model, else the NumPy references. A compiled
+    model uses the references, and so does one with random numbers: only they draw the same numbers
+    as the kernels.
+
+    Args:
+        source: File of the model.
+        feeds: Inputs of the model by name.
+        names: Names of the outputs to compute.
 
     Returns:
         The outputs by name, and the name of the implementation that computed them.
@@ -203,12 +229,12 @@ def independent_outputs(
 
 
 class Diff:
-    """Compares the float values of a model with another implementation's.
+    """Compares the float values of a model, as clrt computes them, with another implementation's.
 
     Attributes:
         model: Model of the optimised graph, whose outputs are the values to compare.
         probes: Values to compare, in topological order.
-        alone: Number of float values that the other side does not have.
+        alone: Number of float values that only clrt has, and that are not compared.
         overflows: Names of weights outside the range of `weights`, which stay unchanged.
 
     Args:
@@ -218,7 +244,7 @@ class Diff:
         weights: Dtype to store the model's weights in, as `clrt-convert` does; None for their own.
 
     Raises:
-        InputError: The model is compiled, or the other side knows none of its values.
+        InputError: The model is compiled, or it has no float value in common with `other`.
     """
 
     def __init__(
@@ -248,12 +274,12 @@ class Diff:
         self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
 
     def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Deviation]:
-        """Runs both sides, and yields the difference of each value in order.
+        """Runs both implementations, and yields the difference of each value in topological order.
 
         Args:
-            feeds: An array per input.
-            tolerance: Maximum difference of a value, relative to its largest element.
-            every: Whether to continue after the first value that departs.
+            feeds: Array per input of the model, by name.
+            tolerance: Maximum difference of a value, relative to its largest absolute element.
+            every: Whether to continue after the first value that exceeds `tolerance`.
         """
         actual = self.model.run(feeds)
         names = list(dict.fromkeys(p.name for p in self.probes))
@@ -270,10 +296,11 @@ class Diff:
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
-    """Returns the float values that both sides have, and the number of those only clrt has.
+    """Returns the float values that both implementations have, and the number that only clrt has.
 
     Args:
-        known: Names of the values on the other side.
+        graph: Optimised graph of clrt.
+        known: Names of the values of the compared implementation.
     """
     output_names: dict[Value, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
@@ -294,7 +321,11 @@ def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
 
 
 def _with_outputs(graph: Graph, pairs: Sequence[tuple[str, Value]]) -> Graph:
-    """Returns a copy of a graph with other outputs: pairs of name and value."""
+    """Returns a graph with the same inputs and nodes, but other outputs, and without unused nodes.
+
+    Args:
+        pairs: Name and value of each output.
+    """
     nodes = list(graph.nodes)
     result = Graph(graph.name, graph.inputs, [v for _, v in pairs], nodes, [n for n, _ in pairs])
     result.remove_dead()

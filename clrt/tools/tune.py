@@ -42,9 +42,10 @@ class Tuned:
     """Result of tuning one kernel.
 
     Attributes:
-        kernel: Entry point.
-        before, after: Tunables before and after; equal if no candidate was faster.
-        ratio: Time after over time before: geometric mean over the shapes.
+        kernel: Entry point of the kernel.
+        before: Values of the tunables before, by macro.
+        after: Fastest values of the tunables; equal to `before` if no candidate was faster.
+        ratio: Time after over time before, as the geometric mean over the sets of input shapes.
     """
 
     kernel: str
@@ -61,8 +62,8 @@ class Tuner:
 
     Attributes:
         model: Model whose kernels are tuned.
-        shapes: Sets of input shapes, all with the same weight.
-        budget_s: Seconds after which no further candidate is tried; a KeyboardInterrupt ends the
+        shapes: Sets of input shapes to measure at, all with the same weight.
+        budget_s: Seconds after which no other candidate is tried; a KeyboardInterrupt ends the
             search too.
         progress: Called with the seconds spent and the candidate being tried.
         kept: Entry points of kernels that are not tuned.
@@ -76,7 +77,11 @@ class Tuner:
     _start: float = field(default_factory=time.perf_counter)
 
     def run(self) -> list[Tuned]:
-        """Tunes each kernel that the model uses and that has choices."""
+        """Tunes each kernel that the model uses and that has tunables to choose.
+
+        Returns:
+            One result per kernel, the costliest kernel first.
+        """
         bound = self._bind({})
         tunable = [e for e, kernel in TUNED.items() if kernel.choices and e not in self.kept]
         used = [e for e in tunable if _uses(bound, e)]
@@ -108,7 +113,11 @@ class Tuner:
         return Tuned(kernel.entry, before, best, ratio)
 
     def _bind(self, tunables: Mapping[str, Mapping[str, int]]) -> list[BoundPlan]:
-        """Binds a plan for each set of shapes, with weights packed for tunables; runs it once."""
+        """Binds a plan for each set of input shapes, and runs it once.
+
+        Args:
+            tunables: Values of `T_` macros by kernel entry point, in place of the tuning records.
+        """
         plans = [self.model.bind(shapes, tunables) for shapes in self.shapes]
         for plan, shapes in zip(plans, self.shapes, strict=True):
             self._fill(plan, shapes)
@@ -120,11 +129,13 @@ class Tuner:
         """Measures a candidate against the best tunables so far.
 
         Args:
-            best: Plans bound with the best tunables, one per set of shapes.
+            entry: Entry point of the kernel.
+            candidate: Values of its tunables, by macro.
+            best: Plans bound with the best tunables, one per set of input shapes.
 
         Returns:
             The candidate's time over the best's, infinite if the candidate cannot run; and the
-            candidate's plans.
+            candidate's bound plans, empty if it cannot.
         """
         ratios = []
         try:
@@ -142,7 +153,7 @@ class Tuner:
         return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
-        """Fills the arena with normal numbers by a run: stale data may be subnormal and slow."""
+        """Runs a plan on zeros: its arena then holds no stale subnormal numbers, which are slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
         Execution(plan, feeds, {}).run()
 
@@ -151,7 +162,10 @@ class Tuner:
 
 
 def _changed_kernels(plan: BoundPlan, other: BoundPlan) -> list[str]:
-    """Returns kernels whose FLOPs differ between plans: launches may absorb other nodes' work."""
+    """Returns the entry points of kernels whose total FLOPs differ between two plans.
+
+    They differ if launches of a tuned kernel absorb the work of other nodes.
+    """
     work = []
     for bound in (plan, other):
         flops: Counter[str] = Counter()
@@ -170,7 +184,11 @@ def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:
 def _neighbours(
     kernel: TunedKernel, best: Mapping[str, int], caps: DeviceCaps
 ) -> Iterator[dict[str, int]]:
-    """Yields tunables that differ from the best ones in one macro."""
+    """Yields the candidates that differ from the best tunables in the value of one macro.
+
+    Args:
+        best: Best values so far, by macro.
+    """
     for macro, values in kernel.choices.items():
         for value in values:
             if value != best[macro] and (macro != "T_VW" or value <= caps.float_lanes):
@@ -182,10 +200,10 @@ def _text(tunables: Mapping[str, int], before: Mapping[str, int]) -> str:
 
 
 def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
-    """Builds a transformer layer with random weights, which is tuned if no model is given.
+    """Builds a transformer encoder layer with random weights; `clrt tune` uses it by default.
 
     Args:
-        hidden: Elements of a hidden state.
+        hidden: Number of elements of a hidden state.
         heads: Number of attention heads.
     """
     rng = np.random.default_rng(0)
