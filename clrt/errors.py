@@ -250,7 +250,11 @@ def counted(count: int, noun: str, many: str = "") -> str:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issues a warning that points to the line outside clrt which called clrt."""
+    """Issues a warning that points to the line outside clrt which called clrt.
+
+    Args:
+        category: Class of the warning.
+    """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back

@@ -188,6 +188,9 @@ class Builder:
         """Returns a graph of the nodes created so far.
 
         Args:
+            name: Name of the graph.
+            inputs: Inputs of the graph.
+            outputs: Outputs of the graph.
             output_names: Output names that the user sees; empty for the names of the outputs.
         """
         return Graph(name, list(inputs), list(outputs), self.nodes, list(output_names))

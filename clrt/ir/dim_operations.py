@@ -98,7 +98,7 @@ OPERATIONS.update(floordiv=floordiv, mod=mod, max=maximum, min=minimum, broadcas
 
 
 def parse_dim(text: str) -> Dim:
-    """Parses the result of `str(dim)`.
+    """Parses the text of a dim, as `str(dim)` writes it.
 
     Raises:
         ValueError: The text is not a dim, or the dim exceeds the bounds on its complexity.

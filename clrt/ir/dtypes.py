@@ -192,7 +192,7 @@ WIDENED_STORAGES = frozenset(d.storage for d in FLOAT_STORAGES)
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a contiguous copy of an array in this machine's byte order; the array if it is so.
+    """Returns an array contiguous and in this machine's byte order; copies it only if needed.
 
     Call it before reading the bytes of an array that the user passes.
     """

@@ -91,7 +91,7 @@ class Node:
         op: The operator with its attributes.
         inputs: Input values; None for an absent optional input.
         outputs: Output values.
-        origins: Names of the ONNX nodes that it stands for; its own name if none are given.
+        origins: Names of the ONNX nodes that it stands for; its own name if it stands for none.
         made_by: Name of the pass that created it; "" for imported nodes.
     """
 
@@ -243,7 +243,11 @@ class Graph:
         return before - len(self.nodes)
 
     def bind(self, bindings: Substitutes) -> None:
-        """Substitutes symbols in the types of all values of the graph, in place."""
+        """Substitutes symbols in the types of all values of the graph, in place.
+
+        Args:
+            bindings: Number or dim by symbol.
+        """
         for value in self.values() if bindings else ():
             value.type = value.type.bind(bindings)
 

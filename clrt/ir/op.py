@@ -284,12 +284,12 @@ class ContainerType(TensorType):
 
     @classmethod
     def sequence(cls, element: TensorType) -> ContainerType:
-        """Returns the type of a sequence: a list of values of one type."""
+        """Returns the type of a sequence, which is a list of values of type `element`."""
         return cls(element.dtype, None, None, "sequence", element)
 
     @classmethod
     def optional(cls, element: TensorType) -> ContainerType:
-        """Returns the type of an optional: a value or None."""
+        """Returns the type of an optional, which is a value of type `element` or None."""
         return cls(element.dtype, None, None, "optional", element)
 
     @classmethod
@@ -397,7 +397,7 @@ class IrOp:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """The subgraphs among the attributes."""
+        """The op's subgraphs: those attributes that are graphs."""
         return ()
 
     @property

@@ -411,7 +411,7 @@ def _short(text: str) -> str:
 
 
 def _unquoted(token: str) -> str:
-    """Returns the contents of a string in JSON quotes.
+    """Returns the contents of a string token in JSON quotes.
 
     Raises:
         ValueError: The string contains lone surrogates.

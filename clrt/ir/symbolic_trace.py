@@ -239,7 +239,7 @@ def untraced(number: int) -> int:
 
 
 def trace_of(numbers: Iterable[object]) -> ShapeTrace | None:
-    """Returns the trace of the first traced number; None if there is none."""
+    """Returns the trace of the first traced number in `numbers`; None if there is none."""
     return next((t.trace for n in numbers if (t := _traced(n)) is not None), None)
 
 

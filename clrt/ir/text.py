@@ -93,7 +93,11 @@ def _op(op: IrOp, store: Store) -> str:
 
 
 def _attribute(value: Any, store: Store) -> str:
-    """Returns the text form of an attribute's value."""
+    """Returns the text form of an attribute's value.
+
+    Args:
+        store: Decides how constants of subgraphs are printed; see `print_graph`.
+    """
     match value:
         case DType():
             return value.value

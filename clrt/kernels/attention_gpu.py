@@ -79,6 +79,9 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     Every kernel is launched at every shape, but only the fastest one has work-groups: sizes vary
     from call to call, and a new size must not compile a kernel.
 
+    Args:
+        heads: The attention.
+
     Raises:
         UnsupportedError: The device has too little local memory, or does not support large enough
             work-groups.
@@ -174,6 +177,7 @@ class _AttentionTile:
         """Returns the launch of the attention kernel.
 
         Args:
+            heads: The attention.
             y: Output tensor; scratch memory for partial results if the keys are split.
             splits: Number of splits of the keys.
             chosen: Whether to compute anything: a launch that is not chosen has no work-groups.
@@ -196,6 +200,7 @@ def _merge_launch(heads: Attended, sums: Scratch, splits: int) -> Launch:
     """Returns the launch that merges the partial results of split keys.
 
     Args:
+        heads: The attention.
         sums: Partial results of all splits.
         splits: Number of splits of the keys; if 1, the launch has no work-groups.
     """

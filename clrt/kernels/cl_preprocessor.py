@@ -75,7 +75,7 @@ class _Define:
 
 @dataclass
 class _Conditional:
-    """An #if ... #endif.
+    """A conditional preprocessor directive, from #if to #endif.
 
     Attributes:
         branches: The condition and the directives of each branch; #else has the condition "1".
@@ -200,7 +200,12 @@ def _filter(block: _Block, names: set[str]) -> _Block:
 
 
 def _run(block: _Block, macros: dict[str, Macro]) -> None:
-    """Executes directives: adds to and removes from `macros`, the macros by name, in place."""
+    """Executes the directives of a block: adds to and removes from `macros` in place.
+
+    Args:
+        block: Directives in order.
+        macros: Defined macros by name.
+    """
     for item in block:
         if isinstance(item, _Conditional):
             true_blocks = (inside for test, inside in item.branches if _holds(tokens(test), macros))
@@ -344,7 +349,7 @@ def _substitute(
 
 
 def _pasted(body: Sequence[str]) -> tuple[str, ...]:
-    """Returns tokens with each `a ## b` joined to one token."""
+    """Returns the tokens of a macro body with each `a ## b` joined to one token."""
     out: list[str] = []
     rest = iter(body)
     for token in rest:

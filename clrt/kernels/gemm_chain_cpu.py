@@ -72,7 +72,10 @@ class ChainedGemm:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of common/next_product.clh, for the kernel that computes A."""
+        """Macros with which the kernel that computes A also computes this GEMM by split-K.
+
+        They are declared in common/next_product.clh.
+        """
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
         return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
 

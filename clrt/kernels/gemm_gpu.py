@@ -157,7 +157,11 @@ def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Returns (rows, columns) per work-item of each GEMM tile: the largest one, then its halves."""
+    """Returns (rows, columns) per work-item of each GEMM tile: the largest one, then its halves.
+
+    Args:
+        rows, columns: Rows and columns per work-item of the largest tile.
+    """
     tiles = [(rows, columns)]
     while min(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
         tiles.append((tiles[-1][0] // 2, tiles[-1][1] // 2))
@@ -166,7 +170,7 @@ def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
 
 @pure
 def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int) -> int:
-    """Returns the index in `tiles_from` of the fastest tile.
+    """Returns the index of the fastest GEMM tile, among those that `tiles_from` returns.
 
     Large tiles read less memory; small tiles leave no compute unit idle.
 
@@ -207,10 +211,10 @@ def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[st
 
 
 def tile_bytes(tile: tuple[int, int], depth: int) -> int:
-    """Returns the local memory of a work-group in bytes.
+    """Returns the local memory of a GEMM work-group in bytes.
 
     Args:
-        tile: Rows and columns per work-item.
+        tile: Rows and columns of the result per work-item.
         depth: Elements of K per slice.
     """
     return 4 * depth * sum(SIDE * r + _PAD for r in tile)

@@ -98,7 +98,11 @@ class Int8Weights:
         return unsigned(array if self.transposed else array.T)
 
     def by_column(self, numbers: Array) -> Array:
-        """Returns zero points as a vector: one number per column of B, or a single one."""
+        """Returns zero points of B as a vector: one per column, or a single one.
+
+        Args:
+            numbers: The zero points, of any shape.
+        """
         return numbers.reshape(-1)
 
     def _pack(self, array: Array) -> Array:
@@ -159,7 +163,7 @@ class ScaledInt8Weights(Int8Weights):
 
 
 def unsigned(levels: Array) -> Array:
-    """Returns 8-bit integers as uint8; int8 ones are shifted by 128."""
+    """Returns 8-bit levels as uint8; int8 levels are shifted by 128, uint8 ones are unchanged."""
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 

@@ -354,7 +354,7 @@ def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], .
 def best_of(
     m: int, n: int, batches: int, device_units: int, products: int, rows: int, columns: int
 ) -> int:
-    """Returns the index in `tiles_of` of the fastest matrix-unit tile.
+    """Returns the index of the fastest matrix-unit tile, among those that `tiles_of` returns.
 
     Large tiles read less memory; small tiles leave no compute unit idle.
 

@@ -108,7 +108,7 @@ class Epilogue:
         operands: Extra operands.
         types: C type in which each operand is computed.
         numbers: Values of c0, c1, …
-        body: Statements that declare further variables.
+        body: Statements that declare more variables, for `result`.
         result: Expression of the element to store.
         vectorises: Whether the code also works on float vectors and all operands and the result are
             float32.
@@ -167,10 +167,10 @@ class Epilogue:
         return args | indexed_args("c", self.numbers)
 
     def from_batch(self, first: int) -> Epilogue:
-        """Returns the epilogue of the part of a batch that starts at an index of batch axis 0.
+        """Returns this epilogue for a GEMM that starts at another matrix of the batch.
 
         Args:
-            first: The index.
+            first: Index of that matrix along batch axis 0.
         """
         moved = (replace(o, offset=o.offset + first * o.strides[0]) for o in self.operands)
         return replace(self, operands=tuple(moved))

@@ -55,7 +55,7 @@ class KernelSignature:
 
 
 def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> KernelSignature:
-    """Reads the signature of a kernel for given macros.
+    """Reads the signature of a kernel from its source, with macros expanded.
 
     A parameter is a tensor, `IN(T, x)`, `OUT(T, x)` or `INOUT(T, x)`, or a number, `const T x`.
 
@@ -83,7 +83,7 @@ def _interface(source: str, entry: str) -> Interface:
 
 
 def _split(tokens: Tokens) -> list[Tokens]:
-    """Splits a parameter list at the commas outside of parentheses."""
+    """Splits the tokens of a parameter list at the commas outside of parentheses."""
     declarations: list[list[str]] = [[]]
     depth = 0
     for token in tokens:

@@ -146,7 +146,12 @@ class QuantizedPanels:
         return records
 
     def _pack_panels(self, records: Array, rows: DecodedRows) -> None:
-        """Packs decoded rows, zero-padded to whole panels, into `records` [panel, block, bytes]."""
+        """Packs decoded rows of B, zero-padded to whole panels.
+
+        Args:
+            records: Destination, uint8 [panel, block, bytes per record].
+            rows: The decoded rows.
+        """
         panels = len(records)
         count, k = rows.levels.shape
         levels = rows.levels

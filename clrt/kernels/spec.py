@@ -49,7 +49,12 @@ class KernelSpec:
 
     @classmethod
     def of(cls, source: str, entry: str, **defines: Define) -> KernelSpec:
-        """Returns a spec with macros from keywords, sorted so that equal specs hash alike.
+        """Returns a kernel spec with its macros sorted, so that equal specs hash alike.
+
+        Args:
+            source: File under `kernels_cl/`.
+            entry: Name of the `__kernel` function.
+            defines: Values of macros by name.
 
         Raises:
             TypeError: A value is neither a finite number nor `Code`.
@@ -323,7 +328,12 @@ def launch(
 
 
 def _argument(param: Param, value: Any) -> Arg:
-    """Converts a value to the type of a parameter; raises TypeError if it does not fit."""
+    """Converts a value to the type of a kernel parameter.
+
+    Raises:
+        TypeError: The value does not fit the parameter: a bug of clrt.
+        ShapeError: A number exceeds 32 bits.
+    """
     if type(value) is int and param.type == "int" and param.access is None:  # the common case
         return i32(value)
     bound = _number(param.type, value) if param.access is None else _tensor(param, value)
@@ -352,10 +362,10 @@ def _tensor(param: Param, value: Any) -> BufferArg | None:
 
 
 def i32(value: Any) -> np.int32:
-    """Returns `value` as an `int` kernel argument.
+    """Converts a number to an `int` kernel argument.
 
     Raises:
-        ShapeError: The value exceeds 32 bits, as sizes of tensors must not.
+        ShapeError: The number exceeds 32 bits, which kernels do not support for tensor sizes.
     """
     if not -(1 << 31) <= value < 1 << 31:
         raise ShapeError(f"Kernel argument {value} exceeds 32 bits; use smaller inputs.")
@@ -365,7 +375,7 @@ def i32(value: Any) -> np.int32:
 
 
 def f32(value: Any) -> np.float32:
-    """Returns `value` as a `float` kernel argument."""
+    """Converts a number to a `float` kernel argument."""
     return np.float32(value)
 
 

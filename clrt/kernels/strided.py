@@ -350,7 +350,7 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a contiguous subview into the rows of its parent."""
+        """Returns the copy of a subview, as a contiguous tensor, into its rows in the parent."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), parent, width, width, part.pitch)
 

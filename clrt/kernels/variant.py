@@ -94,7 +94,14 @@ class ChunkLowering(Lowering):
         self._free = list(self.scratches)
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
-        """Returns scratch memory of an earlier chunk if one is large enough, else allocates it."""
+        """Returns scratch memory of an earlier chunk if one is large enough, else allocates it.
+
+        Args:
+            elems: Number of elements.
+
+        Raises:
+            ShapeError: The number of elements exceeds 32 bits.
+        """
         for scratch in self._free:
             if scratch.dtype is dtype and scratch.elems >= elems:
                 self._free.remove(scratch)

@@ -65,6 +65,9 @@ def live_bytes(intervals: Sequence[LiveInterval]) -> int:
     """Returns the peak of live bytes: the largest sum of aligned sizes alive in one step.
 
     No arena for these buffers can be smaller.
+
+    Args:
+        intervals: Size and lifetime of each buffer.
     """
     change: dict[int, int] = {}
     for interval in intervals:
@@ -85,6 +88,10 @@ def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) 
     initialised tensors as uninitialised: Oclgrind forgets the initialised bytes of a whole buffer
     if the host writes to a part of it.
 
+    Args:
+        intervals: Size and lifetime of each buffer.
+        max_slab_bytes: Maximum size of one device allocation.
+
     Raises:
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
     """
@@ -99,6 +106,10 @@ def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Ar
     Buffers are placed by descending size. This order wastes memory on chains of equal buffers, so
     if the result exceeds the peak of live bytes, an order by first use is tried too, and the
     smaller arena is returned.
+
+    Args:
+        intervals: Size and lifetime of each buffer.
+        max_slab_bytes: Maximum size of one device allocation.
 
     Raises:
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.

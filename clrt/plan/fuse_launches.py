@@ -165,7 +165,13 @@ def connected(
 
 
 def _pop_component(stack: list[Node], first: Node, low: dict[Node, int]) -> tuple[Node, ...]:
-    """Pops the component that starts at `first` from `stack`."""
+    """Pops a strongly connected component from the stack of Tarjan's algorithm; returns it.
+
+    Args:
+        stack: Visited nodes that are in no component yet.
+        first: The component's first node; it and all nodes above it are popped.
+        low: Lowest index that each visited node reaches; updated for popped nodes.
+    """
     component: list[Node] = []
     while not component or component[-1] is not first:
         component.append(stack.pop())

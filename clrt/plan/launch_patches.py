@@ -30,10 +30,10 @@ class VariableArguments:
     start of its arena buffer, in elements, is added.
 
     Attributes:
-        launches: Index of the launch in the plan.
-        arguments: Index of the OpenCL argument. The offset of a buffer is the argument after the
+        launches: Index in the plan of each argument's launch.
+        arguments: OpenCL index of each argument. The offset of a buffer is the argument after the
             buffer.
-        tenants: Number of the arena buffer whose start is added; -1 for none.
+        tenants: Number of the arena buffer whose start is added to each argument; -1 for none.
     """
 
     launches: Ints

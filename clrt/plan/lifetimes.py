@@ -22,7 +22,7 @@ class MemoryEvent:
 
     Attributes:
         step: Index of the step in the plan.
-        nodes: Nodes whose last input read happens in this event.
+        nodes: Nodes whose inputs are read for the last time in this event.
         buffers: Buffers that are read or written.
         on_host: Whether the host accesses the buffers.
     """
@@ -34,7 +34,7 @@ class MemoryEvent:
 
 
 def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
-    """Returns the memory events of a plan in execution order; lifetimes index this list."""
+    """Returns the memory events of a plan's steps in execution order; lifetimes index this list."""
     events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
         if isinstance(step, Region):

@@ -160,7 +160,7 @@ def make_plan(
 
 
 def _check_index_ranges(steps: Sequence[PlanStep]) -> None:
-    """Checks that kernels can index the tensors of every step.
+    """Checks that kernels can index all tensors of a plan's steps with 32 bits.
 
     Raises:
         ShapeError: A tensor is too large; the message names the first node of the step.
@@ -191,14 +191,14 @@ def _kernels_at_all_shapes(
 
 
 def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
-    """Returns the inputs of the graph with the given names."""
+    """Returns the inputs of a graph whose names are in `names`."""
     return frozenset(v for v in graph.inputs if v.name in names)
 
 
 def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
     """Returns the root values in memory of the caller, as dict keys.
 
-    These are the inputs on the device, and the non-constant roots of outputs on the device.
+    These are the device inputs of `contract`, and the non-constant roots of its device outputs.
     """
     external = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):

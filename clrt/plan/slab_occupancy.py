@@ -53,7 +53,7 @@ class LifetimeNodes:
 
 
 class SlabOccupancy:
-    """Byte ranges of one slab that are occupied during given lifetimes."""
+    """Records which byte ranges of one slab are occupied at which times."""
 
     def __init__(self) -> None:
         # By tree node: ranges that are occupied at some tick below it, and at all of its ticks.
@@ -67,7 +67,7 @@ class SlabOccupancy:
         return _lowest_gap(occupied, nbytes)
 
     def occupy(self, lifetime: LifetimeNodes, offset: int, nbytes: int) -> None:
-        """Marks bytes from `offset` on as occupied during `lifetime`."""
+        """Marks `nbytes` bytes, from `offset` on, as occupied during `lifetime`."""
         _add(self._throughout, lifetime.parts, offset, offset + nbytes)
         _add(self._somewhere, (*lifetime.parts, *lifetime.above), offset, offset + nbytes)
 

@@ -283,7 +283,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def parts(self) -> tuple[SubviewNote, ...]:
-        """Subviews of the nodes, aliased or copied."""
+        """Outcome of placing each subview: aliased or copied."""
         return self._with_nodes(self.template.plan.parts)
 
     def _with_nodes(self, traced: _T) -> _T:

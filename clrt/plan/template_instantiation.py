@@ -90,7 +90,7 @@ class TemplateInstantiator:
         return [self._copy(x) for x in traced]
 
     def _with_fields(self, traced: Any) -> Any:
-        """Copies a dataclass instance with formulas in its fields replaced by numbers.
+        """Copies a traced dataclass instance, with formulas in its fields replaced by numbers.
 
         Returns the instance itself if no field changed.
         """

@@ -29,7 +29,11 @@ def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
 
 
 def derive(node: Node, trace: ShapeTrace) -> None:
-    """Evaluates a node; turns its outputs into constants that are recomputed for other sizes."""
+    """Evaluates a node; turns its outputs into constants that are recomputed for other sizes.
+
+    Args:
+        trace: Trace of the sizes that the node's inputs depend on.
+    """
     derivation = _Derivation(node, trace)
     arrays = derivation.now()
     for index, (value, array) in enumerate(zip(node.outputs, arrays, strict=False)):
@@ -84,7 +88,11 @@ def _traced_array(type_: TensorType) -> Array:
 
 
 def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
-    """Returns a function that computes the known elements of a type at an evaluation's sizes."""
+    """Returns a function that computes a type's known elements at an evaluation's sizes.
+
+    Args:
+        trace: Trace of the sizes that the elements depend on.
+    """
     known = type_.known_elements
     if isinstance(known, TracedConstant):
         return known.derive

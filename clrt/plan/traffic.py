@@ -33,10 +33,11 @@ class Traffic:
 
 
 def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
-    """Computes the bytes that a launch moves.
+    """Computes the bytes that a launch reads and writes.
 
     Args:
-        nodes: Nodes that the launch computes; the first one's op declares partial accesses.
+        nodes: Nodes that the launch computes; the op of the first one tells which tensors it
+            accesses in part.
     """
     op = nodes[0].op
     assert isinstance(op, Op)

@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 
 
 def max_difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-    """Returns the largest absolute difference, and its ratio to the largest finite `expected`.
+    """Returns the largest difference between two arrays, absolute and relative.
 
-    Equal infinities, and NaN in both arrays, count as no difference. An infinity or NaN in only
-    one array, or different shapes, give inf. If all expected elements are 0, the ratio is the
-    absolute difference.
+    The relative difference is the ratio of the absolute one to the largest finite absolute value of
+    `expected`.
+
+    Equal infinities, and NaN in both arrays, count as no difference. An infinity or NaN in only one
+    array, or different shapes, give inf. If all expected elements are 0, the ratio is the absolute
+    difference.
     """
     if actual.shape != expected.shape:
         return np.inf, np.inf

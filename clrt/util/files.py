@@ -74,12 +74,12 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Context manager: yields a path in a temporary folder, then moves its files beside `path`.
+    """Context manager: yields a temporary path, to write files that are moved to `path` at the end.
 
-    The yielded path has the name of `path`; other files that the block writes to the temporary
-    folder are moved as well. If the block raises, `path` is unchanged and no file remains. If
-    `path` is a symbolic link, the link stays and its target is replaced. If `path` is a device or a
-    pipe, `path` itself is yielded.
+    The yielded path is in a temporary folder and has the name of `path`; other files that the block
+    writes to the temporary folder are moved as well. If the block raises, `path` is unchanged and
+    no file remains. If `path` is a symbolic link, the link stays and its target is replaced. If
+    `path` is a device or a pipe, `path` itself is yielded.
 
     Raises:
         InputError: The folder of `path` is not writable, or a file cannot be replaced.
@@ -114,6 +114,10 @@ def _replace(temporary: Path, final: Path) -> None:
 
 def _replace_unused(temporary: Path, final: Path) -> None:
     """Moves a file over another on Windows, retrying while a program has the target open.
+
+    Args:
+        temporary: The file to move.
+        final: The path to move it to.
 
     Raises:
         InputError: The target stays open in a program, or is read-only.
@@ -296,12 +300,16 @@ def check_link(path: Path, folder: Path) -> None:
 
 
 def _flags(*names: str) -> int:
-    """Returns the union of flags of `os.open`; flags that the system lacks are 0."""
+    """Returns the union of the named flags of `os.open`; flags that the system lacks are 0."""
     return sum(getattr(os, name, 0) for name in names)
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Returns whether only this user or root can write a file or folder; on Windows always True."""
+    """Returns whether only this user or root can write a file or folder; on Windows always True.
+
+    Args:
+        status: Result of `os.stat` for the file or folder.
+    """
     if sys.platform == "win32":  # folders of users are not writable by others
         return True
     return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

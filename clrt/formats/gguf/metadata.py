@@ -60,6 +60,7 @@ class ByteReader:
         """Skips bytes; returns the offset of the first one.
 
         Args:
+            nbytes: Number of bytes to skip.
             what: Name of the skipped field, for the message: "the value of 'general.name'".
 
         Raises:
@@ -263,7 +264,11 @@ class Metadata(Mapping[str, MetadataValue]):
         return result
 
     def _decode(self, key: str, span: _FieldSpan) -> MetadataValue:
-        """Decodes the value of a key from its byte range."""
+        """Decodes the value of a key.
+
+        Args:
+            span: Type and byte range of the value.
+        """
         kind, count, start, stop = span
         if kind == _TEXT:
             texts = self._texts(key, max(count, 1), start, stop)
@@ -324,7 +329,11 @@ def _skip_value(cursor: ByteReader, what: str) -> _FieldSpan:
     """Skips the next metadata value; returns its type and byte range.
 
     Args:
+        cursor: Reader at the value.
         what: Name of the value, for error messages.
+
+    Raises:
+        ModelError: The value is damaged.
     """
     kind, count = cursor.u32(what), -1
     if kind == _ARRAY:
