@@ -135,7 +135,7 @@ class CtcSpeech:
         """Checks that a CTC model supports the options: no language, no prompt, no translation.
 
         Raises:
-            InputError: It does not.
+            InputError: An option is not supported.
         """
         asked = {"language": options.language, "prompt": options.prompt}
         for name, value in asked.items():

@@ -43,7 +43,7 @@ def check_rate(rate: object) -> int:
 
 
 def resample(samples: FloatArray, rate: int, to: int) -> FloatArray:
-    """Resamples a signal.
+    """Converts the sampling rate of a signal; returns float32 `[ceil(samples * to / rate)]`.
 
     Args:
         samples: float32 `[samples]`.
@@ -79,10 +79,10 @@ def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[Floa
 class Resampler:
     """Converts the sampling rate of a signal that arrives in blocks.
 
-    Reduced, the ratio of the rates is step / phases. Output sample n is at input position
-    n * step / phases; each of the `phases` fractional positions has
-    its own filter. A group of outputs, a multiple of `phases`, is the product of a row of inputs
-    and a matrix that holds the group's filters, each at the rows of its inputs.
+    The input rate over the output rate, reduced, is step / phases. Output sample n is at input
+    position n * step / phases; each of the `phases` fractional positions has its own filter. A
+    group of outputs, a multiple of `phases`, is the product of a row of inputs and a matrix that
+    holds the group's filters, each at the rows of its inputs.
     """
 
     def __init__(self, rate: int, to: int) -> None:

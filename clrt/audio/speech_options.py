@@ -52,7 +52,7 @@ class SpeechOptions:
         task: "transcribe", or "translate" into English.
         timestamps: Whether the model predicts times within each window of 30 s; if not, a window is
             one segment.
-        prompt: Text assumed to precede the audio, such as the spelling of names; None for none.
+        prompt: Text assumed to precede the audio; it can show the spelling of names. None for none.
         condition: Whether a window is conditioned on the text of the windows before.
         fallback: Limits for decoding a window again.
         seed: Seed of the random draws at temperatures above 0.

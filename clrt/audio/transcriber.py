@@ -36,7 +36,7 @@ class Transcriber:
     - `language`: spoken language, as a code or a name; detected by default.
     - `task`: "transcribe" (default), or "translate" into English.
     - `timestamps`: whether segments have times within a window of 30 s; True by default.
-    - `prompt`: text assumed to precede the audio, such as the spelling of names.
+    - `prompt`: text assumed to precede the audio; it can show the spelling of names.
     - `condition`: whether a window is conditioned on the text before it; True by default.
     - `fallback`: limits for decoding a window again (`clrt.audio.Fallback`).
     - `seed`: seed of the random draws at temperatures above 0; 0 by default.

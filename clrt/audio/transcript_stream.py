@@ -68,7 +68,7 @@ class TranscriptStream(Iterator[TranscriptSegment]):
 
     @property
     def language(self) -> str:
-        """Code of the spoken language; "" if unknown, or not yet known."""
+        """Code of the spoken language; "" until it is detected, and for CTC models."""
         return self._language()
 
     @property

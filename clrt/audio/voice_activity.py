@@ -148,8 +148,8 @@ class VoiceActivity:
         """Yields the probability of speech in each chunk of 32 ms.
 
         Args:
-            audio: As in `segments`.
-            sampling_rate: As in `segments`.
+            audio: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]`.
+            sampling_rate: Sampling rate of an array in Hz; None for the model's.
 
         Raises:
             InputError: The audio is damaged or of a wrong type.

@@ -131,7 +131,7 @@ def check_onnxruntime() -> None:
     """Checks that ONNX Runtime is installed.
 
     Raises:
-        InputError: It is not installed.
+        InputError: ONNX Runtime is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise InputError(
@@ -145,7 +145,7 @@ def open_onnxruntime(model: Path) -> Any:
 
     Raises:
         InputError: ONNX Runtime is not installed.
-        UnsupportedError: It cannot load the model.
+        UnsupportedError: ONNX Runtime cannot load the model.
     """
     check_onnxruntime()
     import onnxruntime
@@ -205,8 +205,7 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
     """Returns the largest difference of any output, and the name of that output.
 
     A difference is relative to the largest element of its output. It is infinite if shapes differ,
-    or
-    if just one of two elements is finite. (0, "none") if there are no outputs.
+    or if just one of two elements is finite. (0, "none") if there are no outputs.
 
     Args:
         ours: Outputs of clrt, by name.

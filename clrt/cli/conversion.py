@@ -142,7 +142,7 @@ class Request:
 
     @property
     def storage(self) -> str | None:
-        """Storage dtype of weights; None keeps them as they are."""
+        """Name of the storage dtype of weights; None keeps their dtypes."""
         return _STORAGES[self.precision] if self.quantize is None else self.quantize.value
 
     def target(self, source_path: Path) -> Path:
@@ -252,7 +252,8 @@ class Conversion:
     def _calibration(self) -> Calibration | None:
         """Returns the function that yields calibration inputs for quantization.
 
-        They are those of --inputs, else text. None without --inputs and tokenizer.
+        The inputs are those of --inputs, else text. None if there is neither --inputs nor a
+        tokenizer.
         """
         given, source = self.given, self.source
         if given is not None:
@@ -365,8 +366,7 @@ class Conversion:
         """Returns inputs for --verify without --inputs, and their description.
 
         Models with a tokenizer get text, since random ids say little about the error on text.
-        Others,
-        and those with inputs that no tokenizer makes, get random inputs.
+        Others, and those with inputs that no tokenizer makes, get random inputs.
 
         Args:
             shapes: Input shapes of the converted model; text has them only with --shape.

@@ -50,7 +50,7 @@ def embed_files(
     rows_per_part: int,
     ray: str | None,
 ) -> None:
-    """Starts or resumes a job, and runs it to the end.
+    """Starts or resumes an embedding job, and runs it to the end.
 
     Args:
         inputs: Files, folders or patterns.

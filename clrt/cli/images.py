@@ -36,7 +36,7 @@ OutputOption = Annotated[
 
 
 def each_picture(paths: Sequence[str]) -> Iterator[tuple[str, Picture]]:
-    """Opens image files one after the other; yields path and image, so that one is in memory."""
+    """Opens image files one by one, so that only one is in memory; yields path and image."""
     for path in paths:
         yield path, pictures(path)[0][0]
 

@@ -147,9 +147,9 @@ def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
 
 
 def _is_file(files: Sequence[str], output: Path) -> bool:
-    """Returns whether `output` is a file to write, not a folder.
+    """Returns whether `output` is a file to write; if not, it is a folder.
 
-    It is if there is one audio file, and `output` has a suffix and is not an existing folder.
+    A file has a suffix, is no existing folder, and there is only one audio file.
     """
     return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
 
@@ -196,7 +196,7 @@ def _pieces(
         stream: Segments of the transcript.
         form: Format of the transcript.
         file: Name of the audio file, for JSON.
-        first: Prefix of plain text.
+        first: Text before a transcript in format txt.
         to_file: Whether the chunks are written to a UTF-8 file, not to standard output.
     """
     if form is Form.srt:

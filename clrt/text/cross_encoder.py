@@ -171,7 +171,8 @@ class CrossEncoder(TextModel):
             is the index in `documents`.
 
         Raises:
-            InputError: The model has several scores per pair, or as `predict`.
+            InputError: The model has several scores per pair, a text is not a string, or an option
+                is out of range.
         """
         if self.num_labels != 1:
             raise InputError(

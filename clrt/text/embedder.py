@@ -44,7 +44,7 @@ class Embedder(TextModel):
 
         Args:
             inputs: One string, or an iterable of strings.
-            prompt_name: Name of another prompt; so does `prompt` replace the prompt "query".
+            prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
             args, options: Further arguments of `encode`.
         """
         name = self._own_prompt(("query",), prompt_name, args, options)
@@ -60,7 +60,7 @@ class Embedder(TextModel):
 
         Args:
             inputs: One string, or an iterable of strings.
-            prompt_name: Name of another prompt; `prompt` replaces the document prompt too.
+            prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
             args, options: Further arguments of `encode`.
         """
         name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
@@ -83,8 +83,7 @@ class Embedder(TextModel):
 
         Returns:
             `asked` if the caller passed it, else the first of `names` that is in `prompts`; None if
-                there
-            is none, for the default prompt.
+            there is none, for the default prompt.
         """
         prompt = args[0] if args else options.get("prompt")
         if asked is not None or prompt is not None:

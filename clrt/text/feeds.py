@@ -119,7 +119,7 @@ def _paragraphs() -> list[str]:
 
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
-    """Yields the inputs of batches of texts, by increasing length; longest texts are skipped.
+    """Yields the inputs of batches of texts, by increasing length; too long ones are skipped.
 
     Args:
         path: Model folder, ONNX file or compiled model, with its tokenizer.

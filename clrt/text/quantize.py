@@ -24,7 +24,7 @@ def check_precision(precision: object) -> str:
     """Returns `precision` as a string if it is one of `PRECISIONS`.
 
     Raises:
-        InputError: It is not.
+        InputError: `precision` is another value.
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}.")

@@ -42,7 +42,7 @@ def dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
 
 @accepts_torch
 def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """Returns the negative Euclidean distance of each `a` to each `b`, [len(a), len(b)]."""
+    """Returns the negative L2 distance of each vector of `a` to each of `b`, [len(a), len(b)]."""
     left, right = _vectors(a), _vectors(b)
     if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
         left, right = _sparse(left), _sparse(right)

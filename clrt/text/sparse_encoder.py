@@ -43,7 +43,7 @@ class SparseEncoder(Embedder):
             `SentenceEncoder`.
 
     Attributes:
-        max_active_dims: Maximum of nonzero elements per vector; None for no limit.
+        max_active_dims: Maximum number of nonzero elements per vector; None for no limit.
 
     Raises:
         InputError, ModelError, UnsupportedError, DeviceError: As `SentenceEncoder`.
@@ -121,7 +121,7 @@ class SparseEncoder(Embedder):
             inputs: One string or an iterable of strings. `sentences=` is an alias.
             convert_to_tensor: False returns a list with one result per text.
             convert_to_sparse_tensor: False returns dense arrays.
-            max_active_dims: Maximum of nonzero elements per vector; None uses the attribute.
+            max_active_dims: Maximum number of nonzero elements per vector; None uses the attribute.
 
         Returns:
             `SparseVectors` [n, dimension], or [dimension] for a string; a float32 array of that
@@ -184,7 +184,7 @@ class SparseEncoder(Embedder):
     def intersection(embeddings_1: SparseVectors, embeddings_2: SparseVectors) -> SparseVectors:
         """Multiplies vectors element by element; negative products become 0.
 
-        Nonzero elements of the result are those that both vectors have.
+        An element of the result is nonzero only if both vectors have it, with the same sign.
 
         Args:
             embeddings_1: One vector.

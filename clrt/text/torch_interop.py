@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
-    """ndarray of similarities with those methods of torch tensors that callers often use.
+    """ndarray of similarities that also has some methods of torch tensors, such as `cpu`.
 
     sentence-transformers returns tensors instead. torch's functions accept this array and return
     tensors.
@@ -94,7 +94,10 @@ def to_tensor(array: Array) -> Any:
 
 
 def accepts_torch(function: F) -> F:
-    """Decorates a function of arrays; if an argument is or lists tensors, it returns a tensor."""
+    """Decorates a function of arrays so that it returns a tensor if it receives tensors.
+
+    That is if an argument is a torch tensor, or a list that begins with one.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -49,8 +49,8 @@ class QueryHead:
 
     Attributes:
         pairs: `_SOFTMAX` for softmax scores whose last class means no object. Any other number is
-            for
-            sigmoid scores: the maximum number of (query, class) pairs; 0 for the number of queries.
+            for sigmoid scores: the maximum number of (query, class) pairs; 0 for the number of
+            queries.
     """
 
     pairs: int
@@ -131,10 +131,8 @@ class BoxHead:
 
         Returns:
             `RawDetections` if overlapping boxes are suppressed already, or for an RT-DETR head.
-                Else
-            candidate boxes as center and size in input pixels, float32 `[n, 4]`, and scores,
-                float32
-            `[classes, n]`.
+            Else candidate boxes as center and size in input pixels, float32 `[n, 4]`, and scores,
+            float32 `[classes, n]`.
 
         Raises:
             UnsupportedError: The shape matches no supported head, or a score or class is out of
@@ -260,7 +258,9 @@ def box_head(
 
 
 def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None:
-    """Checks that a class can run the task in a model file's metadata; no metadata pass.
+    """Checks that a class can run the task that the metadata of a model file name.
+
+    A file without metadata is accepted.
 
     Args:
         export: Ultralytics' metadata; None if the file has none.

@@ -57,7 +57,10 @@ class ImageEncoder(ImageModel):
             batch_size: Number of images or texts per run.
 
         Raises:
-            ModelError, InputError, UnsupportedError, DeviceError: As `Classifier`.
+            ModelError: A file is missing or damaged.
+            InputError: The model does not take images, or there is no preprocessor.
+            UnsupportedError: The model or its preprocessor is not supported.
+            DeviceError: The requested device is absent, or its driver fails.
         """
         self._path = model_path(source)
         args: dict[str, Any] = {"device": device, "preprocessor": preprocessor}
@@ -188,9 +191,7 @@ class ImageEncoder(ImageModel):
         return positions if isinstance(positions, int) and positions > 2 else default
 
     def _pads_whole(self) -> bool:
-        """Returns whether texts are padded to the maximum number of positions, as in SigLIP's
-        training.
-        """
+        """Returns whether texts are padded to the maximum length, as in SigLIP's training."""
         return "siglip" in str(self.config.get("model_type", ""))
 
     def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
@@ -215,9 +216,7 @@ class ImageEncoder(ImageModel):
         return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
 
     def _extras(self) -> dict[str, Any]:
-        """Returns placeholder text inputs of one token, by name; {} if the model takes images
-        alone.
-        """
+        """Returns placeholder text inputs of one token, by name; {} if the model takes no text."""
         feeds = {}
         for spec in self.model.inputs:
             if spec.name in _TEXT_INPUTS:

@@ -183,8 +183,7 @@ class ImageModel:
 
         Yields:
             For each image its placement in the model's input, and the outputs by name, without
-                batch
-            axis.
+            batch axis.
         """
         fixed = (self._input.shape or (None,))[0]
         size = fixed if isinstance(fixed, int) else self._batch_size
@@ -238,8 +237,7 @@ class ImageModel:
 
         Args:
             names: Names to look for; the first output with one of them is selected. If there is
-                none,
-                the only other output with `rank` axes is.
+                none, the only other output with `rank` axes is.
             rank: Number of axes.
             what: Content of the output, for the message.
 

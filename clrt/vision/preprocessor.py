@@ -37,7 +37,8 @@ class ImageBatch:
     """A batch of preprocessed images.
 
     Attributes:
-        pixels: float32 `[images, 3, height, width]` on the device, or `[images, height, width, 3]`.
+        pixels: float32 `[images, 3, height, width]` on the device; `[images, height, width, 3]` if
+            the preprocessor has `channels_last`.
         frames: Placement of each image in the model's input.
     """
 
@@ -74,8 +75,8 @@ class Preprocessor:
             none.
         resample: Filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or Pillow's
             number of it.
-        scale: Factor of the bytes 0..255, applied before `mean` and `std`.
-        mean, std: Per channel, subtracted from the scaled value, and its divisor after that.
+        scale: Factor of the bytes 0..255: a pixel becomes `(byte * scale - mean) / std`.
+        mean, std: One number per color channel, in the scaled range.
         fill: Color of borders as a byte, before normalization; None for 0 after normalization.
         pad: Whether images of a batch are padded at the right and bottom to the largest.
         pad_size: `(height, width)` to which `pad` pads images; None for the batch's largest.
@@ -198,7 +199,9 @@ class Preprocessor:
             device: The device.
 
         Raises:
-            InputError, UnsupportedError, DeviceError, OutOfMemoryError: As `prepare`.
+            InputError: The preprocessed images have different sizes, or one cannot be decoded.
+            DeviceError: The driver fails.
+            OutOfMemoryError: The batch does not fit into memory.
         """
         frames = [self.frame(p.size) for p in images]
         if self.pad:
@@ -222,6 +225,8 @@ class Preprocessor:
         device_outputs: bool = False,
     ) -> Array | DeviceTensor:
         """Preprocesses images to a batch, float32 `[images, 3, height, width]`.
+
+        With `channels_last` the batch is `[images, height, width, 3]`.
 
         Args:
             images: As in `prepare`; one image is a batch of one.

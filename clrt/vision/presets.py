@@ -94,9 +94,8 @@ class _Config:
     def size(self, key: str) -> dict[str, int]:
         """Returns option `key`, an image size, as edge name -> pixels.
 
-        Edge names are `height` and `width`, `shortest_edge` and `longest_edge`, one of these two,
-        or
-        `max_height` and `max_width`.
+        The edge names are one of these sets: `height` and `width`; `max_height` and `max_width`;
+        `shortest_edge`; `longest_edge`; `shortest_edge` and `longest_edge`.
         """
         value = self.get(key)
         edges: Any = value
@@ -223,11 +222,10 @@ def _sizes(config: _Config) -> dict[str, Any]:
 
 
 def _convnext(config: _Config) -> dict[str, Any]:
-    """Returns the size arguments of `Preprocessor` for ConvNeXT; {} without resizing.
+    """Returns the size arguments of `Preprocessor` for ConvNeXT; {} if `do_resize` is off.
 
-    A size of 384 or more stretches images. A smaller one crops the center of a larger image, of
-    which
-    the crop is the fraction `crop_pct`.
+    From 384 pixels on images are stretched to the size. For smaller sizes images are resized to
+    the size over `crop_pct`, and the center is cropped.
     """
     if not config.flag("do_resize", True):
         return {}

@@ -83,6 +83,7 @@ def resized(
     """Resamples images into a batch, float32 `[images, 3, height, width]`.
 
     Args:
+        images: Opened images.
         frames: Placement of each image; all canvases have the same size.
         name: Name of the filter.
         colours: Conversion of color bytes.

@@ -173,8 +173,7 @@ def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
     """Returns the indices of the classes that can be the most likely one at some pixel.
 
     A pixel's logit is interpolated between four logits of its class, which bound it. A class is
-    left
-    out if everywhere its maximum of these four is below the minimum of another class.
+    left out if everywhere its maximum of these four is below the minimum of another class.
 
     Args:
         logits: `[classes, height, width]`.
@@ -201,8 +200,7 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
 
     Returns:
         Indices of the first logits, indices of the second ones, and weights of the second ones;
-            each
-        `[pixels]`.
+        each `[pixels]`.
 
     Source: PyTorch's interpolate, mode linear, with pixel centers at half integers.
     """

@@ -37,11 +37,11 @@ class WhisperLogitsProcessor:
     most_first_time: int | None = None
 
     def __call__(self, logits: FloatArray, made: Sequence[int]) -> FloatArray:
-        """Returns a copy of the logits with -inf for tokens that may not follow.
+        """Returns a copy of the logits with -inf for tokens that may not follow `made`.
 
         Args:
             logits: float32 `[vocabulary]`.
-            made: Tokens of the window so far.
+            made: Tokens generated in the window so far.
         """
         scores = finite(logits)
         scores[self.suppressed] = _NEVER

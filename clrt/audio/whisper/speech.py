@@ -84,7 +84,7 @@ class WhisperSpeech:
         """Checks that the model supports the language and task of the options.
 
         Raises:
-            InputError: It does not.
+            InputError: The language or the task is not supported.
         """
         self.vocabulary.check_task(options.task)
         self.vocabulary.language_of(options.language)

@@ -161,7 +161,7 @@ class WhisperVocabulary:
 
     @property
     def no_speech(self) -> int:
-        """Token whose probability is that of a window without speech."""
+        """Token whose probability right after `start` is the probability of no speech."""
         return self.no_timestamps - 1
 
     @cached_property
@@ -236,7 +236,7 @@ class WhisperVocabulary:
         """Checks that the model supports a task.
 
         Raises:
-            InputError: It does not.
+            InputError: The model does not support the task, or there is no such task.
         """
         if task not in TASKS:
             raise InputError(f"task is {task!r}; it is one of {', '.join(TASKS)}.")
@@ -268,7 +268,7 @@ class WhisperVocabulary:
 
 
 class _TokenIds:
-    """Reads and checks token ids of generation_config.json; tokenizer.json has missing ones.
+    """Reads and checks token ids: from generation_config.json, else from tokenizer.json.
 
     Args:
         file: Path of generation_config.json, for messages.

@@ -117,7 +117,12 @@ class WindowReader:
         return [results[k] for k in range(len(windows))]
 
     def _needs_retry(self, text: DecodedWindow, fallback: Fallback) -> bool:
-        """Returns whether a window must be decoded again at the next temperature."""
+        """Returns whether a window must be decoded again at the next temperature.
+
+        It must if its mean log-probability is too low, or its compression ratio too high; not if it
+        is
+        silent.
+        """
         if is_silent(text, fallback):
             return False
         max_ratio, min_logprob = fallback.compression_ratio, fallback.logprob
@@ -197,10 +202,9 @@ class WindowReader:
 def is_silent(text: DecodedWindow, fallback: Fallback) -> bool:
     """Returns whether a window's text is dropped as silence.
 
-    It is if its probability of no speech is above `fallback.no_speech`, and its mean
-    log-probability
-    below `fallback.logprob`. None for the latter drops that condition; None for the former keeps
-    all texts.
+    It is dropped if its probability of no speech is above `fallback.no_speech`, and its mean
+    log-probability below `fallback.logprob`. The second condition is omitted if that is None. No
+    text is dropped if `fallback.no_speech` is None.
     """
     min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
     is_unsure = min_logprob is None or text.logprob < min_logprob

@@ -181,7 +181,7 @@ class RowReader:
 
 
 class _RowGroup:
-    """Reader of the rows of a Parquet row group, in order, without a way back."""
+    """Reader of the rows of a Parquet row group, in ascending order only."""
 
     def __init__(self, unit: WorkUnit, columns: Sequence[str]) -> None:
         self._key = unit.path, unit.section
@@ -199,7 +199,7 @@ class _RowGroup:
         return self._key == (unit.path, unit.section) and self._at <= unit.skip
 
     def read(self, unit: WorkUnit) -> Any:
-        """Reads the rows of a unit as an Arrow table, skipping the rows before.
+        """Reads the rows of a unit as an Arrow table, skipping earlier rows of the row group.
 
         Raises:
             InputError: The row group has fewer rows than when the job began.
@@ -298,7 +298,7 @@ def _converted(values: Any, kind: Any) -> Any:
 
     Args:
         values: Arrow array or list.
-        kind: Arrow type; strings take any JSON value, as its JSON text.
+        kind: Arrow type. For the string type, other values of a list become JSON text.
 
     Raises:
         ArrowException, TypeError, ValueError, OverflowError: A value cannot be converted.
