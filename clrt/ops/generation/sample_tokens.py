@@ -192,8 +192,8 @@ class _TokenRows:
         return KernelSpec.of(_SOURCE, entry, **self.defines, **more)
 
     def spread(self, entry: str) -> KernelSpec:
-        """Returns the kernel `entry`, which computes scores, with macros for the presence of
-        optional inputs.
+        """Returns the kernel `entry`, which computes scores; its macros say which optional
+        inputs are present.
         """
         given = self.node.input(5), self.node.input(6)
         forms = (int(x is not None) for x in given)

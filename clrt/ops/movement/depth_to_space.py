@@ -50,8 +50,8 @@ class _DepthSpace(Op):
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the input shape with separate axes for blocks, and the permutation of these
-        axes that yields the output.
+        """Returns how an input of shape `dims` is rearranged: its shape with separate axes for
+        blocks, and their permutation.
         """
         raise NotImplementedError(self.name)
 

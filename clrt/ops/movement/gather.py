@@ -75,7 +75,12 @@ def _view(node: Node) -> _GatheredRows:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Rejects rows shorter than a vector: the CPU kernel copies rows vector by vector."""
+    """Rejects Gather nodes with rows shorter than a vector: the CPU kernel copies rows vector by
+    vector.
+
+    Returns:
+        The reject reason; None for longer rows and rows of unknown length.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, Gather)
     shape = symbolic_shape(x)

@@ -63,8 +63,8 @@ def data_t(reduction: Reduction, dtype: DType) -> Code:
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches that copy input 0 to the output; they are dropped if the output is in
-    place.
+    """Returns launches that copy input 0 of a node to its output; the planner drops them if the
+    output is in place.
     """
     x, y = node.arg(0), node.output
     strides = contiguous_strides(x.dims)

@@ -164,8 +164,8 @@ class Slice(Op):
             yield normalize_axis(axis, rank, self), start, end, step
 
     def taken_from(self, node: Node) -> tuple[int, list[int]]:
-        """Returns the output of a Slice node as a view of x: the offset of its first element,
-        and its stride along each axis, in elements.
+        """Returns the output of a Slice node as a strided view of x: the offset of its first
+        element, and its stride along each axis, in elements.
         """
         x = node.arg(0)
         bounds = [host_ints(node, i) for i in range(1, 5)]

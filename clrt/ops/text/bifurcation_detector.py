@@ -62,12 +62,11 @@ class BifurcationDetector(Op):
         return tokens, np.full(place.shape, self._match(source.tolist(), tokens.tolist()), np.int64)
 
     def _match(self, source: list[int], tokens: list[int]) -> int:
-        """Returns the position in the source after the unique occurrence of the tokens' last
-        n-gram.
+        """Finds the last n-gram of `tokens` in `source`.
 
         Returns:
-            The end of the occurrence of the longest n-gram that occurs; -1 if it occurs more than
-            once, or none does.
+            Position in the source after the longest last n-gram that occurs in it; -1 if that
+            occurs more than once, or none occurs.
         """
         position = -1
         for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):

@@ -84,7 +84,7 @@ class Tokenizer(Op):
         return self.separators == ("",) or self.tokenexp == "."
 
     def _tokens(self, text: str) -> list[str]:
-        """Returns the tokens of a string."""
+        """Returns the tokens of `text`, without marks and padding."""
         if self._splits_characters:
             return list(text)
         min_chars, data = self.mincharnum, text.encode()

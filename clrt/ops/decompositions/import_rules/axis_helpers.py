@@ -32,7 +32,7 @@ def dim_of(body: ImportBuilder, value: Value, axis: int) -> Value:
 
 
 def count_up(body: ImportBuilder, count: Value) -> Value:
-    """Returns 0, 1, …, count - 1 as int64 `[count]`; `count` has shape `[1]`."""
+    """Returns 0, 1, …, count - 1, int64; `count` is an int64 of shape `[1]`."""
     return body("Range", body.scalar(0), body("Squeeze", count, body.ints(0)), body.scalar(1))
 
 

@@ -127,7 +127,8 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
         Labels and scores.
 
     Raises:
-        ModelError: The number of labels is not that of the classes.
+        ModelError: The numbers of labels and classes differ.
+        UnsupportedError: The kernel type is unknown.
     """
     classes, count = len(per_class), sum(per_class)
     if labels is not None and len(labels) != classes:

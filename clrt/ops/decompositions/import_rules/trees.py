@@ -32,7 +32,7 @@ class _Forest:
         nodes: Per inner node: feature, mode, true child, false child; a child is the index of a
             node, or ~index of a leaf.
         splits: Threshold per inner node.
-        roots: Root per tree, like a child.
+        roots: Per tree, the index of its root node, or ~index of its only leaf.
         starts: Start of each leaf in `targets` and `weights`, then their length.
         targets: Target per leaf entry.
         weights: Weight per leaf entry.
@@ -224,8 +224,8 @@ def _convert_forest(a: Any, kind: str) -> _Forest:
 
 
 def _values(a: Any, name: str) -> list[float]:
-    """Returns float attribute `name` as a list, empty if absent; newer opsets may store it as
-    tensor attribute `name`_as_tensor.
+    """Returns a list of floats from an attribute: `name`, or in newer opsets the tensor
+    `{name}_as_tensor`; empty if both are absent.
     """
     array = a.get(f"{name}_as_tensor")
     return list(a.get(name) or []) if array is None else array.reshape(-1).tolist()

@@ -134,7 +134,8 @@ def _skip_simplified_layer_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "EmbedLayerNormalization")
 def _embed_layer_normalization(body: ImportBuilder) -> None:
-    """Decomposes EmbedLayerNormalization.
+    """Decomposes EmbedLayerNormalization: the sum of word, position and segment embeddings,
+    normalized.
 
     Inputs: token ids, segment ids, tables of words, positions and segments, gamma, beta, mask,
     positions.
@@ -307,7 +308,8 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CausalConvWithState")
 def _causal_conv_with_state(body: ImportBuilder) -> None:
-    """Decomposes CausalConvWithState.
+    """Decomposes CausalConvWithState: a depthwise convolution of each position and those before it,
+    including past inputs.
 
     Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1) dilation.
 

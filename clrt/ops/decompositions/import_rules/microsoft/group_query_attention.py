@@ -197,8 +197,9 @@ def _update_window(
         rows: Number of new rows, `[1]`.
 
     Returns:
-        Caches of keys and values with all rows that queries see; the same, cut to their capacity,
-        to output; position of the first row of the former, `[B]`.
+        Keys and values with all rows that the new queries see; keys and values to output, cut to
+        the capacity of the caches; position in the sequence of the first row that queries see,
+        `[B]`.
     """
     body.input_type(3)
     size = dim_of(body, body.inputs[3], 2)
@@ -244,8 +245,8 @@ def _scores_kind(body: ImportBuilder) -> int:
 
 
 def _in_order(body: ImportBuilder) -> bool:
-    """Returns whether the keys that a query sees depend only on its position and the sequence
-    length, with a plain softmax and no output of scores.
+    """Returns whether ONNX's Attention suffices: the keys that a query sees depend only on its
+    position and the sequence length, the softmax is plain, and no scores are output.
     """
     window = int(body.attrs.get("local_window_size", -1))
     causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)

@@ -17,7 +17,8 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 @register_import_decomposition("com.microsoft", "LinearAttention")
 def _linear_attention(body: ImportBuilder) -> None:
-    """Decomposes LinearAttention.
+    """Decomposes LinearAttention: a state per head that each token decays, updates by k and v, and
+    reads by q.
 
     Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, logarithm of the state's decay, learning
     rate.
@@ -67,7 +68,9 @@ def _linear_attention(body: ImportBuilder) -> None:
 
 
 def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
-    """Repeats each head of `[B, T, H, a, b]` `times` times; the copies of a head are adjacent."""
+    """Repeats each head of `[B, T, H, a, b]`; returns `[B, T, H * times, a, b]`, with the copies
+    of a head adjacent.
+    """
     if times == 1:
         return value
     spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
@@ -79,8 +82,9 @@ def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
 def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
     """Returns a function that builds the Scan body of LinearAttention, for one token.
 
-    The body decays the state `[B, H, D, E]`, adds k v (or, if there is a learning rate, the rate
-    times what the state lacks of v), and returns the new state and q times this state.
+    The body multiplies the state `[B, H, D, E]` by the decay and adds k v, or, if there is a
+    learning rate, k rate (v - k state). It returns the new state and the product of q and this
+    state.
 
     Args:
         names: Names of the scanned inputs, which follow the state: q, k, v, then decay and rate if

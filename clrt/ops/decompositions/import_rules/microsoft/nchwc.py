@@ -20,8 +20,10 @@ NCHWC = "com.microsoft.nchwc"
 
 
 def _plain(body: ImportBuilder, value: Value) -> Value:
-    """Converts a tensor from the layout with blocks of channels, `[N, C / block, H, W, block]`
-    declared as `[N, C, H, W]`, to its declared layout.
+    """Converts a tensor with blocked channels to its plain layout.
+
+    The memory of a blocked tensor is `[N, C / block, H, W, block]`, although its shape is `[N, C,
+    H, W]`, as that of the result.
     """
     blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
     moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
@@ -29,8 +31,10 @@ def _plain(body: ImportBuilder, value: Value) -> Value:
 
 
 def _blocked(body: ImportBuilder, value: Value) -> Value:
-    """Converts `[N, C, H, W]` to `[N, C / block, H, W, block]`, with the declared shape of the
-    input.
+    """Converts a tensor from its plain layout to blocked channels.
+
+    The memory of the result is `[N, C / block, H, W, block]`, although its shape is `[N, C, H, W]`,
+    as that of `value`.
     """
     count, size = body("Shape", value, end=1), body("Shape", value, start=2)
     parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
@@ -56,7 +60,7 @@ def _reorder_output(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Conv")
 def _conv(body: ImportBuilder) -> None:
-    """Decomposes Conv on tensors with blocked channels.
+    """Decomposes Conv on tensors with blocked channels, plus an activation.
 
     Inputs: x, weights, bias, and a tensor added before the activation.
 
