@@ -1,4 +1,4 @@
-"""LoRA adapters as arguments of users."""
+"""The `lora` argument of a text generator: LoRA adapters with their factors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Adapters: TypeAlias = "AdapterPath | Sequence[AdapterPath | tuple[AdapterPath, f
 
 
 def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
-    """Returns the paths of adapters, each with its factor (default 1).
+    """Returns path and factor of each LoRA adapter of a `lora` argument; the default factor is 1.
 
     Raises:
-        InputError: `adapters` is not of the type `Adapters`.
+        InputError: `adapters` is not of the type `Adapters`, or a factor is not finite.
     """
     if isinstance(adapters, str | Path):
         adapters = [adapters]

@@ -18,6 +18,9 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
     """Text chunks of one generation, from `TextGenerator.astream`, without blocking the event loop.
 
     Args:
+        scheduler: Scheduler that the generation was added to.
+        answer: State of the generation.
+        finish: Creates the result from the state of an ended generation.
         workers: Executor with one thread, which runs the scheduler for all async streams.
     """
 
@@ -28,7 +31,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
         self._workers = workers
 
     async def __anext__(self) -> str:
-        """Returns the next text chunk.
+        """Returns the next text chunk; ends the iteration after the last.
 
         Raises:
             ClrtError: Generation failed.
@@ -49,7 +52,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
             raise
 
     async def aclose(self) -> None:
-        """Ends generation now; `result` has the text so far."""
+        """Ends generation now; `result` then has the text generated so far."""
         self._close()
 
     async def __aenter__(self) -> AsyncGeneratedStream:
@@ -70,10 +73,10 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
 
     @property
     def result(self) -> GeneratedText:
-        """Result of the generation, after its last chunk.
+        """Result of the generation, once its last chunk was read or it was closed.
 
         Raises:
-            InputError: Generation is still running.
+            InputError: Chunks are left to read.
         """
         if self._result is None:
             raise InputError("The text goes on; read its pieces, or await `finish`.")
@@ -81,7 +84,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
 
 
 async def finish_all(streams: Sequence[AsyncGeneratedStream]) -> list[GeneratedText]:
-    """Returns the results of all streams; ends all if one fails or the task is cancelled.
+    """Returns the results of all streams; ends them all if one fails or the task is cancelled.
 
     Raises:
         ClrtError: A generation failed.
@@ -94,7 +97,12 @@ async def finish_all(streams: Sequence[AsyncGeneratedStream]) -> list[GeneratedT
 
 
 async def search_all(searches: Sequence[BeamSearch]) -> list[GeneratedText]:
-    """Runs beam searches one after the other and returns their texts; cancellation ends them.
+    """Runs beam searches one after the other, without blocking the event loop.
+
+    Cancelling the task ends the running search.
+
+    Returns:
+        The texts of all searches, in order.
 
     Raises:
         ClrtError: A search failed.

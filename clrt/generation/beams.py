@@ -31,8 +31,8 @@ class Beam:
 
     Attributes:
         tokens: Generated tokens, without the prompt.
-        score: Sum of the tokens' log-probabilities, as changed by the rules.
-        logprobs: Log-probability per token, unchanged by rules.
+        score: Sum of the tokens' log-probabilities after `NextTokenRules.scores`.
+        logprobs: Log-probability per token before any rule.
         sequence: Sequence in the KV cache; None if not opened yet.
     """
 
@@ -46,15 +46,18 @@ class Beam:
 class BeamSearch:
     """A beam search for the most likely continuations of a prompt.
 
-    The score of a text is the sum of its log-probabilities divided by its number of tokens to the
-    power `length_penalty`. Only finished texts, by an end token or the length limit, are results.
-    Rules of `Sampling` change the summed log-probabilities.
+    The score of a text is the sum of its log-probabilities, as changed by the rules of `Sampling`,
+    divided by its number of tokens to the power `length_penalty`. Only texts that an end token or
+    the length limit has ended are results.
 
     Attributes:
+        scheduler: Scheduler whose engine runs the steps.
+        model: The language model.
         prompt: Prompt tokens; with `source` the decoder's start tokens.
+        sampling: Options of the request.
         source: Encoder input; None for a decoder-only model.
-        calls: Format and tools of tool calls to parse; None for none.
-        cancelled: Setting it to True stops the search.
+        calls: Format and tools of tool calls to parse; None if none are expected.
+        cancelled: Set to True by a caller to stop the search.
 
     Source: transformers' `_beam_search`.
     """
@@ -85,7 +88,7 @@ class BeamSearch:
         sampling: Sampling,
         calls: ExpectedCalls | None = None,
     ) -> BeamSearch:
-        """Creates a search for the tokens of a prompt.
+        """Creates a beam search for a prompt, not yet started.
 
         Raises:
             InputError: The prompt is too long.
@@ -109,7 +112,7 @@ class BeamSearch:
         return [self._result(beam, *timings) for _, beam in results]
 
     def _search(self) -> float:
-        """Runs the search to its end; returns the time of the first tokens, by `perf_counter`."""
+        """Runs the search to its end; returns when its first step ended, by `time.perf_counter`."""
         first = 0.0
         try:
             while self._beams:
@@ -123,10 +126,10 @@ class BeamSearch:
         return first
 
     def _logits(self, engine: DecoderEngine) -> list[NDArray[np.float32]]:
-        """Returns the next-token logits of each beam.
+        """Returns the next-token logits of each beam, float32 `[vocabulary]`.
 
-        A beam continues its parent's sequence if no other beam does, else a new one that shares the
-        parent's full pages.
+        The first beam of a parent continues the parent's sequence in the KV cache; for other beams
+        of the same parent a new sequence is opened, which shares the parent's full pages.
         """
         live = {b.sequence for b in self._beams}
         for sequence in [s for s in self._open if s not in live]:
@@ -148,11 +151,11 @@ class BeamSearch:
         return [b.sequence for b in self._beams if b.sequence is not None]
 
     def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:
-        """Selects the beams of the next step; none once the search is over.
+        """Replaces the running beams by those of the next step; by none if the search is over.
 
         Args:
             logits: Next-token logits of each beam, float32 `[vocabulary]`.
-            length: Number of tokens of a text including the next one.
+            length: Number of generated tokens of each beam, including the next one.
         """
         count, ends, limit = self.sampling.num_beams, self.model.ends, self._limit
         candidates = self._candidates(logits, max(2, 1 + len(ends)) * count)
@@ -180,11 +183,16 @@ class BeamSearch:
         self._beams = going
 
     def _mean(self, score: float, length: int) -> float:
-        """Returns the score of a text of `length` tokens, divided by the length penalty."""
+        """Returns `score` divided by `length` to the power `length_penalty`."""
         return float(score / length**self.sampling.length_penalty)
 
     def _is_over(self, best: float, length: int) -> bool:
-        """Whether no running beam, the best with score `best`, can still become a result."""
+        """Whether no running beam can still become a result.
+
+        Args:
+            best: Highest score of a running beam, a sum of log-probabilities.
+            length: Number of generated tokens of each running beam.
+        """
         options = self.sampling
         if len(self._finished) < options.num_beams:
             return False
@@ -197,8 +205,14 @@ class BeamSearch:
     def _candidates(
         self, logits: Sequence[NDArray[np.float32]], most: int
     ) -> list[tuple[float, int, int, float]]:
-        """Returns score, beam index, token and token log-probability of the `most` best candidates,
-        best first.
+        """Returns the best continuations of all beams by one token, best first.
+
+        Args:
+            logits: Next-token logits of each beam, float32 `[vocabulary]`.
+            most: Maximum number of continuations.
+
+        Returns:
+            (score with the token, beam index, token, log-probability of the token) of each.
         """
         candidates = []
         for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
@@ -210,7 +224,7 @@ class BeamSearch:
         return sorted(candidates, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
     def _continue_parent(self, beam: Beam, parent: Beam) -> Beam:
-        """Moves the parent's sequence to `beam`, unless another child already has it."""
+        """Moves the KV sequence of `parent` to `beam`, if it still has one; returns `beam`."""
         sequence, parent.sequence = parent.sequence, None
         if sequence is not None:
             sequence.tokens.append(beam.tokens[-1])
@@ -236,7 +250,7 @@ class BeamSearch:
 
 
 def _best(scores: NDArray[np.float64], most: int) -> list[tuple[int, float]]:
-    """Returns the tokens with the `most` highest scores above -inf, best first, with the scores."""
+    """Returns (token, score) of the `most` highest scores above -inf, highest first."""
     count = min(most, len(scores))
     tokens = np.argpartition(-scores, count - 1)[:count]
     order = tokens[np.lexsort((tokens, -scores[tokens]))]

@@ -25,12 +25,13 @@ _STARTS: dict[int, dict[str, str]] = {NOTHING: {}, LONG: {_ANGLES: "long"}}
 
 
 def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, int]:
-    """Computes the full pages of a prompt.
+    """Computes the keys and values of a prompt, and reads its full pages from the device.
 
-    For use within `scheduler.exclusive`.
+    Must be called within `scheduler.exclusive`.
 
     Returns:
-        The pages, `[pages, elements]`, and the content id before the first (`KvSequence.start`).
+        The pages, `[pages, elements]`, and the content id before the first page: `LONG` if keys
+        have the rotary angles of long sequences, else `NOTHING`.
 
     Raises:
         InputError: The prompt does not fill a page, or is longer than the context.
@@ -57,10 +58,14 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
 def write_cache(
     path: Path, fingerprint: str, tokens: Sequence[int], pages: Array, start: int = NOTHING
 ) -> int:
-    """Writes pages and their tokens to a file; returns the number of tokens.
+    """Writes KV pages and their tokens to a file; returns the number of tokens written.
 
     Args:
-        start: Content id before the first page, from `compute_pages`.
+        path: File to write.
+        fingerprint: Hash of the model (`LanguageModel.fingerprint`).
+        tokens: Prompt tokens; those after the last full page are left out.
+        pages: Pages, `[pages, elements]`.
+        start: Content id before the first page, as `compute_pages` returns it.
 
     Raises:
         InputError: The file cannot be written.
@@ -76,10 +81,15 @@ def write_cache(
 
 
 def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array, int]:
-    """Reads tokens, pages and the content id before the first page (`KvSequence.start`).
+    """Reads a file of `write_cache`.
 
     Args:
+        path: File to read.
+        fingerprint: Hash of the model that the file must be from.
         like: Array `[0, elements]` with the model's page size and dtype.
+
+    Returns:
+        Tokens, pages `[pages, elements]`, and the content id before the first page.
 
     Raises:
         ModelError: The file is missing, damaged or from another model.

@@ -39,13 +39,13 @@ _USER = {"role": "user", "content": _ASKED}
 
 
 def find_format(template: ChatTemplate) -> CallFormat | None:
-    """Detects the format in which a model writes tool calls, by its chat template.
+    """Detects the format in which a model writes tool calls from its chat template.
 
-    Renders a call as an assistant message and parses it with each format. If none parses it, takes
-    the first format whose start occurs in the template's source.
+    Renders an assistant message with an example call and parses it with each of `FORMATS`. If no
+    format parses it, returns the first whose start marker occurs in the template's source.
 
     Returns:
-        The format; None if it is none of `FORMATS`.
+        The format; None if the template matches none of `FORMATS`.
     """
     for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
         written = _render_call(template, arguments)
@@ -56,10 +56,11 @@ def find_format(template: ChatTemplate) -> CallFormat | None:
 
 
 def _render_call(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
-    """Renders a chat with a call; None if the template rejects it.
+    """Renders a chat of a user's question and an assistant's example tool call.
 
     Returns:
-        The text after the question, and the text after the start of the assistant message.
+        The rendered text after the question, and the rendered text after the generation prompt (the
+        start of the assistant message); None if the template rejects the chat.
     """
     call = {"name": _NAME, "arguments": arguments}
     calls = [{"id": "call00001", "type": "function", "function": call}]
@@ -79,11 +80,12 @@ def _common_prefix(one: str, other: str) -> int:
 
 
 def _parses_call(one: CallFormat, behind: str, answer: str) -> bool:
-    """Whether a format parses exactly the rendered call.
+    """Whether a format parses a chat of `_render_call` to exactly its example call.
 
     Args:
+        one: The format.
         behind: Rendered text after the question.
-        answer: Rendered text after the start of the assistant message.
+        answer: Rendered text after the generation prompt; used if `behind` has no start marker.
     """
     text = behind if one.start in behind else answer
     if not one.end:  # drops the template's own end of turn
@@ -95,7 +97,7 @@ def _parses_call(one: CallFormat, behind: str, answer: str) -> bool:
 
 
 def with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a copy of a message whose tool calls have their arguments as JSON strings."""
+    """Returns a message with the arguments of its tool calls as JSON strings, as a copy if any."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

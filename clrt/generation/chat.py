@@ -27,10 +27,10 @@ _MAX_JSON_BYTES = 256 << 20
 
 
 class Chat:
-    """A chat: its messages and the options of its turns. Created by `TextGenerator.chat`.
+    """A chat with a language model over several turns. Created by `TextGenerator.chat`.
 
-    A turn runs only new tokens, as long as the cache holds the earlier ones. One turn runs at a
-    time.
+    A turn computes only new tokens, as long as the cache holds the earlier ones. Only one turn runs
+    at a time.
 
     Attributes:
         messages: All messages so far, `{"role": …, "content": …}`; may be changed between turns.
@@ -63,8 +63,8 @@ class Chat:
         """Sends a message and returns the answer; both are added to `messages`.
 
         Args:
-            message: Text of the user, or a message such as the result of a tool; or several
-                messages.
+            message: Text of the user; or a message or list of messages, mappings with `role` and
+                `content`, such as the result of a tool.
 
         Raises:
             InputError: The chat is longer than the context, the message is invalid, or another turn
@@ -77,10 +77,15 @@ class Chat:
     def stream(
         self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> GeneratedStream:
-        """Sends a message and streams the answer, which is added once the stream ends or is closed.
+        """Sends a message and streams the answer.
+
+        Both are added to `messages` once the stream ends or is closed.
+
+        Args:
+            message: Text of the user, a message or several messages, as for `send`.
 
         Raises:
-            ClrtError: As `send`.
+            ClrtError: For the reasons that `send` raises errors.
         """
         messages, call = _messages(message), ActiveCall()
         with self._lock:
@@ -129,10 +134,10 @@ class Chat:
             stream.write(text.encode("utf-8"))
 
     def load(self, path: str | Path) -> None:
-        """Replaces the messages by those of a file of `save`.
+        """Replaces the messages by those of a file that `save` wrote.
 
         Raises:
-            InputError: The file does not hold messages.
+            InputError: The file cannot be read or does not hold messages.
         """
         file = expanded(path)
         try:
@@ -146,7 +151,12 @@ class Chat:
         self._text, self._tokens = "", []
 
     def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
-        """Returns the callback for the end of a turn, which records its messages and tokens."""
+        """Returns the callback for the end of a turn, which records its messages and tokens.
+
+        Args:
+            given: Messages that the turn sends.
+            text: Rendered prompt of the turn.
+        """
 
         def end(answer: GenerationState, result: GeneratedText | None) -> None:
             if result is not None:
@@ -156,7 +166,15 @@ class Chat:
         return end
 
     def _note(self, text: str, answer: GenerationState, result: GeneratedText) -> None:
-        """Records the tokens of a turn for the next prompt, if they spell exactly its text."""
+        """Records the tokens of an ended turn, with which the next turn's prompt may begin.
+
+        Does nothing unless the generated tokens spell exactly the text of the result.
+
+        Args:
+            text: Rendered prompt of the turn.
+            answer: State of the ended generation.
+            result: Its result.
+        """
         tokens = list(result.tokens)
         ended = bool(tokens) and tokens[-1] in answer.ends
         if ended:
@@ -169,10 +187,11 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
-        """Returns the tokens of a prompt that continues the last turn; [] if it does not.
+        """Returns the tokens of a rendered prompt, reusing the last turn's tokens; [] if it cannot.
 
-        Generated tokens may differ from the tokenization of their text, and are the ones in the
-        cache. This is equivalent if an added token follows, because tokenization splits there.
+        The cache holds the generated tokens, which may differ from the tokenization of their text.
+        They may replace it if the prompt begins with the last turn's text and an added token
+        follows, because tokenization splits there.
         """
         if not self._tokens or not text.startswith(self._text):
             return []
@@ -184,7 +203,7 @@ class Chat:
 
 
 def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the messages of a turn."""
+    """Returns the messages that a user sends: a string becomes one message of role "user"."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if isinstance(given, Mapping):
@@ -193,6 +212,6 @@ def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
 
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
-    """Returns the texts of the tokenizer's added tokens by id, or only of the special ones."""
+    """Returns texts of a tokenizer's added tokens by id; if `special`, of special ones only."""
     added = model.tokenizer.get_added_tokens_decoder()
     return {k: token.content for k, token in added.items() if token.special or not special}

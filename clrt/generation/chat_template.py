@@ -21,17 +21,17 @@ _TOO_MUCH = (
 class ChatTemplate:
     """A chat template in Jinja, rendered as transformers renders it.
 
-    A template is not trusted: it runs in a sandbox with bounds on its work and output; see
-    `clrt.generation.sandbox`.
+    A template is not trusted: it runs in a sandbox that bounds its time, memory and output
+    (`clrt.generation.sandbox`).
 
     Args:
         source: Source of the template.
         special_tokens: Texts of special tokens by variable name, such as `bos_token`.
-        origin: Subject of error messages.
-        for_tools: Another template for chats with tools; None for the same.
+        origin: Name of the template in error messages.
+        for_tools: Template for chats with tools; None if this one is for them, too.
 
     Raises:
-        ModelError: The source is not a template, or too long.
+        ModelError: The source is not a valid template, or too long or complex.
         UnsupportedError: Jinja is not installed.
     """
 
@@ -61,7 +61,7 @@ class ChatTemplate:
 
     @property
     def tool_source(self) -> str:
-        """The source of the template for chats with tools."""
+        """Jinja source of the template that renders chats with tools."""
         return self.source if self._for_tools is None else self._for_tools.source
 
     @classmethod
@@ -72,12 +72,13 @@ class ChatTemplate:
         tokenizer_config.json, which may be a list of named ones.
 
         Args:
+            folder: Model folder.
             name: Name of one of several templates. None selects "default", and "tool_use", if it
                 exists, for chats with tools.
 
         Raises:
-            ModelError: There is none, or a file is damaged.
-            InputError: There is none with that name.
+            ModelError: The folder has no chat template, or a file is damaged.
+            InputError: The folder has no chat template of that name.
             UnsupportedError: Jinja is not installed.
         """
         sources = _sources(folder)
@@ -112,7 +113,7 @@ class ChatTemplate:
             messages: Messages accepted by `plain_messages`.
             tools: JSON schemas of functions that the model may call.
             add_generation_prompt: Whether the text ends with the start of an assistant message.
-            variables: Further variables of the template, such as `enable_thinking=False`.
+            variables: Values of other variables of the template, such as `enable_thinking=False`.
 
         Raises:
             InputError: The messages are invalid, or the template rejects them.
@@ -159,7 +160,7 @@ def has_template(folder: Path) -> bool:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """Reads the texts of special tokens from a model folder, by name such as `bos_token`.
+    """Reads the texts of special tokens from a model folder, by variable name such as `bos_token`.
 
     Raises:
         ModelError: A file is damaged.
@@ -176,7 +177,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _sources(folder: Path) -> dict[str, tuple[str, str]]:
-    """Reads the templates of a folder; returns source and subject of error messages by name."""
+    """Reads the chat templates of a folder; returns (source, name in error messages) by name."""
     files = {"default": folder / "chat_template.jinja"}
     more = sorted(path_in(folder, "additional_chat_templates").glob("*.jinja"))
     files |= {file.stem: file for file in more}
@@ -198,7 +199,7 @@ def _sources(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the text of an error as part of a sentence, shortened."""
+    """Returns an error's message on one line without final period, at most 1000 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:_MAX_REASON_CHARS].removesuffix(".")
 

@@ -50,7 +50,9 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     """Writes a language model, with its weights packed for the process's device.
 
     Args:
-        cache: Dtype of the KV cache, a key of `CACHES`.
+        model: The model, with its graph.
+        path: File to write.
+        cache: Dtype of the KV cache: "float32", "float16" or "int8".
         producer: Name of the writing program.
 
     Raises:
@@ -84,8 +86,8 @@ def write_decoder(
 
     Args:
         graph: Graph of `clrt.models.decoders.graph`.
-        name: Key of the extras in the file.
-        extras: Further JSON data of the file.
+        name: Key of `extras` in the file.
+        extras: JSON data to store under the key `name`.
         producer: Name of the writing program.
 
     Raises:
@@ -99,7 +101,7 @@ def write_decoder(
 
 
 def sizes_of(decoder: DecoderConfig) -> dict[str, int]:
-    """Returns the sizes of an encoder or its decoder, from which `decoder_of` recreates it."""
+    """Returns the sizes of a model's encoder or decoder, from which `decoder_of` recreates it."""
     return {name: getattr(decoder, name) for name in _ENCODER_SIZES}
 
 
@@ -109,8 +111,10 @@ def decoder_of(
     """Creates the configuration of an encoder or a decoder from its sizes.
 
     Args:
-        path: File that the sizes come from.
+        path: File that the sizes come from, for error messages.
         told: Result of `sizes_of`, read from the file and not yet checked.
+        family: Model family.
+        encoder: Configuration of the decoder's encoder; None if it has none or is itself one.
 
     Raises:
         ModelError: The file is damaged.
@@ -129,7 +133,12 @@ def decoder_of(
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a file of `write_language_model`, without the graph, which `load` maps.
+    """Reads a file of `write_language_model`, without the graph, which `clrt.load` maps to memory.
+
+    Args:
+        path: File to read.
+        context: Maximum number of tokens of a sequence; None for the model's own.
+        cache: Expected dtype of the KV cache: "float32", "float16" or "int8".
 
     Raises:
         ModelError: The file is damaged, or not a language model.
@@ -193,7 +202,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
 
 
 def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
-    """Reads the encoder's configuration from the extras of a file; None if it has no encoder.
+    """Returns the encoder's configuration from a compiled file's extras; None if it has no encoder.
 
     Raises:
         ModelError: The file is damaged.
@@ -207,9 +216,10 @@ def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> Deco
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a step's inputs, for a cache of one slab with one page.
+    """Returns the shapes of a decoder step's inputs by name, for a cache of one page.
 
     Args:
+        model: Decoder on a device.
         tokens: Number of input tokens.
         rows: Number of output rows.
     """
@@ -224,13 +234,13 @@ def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ..
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> int:
-    """Evaluates a dim such as `places` or `2*places`."""
+    """Evaluates a symbolic dim such as `places` or `2*places`, given the sizes of its symbols."""
     factor, _, name = dim.rpartition("*")
     return int(factor or 1) * sizes[name]
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:
-    """Returns the options that differ from the defaults, by name."""
+    """Returns the sampling options that differ from the defaults of `Sampling`, by name."""
     usual = replace(Sampling())
     pairs = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     return {n: v for n, v in pairs.items() if v != getattr(usual, n)}

@@ -30,27 +30,27 @@ _STACK_BYTES = 256 << 20
 
 
 class WrittenTokenizer(Protocol):
-    """Methods used of a `tokenizers.Tokenizer`."""
+    """A tokenizer that can be serialized, such as a `tokenizers.Tokenizer`."""
 
     def to_str(self) -> str:
-        """Returns the tokenizer in the format of tokenizer.json."""
+        """Returns the tokenizer as JSON text in the format of tokenizer.json."""
 
 
 class ConstraintTokens:
-    """Vocabulary of constraints. Creating it takes up to a second, so reuse it.
+    """Vocabulary of a model for constraints. Creating it takes up to a second, so reuse it.
 
     Attributes:
-        size: Number of tokens in a mask.
+        size: Number of tokens in a mask of allowed tokens.
         eos: Token ids that end a text.
 
     Args:
         tokenizer: A `tokenizers.Tokenizer` whose tokens are bytes, with decoder ByteLevel or
             ByteFallback.
         eos: Token ids that end a text, at least one.
-        size: Number of the model's logits, at least the number of tokens; None for the same.
+        size: Number of the model's logits, at least the number of tokens; None if equal to it.
 
     Raises:
-        InputError: An id is invalid, or there are fewer logits than tokens.
+        InputError: An id is invalid, there is none, or there are fewer logits than tokens.
         UnsupportedError: llguidance is not installed, or does not support the tokenizer.
     """
 
@@ -79,18 +79,18 @@ class ConstraintTokens:
 
 
 class Constraint:
-    """A constraint on a text, and its state after the tokens accepted so far.
+    """A rule that a generated text must match, and its state after the tokens accepted so far.
 
-    Takes exactly one of the three kinds of rules. Patterns match the whole text.
+    Exactly one of `json_schema`, `regex` and `grammar` must be given. It must match the whole text.
 
     Args:
-        tokens: Vocabulary.
+        tokens: Vocabulary of the model.
         json_schema: A JSON schema: a mapping, its text, or a pydantic model class.
         regex: A regular expression in the syntax of Rust's crate regex.
         grammar: A grammar in Lark or GBNF syntax.
 
     Raises:
-        InputError: None or several rules are given, or the rule is not valid.
+        InputError: No rule or several are given, or the rule is invalid or too large.
         UnsupportedError: llguidance is not installed.
     """
 
@@ -132,20 +132,19 @@ class Constraint:
 
     @property
     def is_met(self) -> bool:
-        """Whether the text may end after the tokens so far."""
+        """Whether the text may end after the tokens accepted so far."""
         return self._ended or self._matcher.is_accepting()
 
     @property
     def is_done(self) -> bool:
-        """Whether the text has ended, or no token may follow."""
+        """Whether an end token was accepted, or the rule allows no further token."""
         return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
 
     def allowed(self) -> NDArray[np.uint32]:
-        """Returns a bit mask of the allowed next tokens, uint32 `[ceil(tokens.size / 32)]`,
-        read-only.
+        """Returns a bit mask of the tokens allowed next, uint32 `[ceil(tokens.size / 32)]`.
 
-        Token t is bit `t % 32` of word `t // 32`. End tokens are allowed where the text may end;
-        after the end no others are.
+        Token t is bit `t % 32` of word `t // 32`. End tokens are allowed if the text may end; after
+        an end token only end tokens are. The array may be read-only.
 
         Raises:
             InputError: The rule takes too much work in this state.
@@ -162,11 +161,11 @@ class Constraint:
         return mask[:words]  # the library returns one word more if the last word is full
 
     def accept(self, token: int) -> None:
-        """Advances the state by a token. After the end only end tokens are accepted.
+        """Advances the state by a token. After an end token only end tokens are accepted.
 
         Raises:
-            InputError: The token is not allowed, and the state is unchanged; or the rule takes too
-                much work.
+            InputError: The token is not allowed, and the state stays unchanged; or the rule takes
+                too much work.
         """
         if token in self.tokens.eos and self.is_met:
             self._ended = True
@@ -178,9 +177,9 @@ class Constraint:
         raise InputError(f"Token {token} violates the {self._kind}.")
 
     def forced(self) -> list[int]:
-        """Returns the tokens that must follow, as far as they are certain, without accepting them.
+        """Returns the tokens that must come next, as far as the rule determines them; may be empty.
 
-        They are the tokenizer's tokens for the text that must follow.
+        They tokenize the text that must come next. The state does not change.
 
         Raises:
             InputError: The rule takes too much work.
@@ -208,10 +207,10 @@ class Constraint:
 
 
 def _check_size(kind: str, rule: str) -> None:
-    """Checks that a rule is small enough for llguidance's recursion depth and time.
+    """Checks that a rule is small enough to be compiled by llguidance in bounded depth and time.
 
     Raises:
-        InputError: The text is too long, or has too many rules, subschemas or patterns.
+        InputError: The rule is too long, or has too many grammar rules, subschemas or patterns.
     """
     if len(rule) > _MAX_CHARS[kind]:
         raise InputError(
@@ -251,7 +250,7 @@ def _check_size(kind: str, rule: str) -> None:
 
 
 def _on_deep_stack(call: Callable[[], T]) -> T:
-    """Calls llguidance in a thread with a large stack.
+    """Returns `call()`, which compiles a rule, run in a thread with a large stack.
 
     Raises:
         InputError: The stack cannot be allocated.
@@ -268,10 +267,10 @@ def _on_deep_stack(call: Callable[[], T]) -> T:
 
 
 def _schema_text(value: object) -> str:
-    """Returns a JSON schema as text.
+    """Returns a JSON schema as JSON text.
 
     Raises:
-        InputError: It is not a JSON schema.
+        InputError: The value is neither JSON, a mapping nor a pydantic model class.
     """
     maker = getattr(value, "model_json_schema", None)
     schema: Any = maker() if callable(maker) else value
@@ -286,7 +285,7 @@ def _schema_text(value: object) -> str:
 
 
 def _reason(text: str) -> str:
-    """Returns the reason in an llguidance report, as part of a sentence."""
+    """Returns the reason of an llguidance error report, at most 500 characters, to embed."""
     report = text.partition("\n<state>")[0]
     match = _REASON.search(report)
     first = match[1] if match else report.strip().partition("\n")[0]

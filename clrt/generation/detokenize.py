@@ -11,17 +11,17 @@ from clrt.generation.token_decoders import decoding_steps
 
 
 class TokenNames(Protocol):
-    """Attributes and methods used of a `tokenizers.Tokenizer`."""
+    """A tokenizer that names its tokens, such as a `tokenizers.Tokenizer`."""
 
     @property
     def decoder(self) -> Any:
-        """Decoder; None without one."""
+        """Decoder of the tokenizer, of the tokenizers library; None if it has none."""
 
     def id_to_token(self, id: int) -> str | None:
-        """Returns a token as the vocabulary writes it; None for an unknown id."""
+        """Returns the vocabulary's string of a token; None for an unknown id."""
 
     def get_added_tokens_decoder(self) -> Any:
-        """Returns the added tokens by id."""
+        """Returns a mapping from ids to added tokens (`tokenizers.AddedToken`)."""
 
 
 class TextStream:
@@ -34,8 +34,8 @@ class TextStream:
 
     Args:
         tokenizer: A `tokenizers.Tokenizer`.
-        skip_special_tokens: Whether special tokens have no text.
-        kept: Special tokens that have text anyway.
+        skip_special_tokens: Whether special tokens become no text.
+        kept: Special tokens that become text even then.
 
     Raises:
         UnsupportedError: The tokenizer's decoder does not allow streaming.
@@ -62,14 +62,14 @@ class TextStream:
         return stream
 
     def push(self, token_id: int) -> str:
-        """Adds a token and returns the text that is now certain. An unknown id has no text."""
+        """Adds a token; returns the text that is certain now, "" if none, as for an unknown id."""
         token = self._token(token_id)
         if token is None or token in self._skipped:
             return ""
         return self._decode([token])
 
     def finish(self) -> str:
-        """Returns the rest of the text. An incomplete character becomes U+FFFD."""
+        """Ends the stream; returns buffered text. An incomplete character becomes U+FFFD."""
         chunks = []
         for k, step in enumerate(self._steps):
             chunks.append(self._decode(step.finish(), k + 1))

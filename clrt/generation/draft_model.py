@@ -31,15 +31,15 @@ _MAX_READ_TIME_GROWTH = 1.25
 
 @dataclass(eq=False)
 class _DraftState:
-    """State of the draft model for one generation.
+    """State of a draft model for one generation.
 
     Attributes:
-        answer: The generation.
-        sequence: Its sequence in the draft model's cache.
+        answer: State of the generation in the target model.
+        sequence: Sequence of the generation's tokens in the draft model's cache.
         sampler: Sampler with the generation's options and seed, so that both models agree more
             often.
-        wanted: Number of draft tokens wanted in this step.
-        guesses: Draft tokens of this step so far.
+        wanted: Number of draft tokens wanted for the target model's next step.
+        guesses: Draft tokens made so far for that step.
     """
 
     answer: GenerationState
@@ -50,7 +50,7 @@ class _DraftState:
 
 
 class DraftModel:
-    """A draft model, with a sequence for each generation that it drafts for.
+    """A draft model: a smaller model that proposes draft tokens for generations of a target model.
 
     Args:
         engine: Engine of the draft model.
@@ -69,22 +69,27 @@ class DraftModel:
         self._has_read, self._read_s = False, 0.0
 
     def follows(self, answer: GenerationState) -> bool:
-        """Whether it can draft for a generation: the tokens and their number fit the draft model,
-        and its cache has not run out of memory for it.
+        """Whether the model can propose draft tokens for a generation.
+
+        False once its tokens exceed the draft model's vocabulary or context, or the draft model's
+        cache had no memory for it.
         """
         return answer not in self._excluded
 
     def guess_s(self, texts: int) -> float:
-        """Returns the predicted seconds per draft token if `texts` run together; 0 until known."""
+        """Returns the predicted seconds per draft token for `texts` generations; 0 until known."""
         return self._costs.of(texts) / texts if self._steps >= _MIN_MEASURED_STEPS else 0.0
 
     def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:
-        """Returns draft tokens for generations, for each at most the wanted number.
+        """Returns draft tokens by generation; generations without any are left out.
 
-        A generation whose prompt the draft model has yet to read may get none this time.
+        A generation gets none while the draft model would take too long to read its prompt.
+
+        Args:
+            wanted: Maximum number of draft tokens by generation.
 
         Raises:
-            ClrtError: A run failed.
+            ClrtError: A run of the draft model failed.
         """
         followed = [t for a, n in wanted.items() if (t := self._synchronized(a, n)) is not None]
         active = texts = [text for text in followed if self._may_read(text)]
@@ -99,7 +104,7 @@ class DraftModel:
         return {text.answer: text.guesses for text in texts if text.guesses}
 
     def forget(self, answer: GenerationState) -> None:
-        """Frees the state of a generation."""
+        """Frees the state of a generation; does nothing if there is none."""
         self._excluded.discard(answer)
         text = self._texts.pop(answer, None)
         if text is not None:
@@ -111,13 +116,18 @@ class DraftModel:
         self.engine.begin_anew()
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Frees the draft model's device memory."""
         self.engine.close_model()
 
     def _synchronized(self, answer: GenerationState, wanted: int) -> _DraftState | None:
-        """Returns the state of a generation, updated to all of its tokens, without draft tokens.
+        """Returns the state of a generation with all of its tokens and without draft tokens.
 
-        None if the tokens do not fit the draft model.
+        Args:
+            answer: The generation.
+            wanted: Number of draft tokens wanted for the target model's next step.
+
+        Returns:
+            The state; None if the tokens exceed the draft model's vocabulary or context.
         """
         text = self._texts.get(answer)
         known = 0 if text is None else text.sequence.known
@@ -136,13 +146,19 @@ class DraftModel:
         return text
 
     def _may_read(self, text: _DraftState) -> bool:
-        """Whether reading the pending tokens takes little time relative to the generation's age."""
+        """Whether the draft model may run the pending tokens of a generation now.
+
+        True if they are less than a page, or take at most a tenth of the time since the request.
+        """
         pending = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s
         return pending < PAGE_TOKENS or pending * self._read_s <= _MAX_READ_FRACTION * so_far_s
 
     def _step(self, texts: Sequence[_DraftState]) -> None:
-        """Adds one draft token per text; prompts beyond the step limit wait for the next step."""
+        """Runs the draft model once for generations and appends a draft token to each.
+
+        Generations whose pending tokens do not all fit into the step get no draft token.
+        """
         parts: list[ScheduledSequence] = []
         taking: list[_DraftState] = []
         room = CHUNK
@@ -168,7 +184,7 @@ class DraftModel:
                 text.wanted = 0
 
     def _note(self, tokens: int, rows: int, seconds: float) -> None:
-        """Records the time of a step with `tokens` input tokens and `rows` draft tokens."""
+        """Records the seconds of a step with `tokens` input tokens and `rows` draft tokens."""
         if tokens == rows:
             self._costs.note(rows, seconds)
             self._steps += 1
@@ -179,7 +195,7 @@ class DraftModel:
             self._has_read = True
 
     def _can_continue(self, text: _DraftState) -> bool:
-        """Whether another draft token is wanted, and possible."""
+        """Whether a generation wants another draft token, and the draft model can make it."""
         ended = bool(text.guesses) and text.guesses[-1] in text.answer.ends
         has_room = len(text.sequence.tokens) < self.engine.context
         followed = text.answer in self._texts
@@ -192,14 +208,15 @@ def open_drafter(
     """Opens a draft model on a device.
 
     Args:
-        source, cache: As in `read_language_model`.
+        source: Path of the draft model.
         model: The target model.
-        options: Options of `DecoderEngine`.
+        cache: Dtype of the KV cache: "float32", "float16" or "int8".
+        options: Options of `DecoderEngine`, such as `device`.
 
     Raises:
         InputError: The two vocabularies differ.
         UnsupportedError: One of the models has an encoder.
-        ClrtError: As `read_language_model` and `clrt.load`.
+        ClrtError: The draft model cannot be read or loaded.
     """
     if not isinstance(source, str | Path):
         raise InputError(f"The draft is {source!r}; it is the path of a smaller model.")
@@ -213,9 +230,9 @@ def open_drafter(
 
 
 def check_same_tokens(model: LanguageModel, draft: LanguageModel) -> None:
-    """Checks that a draft model has the same vocabulary as the model.
+    """Checks that a draft model has the same tokens as its target model.
 
-    Numbers of logits may differ: models of a family pad them differently.
+    Numbers of logits may differ, since models of a family pad them differently.
 
     Raises:
         InputError: A token differs.

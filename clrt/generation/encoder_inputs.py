@@ -32,15 +32,15 @@ class EncoderInput:
     """An encoder input, and the pages with its keys and values for cross-attention.
 
     Attributes:
-        given: int32 `[tokens]`, or float32 `[frames, features]`.
+        given: The input: int32 `[tokens]`, or float32 `[frames, features]`.
         places: Number of encoder output positions.
         key: Digest of the input.
-        row: Row of the page table.
+        row: Row of the page table; `NOWHERE` if the input is not cached.
         users: Reference count: sequences, and calls of `DecoderEngine.read`.
         pages: Pages with its keys and values.
-        content: Content id of the last page (`KvPagePool.register`); texts with another encoder
-            input have other keys and values even for the same tokens.
-        done: Whether it is encoded.
+        content: Content id of the last page (`KvPagePool.register`). Sequences that attend to this
+            input have it before their first page, as their keys and values depend on the input.
+        done: Whether the input is encoded and its keys and values are in the pages.
     """
 
     given: Array
@@ -59,16 +59,22 @@ class EncoderInput:
 
     @property
     def parts(self) -> list[tuple[bytes, int]]:
-        """Content of each page, as `KvPagePool.register` takes it."""
+        """Identity of each page for `KvPagePool.register`: (digest, index of the page)."""
         return [(self.key, index) for index in range(ceil_div(self.places, PAGE_TOKENS))]
 
     def forget(self) -> None:
-        """Marks the input as not encoded, after the cache was emptied."""
+        """Marks the input as not encoded and drops its pages, after the cache was emptied."""
         self.pages, self.content, self.done = [], NOTHING, False
 
 
 class CheckedSource(NamedTuple):
-    """A checked encoder input: array, number of encoder positions, and digest."""
+    """A checked encoder input.
+
+    Attributes:
+        given: int32 `[tokens]`, or float32 `[frames, features]`.
+        places: Number of encoder output positions.
+        key: Digest of `given`.
+    """
 
     given: Array
     places: int
@@ -108,7 +114,7 @@ def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
 
 
 def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
-    """Yields batches of inputs of similar length, the longest first."""
+    """Splits encoder inputs into batches of similar length; yields the longest inputs first."""
     batch: list[EncoderInput] = []
     for source in sorted(sources, key=lambda s: -s.places):
         longest = batch[0].places if batch else 0
@@ -122,7 +128,13 @@ def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
 
 
 def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the inputs of `EncoderGraphBuilder`, for inputs padded to `places`."""
+    """Returns the shapes of the encoder graph's inputs by name.
+
+    Args:
+        encoder: Configuration of the encoder.
+        batch: Number of encoder inputs in the batch.
+        places: Number of encoder output positions that each is padded to.
+    """
     source: tuple[int, ...] = (batch, places)
     if encoder.features:
         source = (batch, places * encoder.stride, encoder.features)
@@ -130,12 +142,12 @@ def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, t
 
 
 def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the inputs of `EncoderGraphBuilder` for the largest batch."""
+    """Returns the shapes of the encoder graph's inputs, by name, for a batch of maximum size."""
     return input_shapes(encoder, max(_MAX_BATCH_POSITIONS // encoder.context, 1), encoder.context)
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
-    """Returns the inputs of `EncoderGraphBuilder` for a batch, which may be empty."""
+    """Returns the encoder graph's inputs, by name, for a batch of encoder inputs; may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
         # Limits the number of shapes, each of which has a plan.

@@ -46,11 +46,11 @@ _PADDING_SAMPLER = TokenSampler(Sampling(), 0, seed=0)
 
 
 class DecoderEngine(EngineMemory):
-    """A decoder on a device with its KV cache, and optionally an encoder.
+    """A decoder on a device with its KV cache, and its encoder if it has one.
 
-    A model with an encoder reads an input: `read` registers it, `open` creates sequences that
-    attend to it, and it is encoded before the first of their steps, or by `encode`. It stays cached
-    until `release` and until each of its sequences is closed:
+    With an encoder, `read` registers an encoder input and `open` creates sequences that attend to
+    it. The input is encoded by `encode`, else before the first step of its sequences. It stays
+    referenced until `release` was called and each of its sequences is closed:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
@@ -59,7 +59,7 @@ class DecoderEngine(EngineMemory):
         engine.close(text)
         engine.release(source)
 
-    Not thread-safe. A failed run empties the cache; open sequences then recompute their tokens.
+    Not thread-safe. A failed run empties the cache; open sequences then recompute all tokens.
 
     Attributes:
         cache: Keys and values of all sequences and encoder inputs.
@@ -69,10 +69,13 @@ class DecoderEngine(EngineMemory):
         graph: Decoder graph of `clrt.models.decoders.graph`, or the header of its file.
         context: Maximum number of tokens of a sequence.
         encoder: Configuration of the encoder in `graph`; None for a decoder-only model.
-        long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
-            texts; 0 if all texts use the same. A text that grows beyond it is recomputed.
-        sequences: Initial number of sequences to allocate for.
-        device, cache_dir, memory_limit: As in `clrt.load`.
+        long_beyond: Maximum number of tokens of a sequence that uses LongRoPE's rotary frequencies
+            for short sequences; 0 if all sequences use the same. A sequence that grows beyond it is
+            recomputed with the frequencies for long ones.
+        sequences: Number of sequences to allocate for at first; it grows if more are open.
+        device: Device to run on, as for `clrt.load`; None for the default.
+        cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
+        memory_limit: Maximum device memory, as for `clrt.load`; None for the default.
     """
 
     def __init__(
@@ -114,13 +117,13 @@ class DecoderEngine(EngineMemory):
 
     @property
     def sequences(self) -> tuple[KvSequence, ...]:
-        """The open sequences."""
+        """All sequences that are open: created by `open` and not yet closed."""
         return tuple(self._open)
 
     def begin_anew(self, kept: Sequence[KvSequence] = ()) -> None:
         """Resets the engine to its initial state, except for the open sequences `kept`.
 
-        Kept sequences recompute their tokens; others are closed. Works after an exception at any
+        Kept sequences recompute all tokens; others are closed. Works after an exception at any
         point.
         """
         self._open = list(kept)
@@ -132,7 +135,7 @@ class DecoderEngine(EngineMemory):
         self.reset()
 
     def reset(self) -> None:
-        """Empties the cache; open sequences recompute their tokens."""
+        """Empties the cache; open sequences stay open and recompute all tokens."""
         self.cache.reset()
         self._sampling = (), {}
         for sequence in self._open:
@@ -141,7 +144,7 @@ class DecoderEngine(EngineMemory):
             source.forget()
 
     def read(self, given: Given) -> EncoderInput:
-        """Registers an encoder input; it counts as encoded if the cache holds all of its pages.
+        """Registers an encoder input and adds a reference; it is encoded already if it is cached.
 
         Args:
             given: Tokens, or frames float32 `[frames, features]`.
@@ -171,7 +174,7 @@ class DecoderEngine(EngineMemory):
             self._table.give_back(source.row)
 
     def encode(self, sources: Sequence[EncoderInput]) -> None:
-        """Encodes the inputs that are not yet encoded, in batches of similar length.
+        """Encodes those encoder inputs that are not yet encoded, in batches of similar length.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; earlier batches stay encoded.
@@ -185,16 +188,16 @@ class DecoderEngine(EngineMemory):
                 self._register_input(source)
 
     def states(self, given: Sequence[Given]) -> list[Array]:
-        """Returns the encoder's hidden states of inputs, without caching them.
+        """Computes the encoder's hidden states of inputs, without caching keys and values.
 
         Args:
-            given: As in `read`.
+            given: Encoder inputs: tokens, or frames float32 `[frames, features]`.
 
         Returns:
             float32 `[positions, hidden]` of each input.
 
         Raises:
-            InputError: As `read`.
+            InputError: The model has no encoder, or an input has a wrong form or is too long.
             ClrtError: The run failed, and the cache is empty.
         """
         sources = [EncoderInput(*source_of(one, self.encoder), NOWHERE) for one in given]
@@ -214,9 +217,11 @@ class DecoderEngine(EngineMemory):
         """Creates a sequence of `tokens`; a prefix found in the cache counts as computed.
 
         Args:
+            tokens: Tokens of the sequence so far.
             anew: Whether to recompute all tokens, ignoring cached pages.
             source: Encoder input that the sequence attends to; None for a decoder-only model.
-            length: Expected number of tokens of the whole text; None if `tokens` is all.
+            length: Expected final number of tokens, which selects the rotary frequencies; None for
+                the number of `tokens`.
 
         Raises:
             InputError: There are more tokens than the context.
@@ -241,7 +246,7 @@ class DecoderEngine(EngineMemory):
         return sequence
 
     def close(self, sequence: KvSequence) -> None:
-        """Ends a sequence; its full pages stay cached until evicted."""
+        """Ends a sequence; its full pages stay cached until evicted. Ignores closed sequences."""
         if sequence not in self._open:  # the engine was reset
             return
         self.cache.pool.release(sequence.pages)
@@ -257,10 +262,12 @@ class DecoderEngine(EngineMemory):
         """Runs the next tokens of sequences.
 
         Args:
+            parts: Sequences to run, with the number of tokens and the samplers of each.
             outputs: Names of the graph outputs to return.
 
         Returns:
-            Each output by name, with one row per sampler of `parts`, in order.
+            Each output by name, with one row per sampler of `parts`, in order; {} if there is no
+            sampler.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; nothing was run.
@@ -300,7 +307,13 @@ class DecoderEngine(EngineMemory):
         samplers: tuple[TokenSampler, ...],
         batch: Sequence[EncoderInput] = (),
     ) -> dict[str, Any]:
-        """Returns the inputs of a run by name, except the cache slabs."""
+        """Returns the graph inputs of a run by name, except the cache slabs.
+
+        Args:
+            parts: Sequences to run; empty if only encoder inputs run.
+            samplers: Samplers of all parts, in order.
+            batch: Encoder inputs to encode.
+        """
         step, cross, wanted = step_inputs(parts)
         feeds = {"step": step, "rows": filled(wanted), "table": self._table.on_device()}
         if self.encoder is not None:
@@ -319,7 +332,7 @@ class DecoderEngine(EngineMemory):
             raise
 
     def close_model(self) -> None:
-        """Frees the device memory; the engine cannot be used afterwards."""
+        """Frees the device memory of model and cache; the engine cannot be used afterwards."""
         self.cache.release()
         self._table.release()
         self._sampling = (), {}
@@ -328,7 +341,7 @@ class DecoderEngine(EngineMemory):
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[ScheduledSequence]
     ) -> Mapping[str, Any]:
-        """Returns the inputs of the op SampleTokens; reuses the device tensors while unchanged."""
+        """Returns the inputs of SampleTokens on the device; the same tensors while unchanged."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [text for part in parts for text in texts_of(part)]

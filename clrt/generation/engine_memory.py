@@ -22,7 +22,7 @@ _STEP_BYTES = 64 << 20
 
 
 class EngineMemory:
-    """Base class of the engine that manages pages and memory.
+    """Base class of `DecoderEngine` that manages KV pages and device memory.
 
     Attributes:
         model: Decoder on a device.
@@ -40,7 +40,7 @@ class EngineMemory:
     _model_bytes: int | None = None
 
     def _register_pages(self, sequence: KvSequence) -> None:
-        """Registers the full pages of verified tokens in the pool, for reuse by other sequences."""
+        """Registers a sequence's full pages of verified tokens in the page pool, for reuse."""
         if not sequence.declared and sequence.source is not None:
             sequence.content = sequence.source.content
         for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE_TOKENS):
@@ -51,8 +51,9 @@ class EngineMemory:
             sequence.declared = index + 1
 
     def _restart_as_long(self, sequence: KvSequence) -> None:
-        """Drops the cached keys of a text that outgrew short rotary frequencies; its tokens run
-        again.
+        """Drops the pages of a sequence that grew beyond `long_beyond` tokens.
+
+        All its tokens run again, with LongRoPE's rotary frequencies for long sequences.
         """
         self.cache.pool.release(sequence.pages)
         sequence.long = True
@@ -60,13 +61,13 @@ class EngineMemory:
         self._table.write(sequence.row, sequence.pages)
 
     def _drop_pages(self, sequence: KvSequence) -> None:
-        """Drops the pages of a sequence, whose tokens then run again."""
+        """Removes pages from a sequence without releasing them; all its tokens then run again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0
 
     def _register_input(self, source: EncoderInput) -> None:
-        """Marks an input as encoded and registers its pages for reuse."""
+        """Marks an encoder input as encoded and registers its pages in the page pool for reuse."""
         self.computed += source.places
         source.content, source.done = NOTHING, True
         for page, part in zip(source.pages, source.parts, strict=True):
@@ -83,14 +84,14 @@ class EngineMemory:
             self._table.write(owner.row, owner.pages)
 
     def _certainly_fits(self, nbytes: int) -> bool:
-        """Whether `nbytes` certainly fit, by a bound that needs no plan, unlike `_free_bytes`."""
+        """Whether `nbytes` more certainly fit into device memory; cheaper than `_free_bytes`."""
         planner = self.model._runner.planner
         known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
         return known + nbytes <= min(planner.limit, BUDGET.left)
 
     @property
     def _free_bytes(self) -> int:
-        """Bytes left for the cache besides weights and the arena of a step of maximum size."""
+        """Bytes by which the KV cache may grow beside weights and the arena of the largest step."""
         if self._model_bytes is None:
             shapes: dict[str, Sequence[int]] = {
                 spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]

@@ -1,4 +1,4 @@
-"""Forced decoding: runs given texts through a decoder and returns outputs per token."""
+"""Forced decoding: runs known token sequences through a decoder and returns outputs per token."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clrt.ir.op import Array
 
 
 class ForcedSequence(NamedTuple):
-    """A text to run.
+    """A sequence of known tokens to run through a decoder.
 
     Attributes:
         tokens: Tokens, one or more.
-        first: First position whose output row is wanted.
+        first: First position whose output row is wanted; all later ones are, too.
         source: Encoder input; None for a decoder-only model.
-        length: Number of tokens of the whole text; None if `tokens` is all.
+        length: Number of tokens of the sequence that `tokens` begins; None if `tokens` is all.
     """
 
     tokens: Sequence[int]
@@ -33,11 +33,11 @@ class ForcedSequence(NamedTuple):
 
 
 class PositionRows(NamedTuple):
-    """Output rows for consecutive positions of a text.
+    """Rows of a graph output for consecutive positions of one sequence.
 
     Attributes:
-        text: Index of the text.
-        first: First position.
+        text: Index of the sequence among those of `read_rows`.
+        first: Position of the first row.
         values: One row per position.
     """
 
@@ -48,7 +48,14 @@ class PositionRows(NamedTuple):
 
 @dataclass
 class _TextProgress:
-    """Progress of a text: rows before position `at` have been returned."""
+    """Progress of one sequence of `read_rows`.
+
+    Attributes:
+        number: Index of the sequence.
+        text: Its tokens.
+        at: Rows of earlier positions have been returned.
+        sequence: Sequence in the KV cache; None before the start.
+    """
 
     number: int
     text: ForcedSequence
@@ -64,19 +71,21 @@ def read_rows(
     take: Callable[[PositionRows], object],
     most: int = CHUNK,
 ) -> None:
-    """Computes a graph output for the tokens of texts, in order of position within each text.
+    """Computes a graph output per token of sequences, in order of position within each.
 
-    Steps of generations may run in between.
+    Steps of generations may run in between steps of this function.
 
     Args:
+        scheduler: Scheduler whose engine runs the steps.
+        texts: Token sequences.
         output: Name of the graph output.
-        sampler: Returns the sampler for a text index and a position.
+        sampler: Returns the sampler for a sequence's index in `texts` and a position.
         take: Callback that receives the rows as they are computed.
         most: Maximum number of tokens per step, and of rows in memory at a time.
 
     Raises:
-        InputError: A text is longer than the context.
-        OutOfMemoryError: A text does not fit into the cache.
+        InputError: A sequence is longer than the context.
+        OutOfMemoryError: A sequence does not fit into the cache.
     """
     waiting = [_TextProgress(k, text, text.first) for k, text in enumerate(texts)]
     waiting.reverse()
@@ -133,7 +142,14 @@ def _collect_rows(
     running: list[_TextProgress],
     values: Array | None,
 ) -> list[PositionRows]:
-    """Returns the output rows of a finished step, and closes texts that are complete."""
+    """Returns the output rows of a finished step, and closes the sequences that are complete.
+
+    Args:
+        engine: Engine that ran the step.
+        parts: Progress and scheduled work of each sequence of the step.
+        running: Open sequences; complete ones are removed.
+        values: Rows of the graph output; None if the step had no samplers.
+    """
     collected, row = [], 0
     for text, part in parts:
         count = len(part.samplers)
@@ -150,10 +166,9 @@ def _collect_rows(
 def run_to_end(
     scheduler: Scheduler, sequences: Sequence[KvSequence], sampler: TokenSampler, output: str
 ) -> list[Array]:
-    """Runs the pending tokens of sequences, one or more of each; returns `output` at the last
-    tokens.
+    """Runs all pending tokens of sequences; returns a graph output at the last token of each.
 
-    For use within `scheduler.exclusive`.
+    Each sequence has one pending token or more. Must be called within `scheduler.exclusive`.
 
     Raises:
         OutOfMemoryError: A sequence does not fit into the cache.
@@ -175,7 +190,7 @@ def run_to_end(
 
 
 def close_sequences(scheduler: Scheduler, sequences: Sequence[KvSequence]) -> None:
-    """Frees sequences; does nothing if the scheduler is closed."""
+    """Closes KV sequences; does nothing if the scheduler is closed."""
     if not sequences:
         return
 

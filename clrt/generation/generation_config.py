@@ -1,4 +1,4 @@
-"""Keys of generation_config.json that clrt supports, ignores or refuses.
+"""Keys of generation_config.json: which ones clrt supports, ignores or refuses.
 
 `KEYS` has every key of transformers' GenerationConfig. Other keys are model-specific, and ignored
 by transformers, too.
@@ -25,7 +25,7 @@ class Key(NamedTuple):
         treatment: "option" for a field of `Sampling` with that name, "read" if another part of clrt
             reads it, "harmless" if it does not affect texts, or "refused".
         neutral: Values without effect, besides null, which are accepted for a refused key.
-        drawing: Whether it has an effect only if tokens are drawn (`do_sample`).
+        drawing: Whether the key has an effect only if tokens are drawn (`do_sample`).
     """
 
     treatment: Literal["option", "read", "harmless", "refused"]
@@ -85,8 +85,8 @@ class ProposedOptions(NamedTuple):
 
     Attributes:
         file: File that proposes them.
-        options: Fields of `Sampling`, not yet checked.
-        refusal: Why clrt does not support them, and the remedy; "" if it does.
+        options: Values of `Sampling`'s fields by name, not yet checked.
+        refusal: Why clrt does not support the options, and the remedy; "" if it does.
     """
 
     file: Path
@@ -95,7 +95,9 @@ class ProposedOptions(NamedTuple):
 
 
 def read_proposed(folder: Path) -> ProposedOptions:
-    """Reads the options from generation_config.json, else genai_config.json, else config.json.
+    """Reads the sampling options of a model folder.
+
+    They come from generation_config.json, else genai_config.json, else config.json.
 
     Raises:
         ModelError: A file is damaged, or `do_sample` is not a boolean.
@@ -112,6 +114,10 @@ def read_proposed(folder: Path) -> ProposedOptions:
 
 def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
     """Returns the sampling options that a parsed generation_config.json proposes.
+
+    Args:
+        config: Contents of the file.
+        file: Path of the file.
 
     Raises:
         ModelError: `do_sample` is not a boolean.
@@ -138,10 +144,11 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
 
 
 def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
-    """Returns the refused keys of a config that have an effect.
+    """Returns the keys of a generation_config.json that have an effect and that clrt refuses.
 
     Args:
-        draws: Whether tokens are drawn.
+        config: Contents of the file.
+        draws: Whether tokens are drawn (`do_sample`).
     """
     return [
         name

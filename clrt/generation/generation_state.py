@@ -26,13 +26,13 @@ from clrt.ir.op import Array
 
 @dataclass(eq=False)
 class GenerationState:
-    """One text being generated.
+    """State of one text being generated.
 
     The scheduler appends to it from any thread, while readers watch `pieces` and `reason`.
 
     Attributes:
         prompt: Prompt tokens, one or more; with `source` the decoder's start tokens.
-        sampler: Chooses tokens.
+        sampler: Chooses the next token.
         limit: Maximum number of generated tokens.
         ends: Token ids that end the text.
         text: Detokenizer of the generated tokens.
@@ -40,8 +40,8 @@ class GenerationState:
         calls: Format and tools of tool calls to parse; None for none.
         source: Encoder input: tokens or frames; None for a decoder-only model.
         tokens: Generated tokens, including a final end token.
-        pieces: Text chunk per token, as far as it is certain; may be empty.
-        logprobs: Log-probability per token; empty if not requested.
+        pieces: Text chunk that became certain with each token; may be "".
+        logprobs: Log-probability per generated token; empty if not requested.
         reason: Why generation ended; None while it runs.
         error: Error that ended generation; None for none.
         sequence: Sequence in the KV cache; None while queued.
@@ -80,8 +80,9 @@ class GenerationState:
         self._begin()
 
     def _begin(self) -> None:
-        """Resets stop matcher, detokenizer and constraint to the start of the text; keeps the
-        tokens.
+        """Resets stop matcher, detokenizer and constraint to before the first generated token.
+
+        Prompt and generated tokens stay.
         """
         sampling = self.sampler.sampling
         self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
@@ -90,15 +91,17 @@ class GenerationState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether generation has ended, or its reader is gone."""
+        """Whether generation has ended, or its reader was garbage-collected."""
         return self.reason is not None or (self.reader is not None and self.reader() is None)
 
     def rewind(self, context: int) -> None:
-        """Drops tokens without a text chunk, which an exception may have left, and replays the
-        rest.
+        """Recovers after an exception interrupted the addition of a token.
+
+        Drops tokens without a text chunk, and rebuilds detokenizer, stop matcher and constraint
+        from the others.
 
         Args:
-            context: Maximum number of tokens with the prompt.
+            context: Maximum number of tokens of prompt and generated text.
         """
         again = copy(self)
         again._begin()
@@ -124,11 +127,18 @@ class GenerationState:
         calls: ExpectedCalls | None = None,
         source: Array | None = None,
     ) -> GenerationState:
-        """Returns the state of a generation that has not started.
+        """Creates the state of a generation that has not started.
 
         Args:
+            prompt: Prompt tokens; with `source` the decoder's start tokens.
+            sampling: Options of the request.
+            vocabulary: Number of logits.
+            ends: Token ids that end the text.
+            tokenizer: Tokenizer of the model.
             limit: Maximum number of generated tokens.
+            rule: Constraint that the text must match; None for none.
             number: Index among the texts for one prompt; added to the seed.
+            calls: Format and tools of tool calls to parse; None for none.
             source: Encoder input; None for a decoder-only model.
         """
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
@@ -140,19 +150,22 @@ class GenerationState:
 
     @property
     def top(self) -> int:
-        """Number of most likely tokens reported per position; 0 for no log-probabilities."""
+        """Number of most likely tokens to report per generated token; 0: no log-probabilities."""
         return self.sampler.sampling.logprobs
 
     def text_from(self, first: int) -> list[int]:
-        """Returns the tokens of prompt and generated text from position `first` on."""
+        """Returns tokens `first`, `first + 1`, … of the prompt followed by the generated tokens."""
         return [*self.prompt[first:], *self.tokens[max(first - len(self.prompt), 0) :]]
 
     def prepare(self, guesses: Sequence[int] = ()) -> tuple[list[int], list[TokenSampler]]:
-        """Returns the samplers of the next step: after the last token, and after each draft token.
+        """Selects the draft tokens and samplers of the next step.
+
+        Args:
+            guesses: Proposed draft tokens.
 
         Returns:
-            The draft tokens up to the first that ends the text or breaks the constraint, and one
-            sampler more than these.
+            The draft tokens before the first that ends the text or violates the constraint, and the
+            samplers of the tokens after the last verified token and after each draft token.
 
         Raises:
             InputError: The constraint takes too much work.
@@ -178,12 +191,14 @@ class GenerationState:
     def take(
         self, token: int, logprob: float, logits: NDArray[np.float32] | None, room: int
     ) -> None:
-        """Appends a token, and the tokens that the constraint forces after it.
+        """Appends a generated token, and the tokens that the constraint forces after it.
 
         Forced tokens are not added if log-probabilities are requested.
 
         Args:
-            logits: float32 `[vocabulary]`, source of the most likely tokens; None if not requested.
+            token: Id of the token.
+            logprob: Its log-probability.
+            logits: float32 `[vocabulary]`, to report the most likely tokens; None if not requested.
             room: Number of tokens that still fit into the context after this one.
 
         Raises:
@@ -203,7 +218,12 @@ class GenerationState:
                 return
 
     def _add(self, token: int, room: int) -> None:
-        """Appends a token and its text chunk, and sets `reason` if the text ends."""
+        """Appends a token and its text chunk; sets `reason` if the text ends with it.
+
+        Args:
+            token: Id of the token.
+            room: Number of tokens that still fit into the context after this one.
+        """
         self.tokens.append(token)
         done = False
         if self.rule is not None and token not in self.ends:
@@ -219,7 +239,7 @@ class GenerationState:
         self.reason = self.reason or reason
 
     def _piece(self, token: int) -> tuple[str, FinishReason | None]:
-        """Returns the certain text after one more token, and "stop" if the text ends there."""
+        """Returns the text that a token makes certain; and "stop" if it ends the text, or None."""
         if token not in self.ends:
             piece = self._stops.push(self.text.push(token))
         elif self.sampler.sampling.include_stop:
@@ -233,7 +253,7 @@ class GenerationState:
         return self._stops.push(self.text.finish()) + self._stops.finish()
 
     def result(self, load_s: float = 0.0) -> GeneratedText:
-        """Returns the generated text with its statistics.
+        """Returns the text generated so far with its statistics and parsed tool calls.
 
         Args:
             load_s: Seconds spent loading the model.

@@ -23,20 +23,21 @@ _FIRST_SLAB_DIVISOR, _MIN_FIRST_PAGES, _MAX_FIRST_PAGES = 8, 8, 64
 
 
 class KvCache:
-    """KV cache on a device.
+    """Keys and values of sequences on a device, in pages that are allocated in slabs.
 
     Attributes:
         pool: Page allocator.
-        slabs: Device tensors of pages, each `[pages, pitch]`; later ones are empty until needed.
+        slabs: Device tensors of pages, each `[pages, pitch]`; they are allocated one after the
+            other, and those not yet needed have 0 pages.
 
     Args:
         session: Session of the device.
         dtype: Dtype of keys and values.
         pitch: Elements per page.
         pages: Maximum number of pages of a sequence.
-        rows: Returns the maximum number of sequences.
+        rows: Returns the maximum number of sequences and encoder inputs.
         room: Returns the number of bytes by which the cache may grow.
-        fits: Whether a number of bytes certainly fits; cheaper than `room`.
+        fits: Returns whether a number of bytes certainly fits; cheaper than `room`.
     """
 
     def __init__(
@@ -56,14 +57,14 @@ class KvCache:
         self.reset()
 
     def reset(self) -> None:
-        """Empties the cache: drops all slabs and pages."""
+        """Empties the cache: drops all slabs and creates an empty page pool."""
         self.pool = KvPagePool(self._grow)
         self.slabs = [self._tensor((0, self._pitch)) for _ in range(MAX_SLABS)]
         self._grown = 0
 
     @property
     def lost(self) -> bool:
-        """Whether a failed run left a slab without memory."""
+        """Whether a failed run left a slab without memory, so that the cache must be reset."""
         return any(slab.lease is None for slab in self.slabs)
 
     @property
@@ -77,13 +78,13 @@ class KvCache:
         return int(self._pitch * self._dtype.itemsize)
 
     def state(self) -> State:
-        """Returns the slabs as run state, which a run updates in place."""
+        """Returns the slabs as inputs of a run that it updates in place (`slab0` to `kept0`, …)."""
         names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
         tensors = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
         return _CacheState(dict(names), tensors, self.slabs)
 
     def read(self, pages: Sequence[int]) -> Array:
-        """Reads pages from the device, `[pages, elements]`.
+        """Reads pages from the device, an array `[pages, elements]`.
 
         Raises:
             DeviceError: The driver fails.
@@ -94,12 +95,13 @@ class KvCache:
         return contents
 
     def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
-        """Writes pages of a token prefix to the device; they stay cached until evicted.
+        """Writes the pages of a token prefix to the device; they stay cached until evicted.
 
         Args:
             tokens: Prefix tokens, `PAGE_TOKENS` per page.
             pages: Pages as returned by `read`.
-            start: Content id before the first page (`KvSequence.start`).
+            start: Content id before the first page: `LONG` if keys have the rotary angles of long
+                sequences, else `NOTHING`.
 
         Raises:
             OutOfMemoryError: The pages do not all fit.
@@ -115,12 +117,12 @@ class KvCache:
             self.pool.release(restored)
 
     def release(self) -> None:
-        """Frees the device memory."""
+        """Frees the device memory of all slabs."""
         for slab in self.slabs:
             slab.release()
 
     def _locate(self, page: int) -> tuple[DeviceTensor, int]:
-        """Returns the slab of a page, and its row in it."""
+        """Returns the slab that holds a page, and the index of the page in the slab."""
         for slab in self.slabs:
             if page < slab.shape[0]:
                 return slab, page
@@ -131,10 +133,13 @@ class KvCache:
         return self._session.tensor(shape, self._dtype)
 
     def _grow(self) -> int:
-        """Allocates another slab, smaller if memory is short; returns its number of pages, 0 if
-        none.
+        """Allocates another slab, smaller if memory is short.
 
-        Slabs grow geometrically: the last one would hold all sequences, or all available memory.
+        Slabs grow geometrically, so that all slabs together can hold the maximum number of
+        sequences, or fill the available memory.
+
+        Returns:
+            Number of pages of the slab; 0 if none could be allocated.
         """
         if self._grown == MAX_SLABS:
             return 0
@@ -160,7 +165,7 @@ class KvCache:
 
 
 class _CacheState(State):
-    """Run state whose tensors are the slabs of a cache."""
+    """State of a run whose tensors are the slabs of a KV cache; updates the list of slabs."""
 
     def __init__(
         self,

@@ -14,10 +14,10 @@ _MAX_DEPTH = 64
 
 
 def plain_messages(messages: object) -> list[dict[str, Any]]:
-    """Returns checked copies of messages for a template, without None values.
+    """Returns checked copies of chat messages for a chat template, without None values.
 
     A message has a `role`, and text in `content`: a string or parts `{"type": "text", "text": …}`.
-    It needs no content if it has other entries, such as `tool_calls`.
+    It needs no content if it has another entry, such as `tool_calls`.
 
     Raises:
         InputError: There are no messages, or one is invalid.
@@ -61,10 +61,10 @@ def _check_part(part: object, what: str) -> None:
 
 
 def plain_tools(tools: object) -> list[Any] | None:
-    """Returns copies of the tools' JSON schemas for a template; None without tools.
+    """Returns copies of tools' JSON schemas for a chat template; None if `tools` is None.
 
     Raises:
-        InputError: They are not a list of mappings.
+        InputError: The tools are not a list of mappings, or hold other data than JSON.
     """
     if tools is None:
         return None
@@ -80,13 +80,15 @@ def plain_tools(tools: object) -> list[Any] | None:
 
 
 def plain_data(value: object, what: str, depth: int = 0) -> object:
-    """Returns a copy of JSON data in plain Python types, because templates can call methods.
+    """Returns a copy of JSON data in built-in types, since templates may call methods of values.
 
     Args:
-        what: Name of the data, the subject of error messages.
+        value: None, bool, number, string, list, tuple or mapping.
+        what: Name of the data in error messages.
+        depth: Nesting depth of `value`.
 
     Raises:
-        InputError: It contains another type, invalid Unicode, or is nested too deep.
+        InputError: The data hold another type, invalid Unicode, or are nested too deep.
     """
     if depth > _MAX_DEPTH:
         raise InputError(f"{what} is nested deeper than {_MAX_DEPTH} levels.")
@@ -109,13 +111,13 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
 
 
 def valid_text(value: str, what: str) -> str:
-    """Returns a text as a plain str.
+    """Returns a string as a plain `str`, not a subclass.
 
     Args:
-        what: Name of the text, the subject of error messages.
+        what: Name of the string in error messages.
 
     Raises:
-        InputError: It is not valid Unicode.
+        InputError: The string is not valid Unicode.
     """
     try:
         value.encode("utf-8")

@@ -53,13 +53,13 @@ AdapterPaths: TypeAlias = "Sequence[tuple[Path, float]]"
 def read_language_model(
     source: Path, context: int | None, cache: str, adapters: AdapterPaths = ()
 ) -> LanguageModel:
-    """Reads a model.
+    """Reads a language model from its files.
 
     Args:
         source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
             folder (onnxruntime-genai's or optimum's), or clrt-convert's output for one of these.
-        context: Maximum number of tokens of a sequence; None for the model's own. More is allowed
-            if positions have no learned embeddings.
+        context: Maximum number of tokens of a sequence; None for the model's own, which it may
+            exceed if positions have no learned embeddings.
         cache: Dtype of the KV cache, a key of `CACHES`.
         adapters: LoRA adapters to merge into the weights, each with its factor.
 
@@ -123,10 +123,10 @@ def read_language_model(
 
 
 def _start(decoder: DecoderConfig, source: Path) -> int:
-    """Reads the decoder's start token.
+    """Reads the start token of a model with an encoder from its folder.
 
     Raises:
-        ModelError: The folder has none, or one without an embedding.
+        ModelError: The folder has no start token, or one without an embedding.
     """
     token = start_token(source)
     if token >= decoder.vocabulary:
@@ -138,10 +138,10 @@ def _start(decoder: DecoderConfig, source: Path) -> int:
 
 
 def _check_is_model(source: Path) -> None:
-    """Checks that a folder does not hold a LoRA adapter only.
+    """Checks that a folder holds a model, not only a LoRA adapter.
 
     Raises:
-        ModelError: It does.
+        ModelError: The folder holds an adapter, but no config.json.
     """
     if file_exists(source / ADAPTER_CONFIG) and not file_exists(source / "config.json"):
         raise ModelError(
@@ -153,7 +153,7 @@ def _check_is_model(source: Path) -> None:
 def _graph(
     model: AdaptedModel, weights: WeightSource, cache: str, adapters: AdapterPaths
 ) -> tuple[Graph, bytes]:
-    """Returns the graph of a decoder with adapters, and a digest of the adapters (b"" for none)."""
+    """Builds the graph of a decoder with adapters; returns it and their digest (b"" for none)."""
     dtype = CACHES[cache]
     if not adapters:
         with NodeErrorContext(f"'{model.path}'"):
@@ -167,13 +167,14 @@ def _graph(
 
 
 def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes = b"") -> str:
-    """Returns a hash that differs between models whose caches differ.
+    """Returns a hex digest that differs between models whose KV caches differ.
 
-    It covers sizes and the first elements of each weight.
+    It covers sizes of the model and the first 64 elements of each weight.
 
     Args:
+        decoder: Configuration of the decoder.
         graph: Graph before any pass.
-        cache: Key of `CACHES`.
+        cache: Dtype of the KV cache, a key of `CACHES`.
         more: Digest of the adapters, which may leave the first elements unchanged.
     """
     sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
@@ -192,7 +193,7 @@ def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes
 
 
 def _first(value: Value) -> Array:
-    """Returns the first elements of a weight, without concatenating stacked weights."""
+    """Returns the first 64 elements of a weight, without concatenating a weight stored in parts."""
     known = value.type.known_elements
     if isinstance(known, ConcatenatedRows):
         data = known.rows(0, ceil_div(_FINGERPRINT_ELEMS, prod(known.shape[1:])))
@@ -203,10 +204,10 @@ def _first(value: Value) -> Array:
 
 
 def _gguf_file(source: Path) -> Path | None:
-    """Returns the GGUF file that a source is or contains; None for a folder of another format.
+    """Returns the GGUF file that a path names or a folder holds; None for other formats.
 
     Raises:
-        InputError: The folder has several models.
+        InputError: The folder has several GGUF models.
     """
     if not source.is_dir():
         return source if source.is_file() or source.suffix == ".gguf" else None
@@ -270,10 +271,10 @@ def _gguf_template(tokenizer: GgufTokenizer, path: Path) -> Callable[[], ChatTem
 
 
 def _check_places(decoder: DecoderConfig) -> None:
-    """Checks the context against the number of learned position embeddings, if any.
+    """Checks that the context does not exceed the number of learned position embeddings, if any.
 
     Raises:
-        InputError: The context is larger.
+        InputError: The context exceeds it.
     """
     if decoder.places and decoder.context > decoder.places:
         raise InputError(
@@ -282,7 +283,7 @@ def _check_places(decoder: DecoderConfig) -> None:
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """Reads a tokenizer file, with truncation and padding disabled.
+    """Reads a tokenizer.json, with truncation and padding disabled.
 
     Raises:
         ModelError: The file is missing or damaged.

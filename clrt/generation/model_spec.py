@@ -28,18 +28,20 @@ class LanguageModel:
     """A language model as read from its files, before it is loaded on a device.
 
     Attributes:
-        name: Name in messages.
+        name: Name of the model in messages.
         graph: Graph of `clrt.models.decoders.graph`, or the header of its compiled file.
         decoder: Configuration that the graph was built from.
-        fingerprint: Hash that differs between models whose caches differ.
+        fingerprint: Hash that differs between models whose KV caches differ.
         context: Maximum number of tokens of a sequence.
         vocabulary: Number of logits.
         tokenizer: Tokenizer, without truncation and padding.
         ends: Token ids that end a text.
-        sampling: Options proposed by the model's files.
-        template: Creates the chat template; None without one.
-        start: Decoder start tokens of a model with an encoder, which reads the prompt; else empty.
-        refusal: Why the options of the model's files are not supported; "" if they are.
+        sampling: Sampling options proposed by the model's files.
+        template: Creates the chat template; None if the model has none.
+        start: Decoder start tokens of a model with an encoder, which reads the prompt; () for a
+            decoder-only model.
+        refusal: Why clrt does not support the sampling options of the model's files, and the
+            remedy; "" if it does.
     """
 
     name: str
@@ -56,8 +58,11 @@ class LanguageModel:
     refusal: str = ""
 
     def begin(self, tokens: Sequence[int]) -> tuple[Sequence[int], Array | None]:
-        """Returns the decoder's first tokens for a prompt, and the encoder input (None without
-        encoder).
+        """Splits a prompt into decoder and encoder input.
+
+        Returns:
+            The tokens that the decoder begins with, and the encoder input. Without an encoder:
+            `tokens` and None; with one: `start` and the prompt's tokens as int32 array.
 
         Raises:
             InputError: The prompt is too long.
@@ -71,7 +76,7 @@ class LanguageModel:
         """Checks that the model is decoder-only.
 
         Args:
-            what: Name of the method that needs it, for the error message.
+            what: Name of the method that needs a decoder-only model, for the error message.
 
         Raises:
             UnsupportedError: The model has an encoder.
@@ -87,7 +92,7 @@ class LanguageModel:
         """Chat template of the model.
 
         Raises:
-            InputError: The model has none.
+            InputError: The model has no chat template.
             ModelError: The template is invalid.
             UnsupportedError: Jinja is not installed.
         """
@@ -99,9 +104,10 @@ class LanguageModel:
 
     @cached_property
     def call_format(self) -> CallFormat | None:
-        """How the model writes tool calls; None if unknown.
+        """Format in which the model writes tool calls; None if unknown or without chat template.
 
         Raises:
-            ModelError, UnsupportedError: As `chat_template`.
+            ModelError: The chat template is invalid.
+            UnsupportedError: Jinja is not installed.
         """
         return None if self.template is None else find_format(self.chat_template)

@@ -24,11 +24,13 @@ _WIDTHS, _HEADS = ("hidden_size", "n_embd", "d_model"), ("num_attention_heads", 
 
 
 def find_onnx(source: Path) -> Path | None:
-    """Returns the ONNX file of a language model; None if the folder has safetensors or no ONNX
-    file.
+    """Returns the ONNX file of a language model, `source` or a file in the folder `source`.
+
+    Returns None if the folder has safetensors files, unless genai_config.json names an ONNX file;
+    or if it has no ONNX file.
 
     Raises:
-        ModelError: genai_config.json names a file outside the folder, or none.
+        ModelError: genai_config.json names no .onnx file, or one outside the folder.
     """
     if source.suffix == ".onnx" and not source.is_dir():
         return source
@@ -47,7 +49,7 @@ def find_onnx(source: Path) -> Path | None:
 
 
 def folder_of(file: Path) -> Path:
-    """Returns the folder with the configuration of an ONNX file: its own, or the one above."""
+    """Returns the folder with the config.json of an ONNX file: its own, or the one above that."""
     above = file.parent.parent
     config = file.parent / "config.json"
     return above if not file_exists(config) and file_exists(above / "config.json") else file.parent
@@ -56,18 +58,21 @@ def folder_of(file: Path) -> Path:
 def read_onnx_decoder(
     source: Path, context: int | None = None, cache: DType = DType.FLOAT32
 ) -> tuple[Graph, DecoderConfig]:
-    """Reads a decoder, with its past rewritten to a paged cache, and its sizes.
+    """Reads a decoder from ONNX and rewrites its past keys and values to a paged KV cache.
 
     Args:
         source: An ONNX file, or its folder, with genai_config.json or config.json.
-        context: Maximum number of tokens of a text; None for the value in the files.
-        cache: Dtype of the cache.
+        context: Maximum number of tokens of a sequence; None for the value in the files.
+        cache: Dtype of the KV cache.
+
+    Returns:
+        The graph, and the configuration of the decoder.
 
     Raises:
         ModelError: A file is missing or damaged.
-        UnsupportedError: It is not a decoder with past keys and values as inputs, or cannot be
-            rewritten to pages (`clrt.models.decoders.paging`).
-        InputError: The context is neither given nor in the files.
+        UnsupportedError: The model is not a decoder with past keys and values as inputs, or cannot
+            be rewritten to pages (`clrt.models.decoders.paging`).
+        InputError: `context` is None, and the files have no value.
     """
     file = find_onnx(source)
     if file is None:
@@ -102,7 +107,7 @@ def read_onnx_decoder(
 
 
 def _family(folder: Path) -> str:
-    """Returns the model type in the model's files; "onnx" if there is none."""
+    """Returns the model type in genai_config.json or config.json; "onnx" if there is none."""
     for _, where, names in _objects(folder, ("type",), ("model_type",)):
         if isinstance(model_type := where.get(names[0]), str):
             return model_type
@@ -118,11 +123,18 @@ def _head_size(folder: Path) -> int | None:
 
 
 def _first(folder: Path, genai: tuple[str, ...], config: tuple[str, ...]) -> int | None:
-    """Returns the first value of these keys in genai_config.json, else in config.json; None if
-    none.
+    """Returns the first integer that a folder's configuration has for one of several keys.
+
+    Args:
+        folder: Folder of the model.
+        genai: Keys to look for in object `model` of genai_config.json; "a.b" is a nested key.
+        config: Keys to look for in config.json.
+
+    Returns:
+        The value; None if no file has any of the keys.
 
     Raises:
-        ModelError: It is not an integer from 1 to 2**31 - 1.
+        ModelError: The value is not an integer from 1 to 2**31 - 1.
     """
     for file, where, names in _objects(folder, genai, config):
         for name in names:
@@ -140,7 +152,16 @@ def _first(folder: Path, genai: tuple[str, ...], config: tuple[str, ...]) -> int
 def _objects(
     folder: Path, genai: tuple[str, ...], config: tuple[str, ...]
 ) -> Iterator[tuple[Path, Mapping[str, Any], tuple[str, ...]]]:
-    """Yields each config file, its object that describes the decoder, and the keys to look for."""
+    """Yields the configuration objects of a model folder in order of precedence.
+
+    Args:
+        folder: Folder of the model.
+        genai: Keys to look for in genai_config.json.
+        config: Keys to look for in config.json.
+
+    Yields:
+        The file, its object that describes the decoder, and the keys to look for in it.
+    """
     model = read_optional(folder / GENAI).get("model")
     if model is not None:
         yield folder / GENAI, _config_object(model, folder), genai
@@ -152,10 +173,15 @@ def _objects(
 
 
 def _config_object(found: Any, folder: Path, name: str = "") -> Mapping[str, Any]:
-    """Returns the object `model` of genai_config.json, or its member `name`.
+    """Returns the object `found`, or its member `name` if that is not "".
+
+    Args:
+        found: Value of `model` in genai_config.json.
+        folder: Folder of the file, for the error message.
+        name: Name of a member of `found`.
 
     Raises:
-        ModelError: It is not an object.
+        ModelError: The value is not a JSON object.
     """
     value = found.get(name) if name else found
     if not isinstance(value, Mapping):

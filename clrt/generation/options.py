@@ -23,7 +23,7 @@ from clrt.models.huggingface.model_files import read_optional
 
 
 class _NumberRange(NamedTuple):
-    """Range of the finite numbers that an option accepts.
+    """Range of the finite numbers that a sampling option accepts.
 
     Attributes:
         low: Lower bound, inclusive unless `open_low`.
@@ -206,7 +206,7 @@ class Sampling:
 
     @property
     def biased_sequences(self) -> Sequence[tuple[Sequence[int], float]]:
-        """`sequence_bias` as pairs, after its conversion by the constructor."""
+        """`sequence_bias` as pairs (token sequence, number), as the constructor stored it."""
         pairs = self.sequence_bias
         return () if isinstance(pairs, Mapping) else pairs
 
@@ -217,18 +217,19 @@ class Sampling:
 
     @classmethod
     def from_folder(cls, folder: Path, **given: Any) -> Sampling:
-        """Reads the options proposed by a model folder, as transformers does.
+        """Reads the sampling options that a model folder proposes, as transformers does.
 
         They come from generation_config.json, or else genai_config.json, or else config.json
         (`read_proposed`). Tokens are drawn only if the file has `do_sample`; null counts as absent.
 
         Args:
-            given: Options that override those of the file.
+            folder: Model folder.
+            given: Options that override those of the file, by name.
 
         Raises:
             ModelError: The file is damaged, or an option in it is invalid.
             UnsupportedError: The file requires a feature that clrt does not support.
-            InputError: A given option is wrong.
+            InputError: An option of `given` has a wrong type or is out of its range.
         """
         proposed = read_proposed(folder)
         if proposed.refusal:
@@ -238,10 +239,10 @@ class Sampling:
 
     @classmethod
     def from_gguf(cls, metadata: Metadata) -> Sampling:
-        """Reads the options that a GGUF file proposes; without a temperature tokens are not drawn.
+        """Reads the options that a GGUF file proposes; without temperature, tokens are not drawn.
 
         Raises:
-            ModelError: An option in it is invalid.
+            ModelError: An option in the metadata is invalid.
         """
         keys = {name: f"general.sampling.{key}" for name, key in _GGUF_KEYS.items()}
         return cls.checked(
@@ -250,10 +251,10 @@ class Sampling:
 
     @classmethod
     def checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
-        """Creates options from those that a file proposes.
+        """Creates options from values that a model's file proposes.
 
         Raises:
-            ModelError: One of them has a wrong type or is out of its range.
+            ModelError: An option has a wrong type or is out of its range.
         """
         try:
             return cls(**proposed)
@@ -264,7 +265,7 @@ class Sampling:
 def eos_tokens(folder: Path) -> tuple[int, ...]:
     """Reads the end token ids from generation_config.json, genai_config.json or config.json.
 
-    The first file that has any wins.
+    Uses the first of these files that has any.
 
     Returns:
         Unique ids in the order of the file; empty if no file has any.
@@ -290,6 +291,7 @@ def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> lis
     """Returns the keys of a generation_config.json that affect texts and are not supported.
 
     Args:
+        config: Contents of the file.
         followed: Names of the options of `Sampling` that the caller supports.
     """
     plain, draws = Sampling(), bool(config.get("do_sample"))
@@ -309,7 +311,7 @@ def start_token(folder: Path) -> int:
     """Reads the decoder's start token id from generation_config.json or config.json.
 
     Raises:
-        ModelError: A file is damaged, or none has a valid id.
+        ModelError: A file is damaged or has an invalid id, or no file has an id.
     """
     file = folder / "config.json"
     for key in ("decoder_start_token_id", "bos_token_id"):
@@ -326,7 +328,7 @@ def start_token(folder: Path) -> int:
 
 
 def _object(file: Path, part: str) -> Mapping[str, Any]:
-    """Reads a JSON object, or its member `part` unless ""; returns {} if there is none."""
+    """Returns the object in a JSON file, or its member `part` unless ""; {} if it is absent."""
     contents = read_optional(file)
     value = contents.get(part, {}) if part else contents
     return value if isinstance(value, dict) else {}
@@ -345,7 +347,7 @@ def whole_number(name: str, value: object, most: int) -> int:
     """Returns an argument as an int from 1 to `most`.
 
     Raises:
-        InputError: It is not an integer in that range.
+        InputError: The value is not an integer in that range.
     """
     return int(_number(name, value, _NumberRange(1, most, whole=True)))
 

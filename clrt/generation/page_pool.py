@@ -18,13 +18,13 @@ LONG = -1  # the same, for texts whose length changes the rotary angles of keys 
 
 
 class KvPagePool:
-    """Allocates the pages of a cache, by number.
+    """Allocates the pages of a KV cache; a page is a number.
 
-    All sequences with the same token prefix share its full pages; so common prefixes of prompts are
+    All sequences with the same token prefix share its full pages, so common prefixes of prompts are
     computed once. Unreferenced full pages stay cached, and are evicted least recently used first.
 
     Args:
-        grow: Allocates more pages and returns their number; 0 if the cache cannot grow.
+        grow: Allocates memory for new pages and returns their number; 0 if the cache cannot grow.
     """
 
     def __init__(self, grow: Callable[[], int]) -> None:
@@ -40,7 +40,7 @@ class KvPagePool:
 
     @property
     def in_use(self) -> int:
-        """Number of pages that are referenced."""
+        """Number of pages that have references."""
         return len(self._users)
 
     def match_prefix(self, tokens: Sequence[int], after: int = NOTHING) -> tuple[list[int], int]:
@@ -48,7 +48,7 @@ class KvPagePool:
 
         Args:
             tokens: Tokens of a sequence.
-            after: Content id before the first page, such as that of an encoder input.
+            after: Content id before the first page: `NOTHING`, `LONG`, or an encoder input's.
 
         Returns:
             The pages, and the content id of the last one; `after` if there is none.
@@ -61,7 +61,17 @@ class KvPagePool:
     def match_contents(
         self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
     ) -> tuple[list[int], int]:
-        """Finds the cached pages with these contents, as `match_prefix` does for tokens."""
+        """Finds the cached pages of a sequence of page contents and adds a reference to each.
+
+        Stops at the first content without a page.
+
+        Args:
+            parts: Content of each page, as registered, such as its tokens.
+            after: Content id before the first page.
+
+        Returns:
+            The pages, and the content id of the last one; `after` if there is none.
+        """
         pages: list[int] = []
         last = after
         for part in parts:
@@ -101,7 +111,10 @@ class KvPagePool:
     def register(self, page: int, before: int, part: Sequence[Hashable]) -> int:
         """Records the content of a full page for reuse, and returns its content id.
 
+        A content id identifies the content of a page and of all pages before it.
+
         Args:
+            page: The page.
             before: Content id of the page before it.
             part: Content of the page, such as its `PAGE_TOKENS` tokens.
         """
@@ -112,7 +125,7 @@ class KvPagePool:
         return self._by_content[key][0]
 
     def release(self, pages: Sequence[int]) -> None:
-        """Drops one reference per page; of the cached ones the last are evicted first."""
+        """Drops one reference per page; of those that stay cached, the last are evicted first."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page]:
@@ -124,7 +137,7 @@ class KvPagePool:
                 self._free.append(page)
 
     def clear(self) -> None:
-        """Forgets the contents of unreferenced pages."""
+        """Frees all cached pages that are not referenced, and forgets their contents."""
         while self._cached:
             page, _ = self._cached.popitem()
             del self._by_content[self._keys.pop(page)]

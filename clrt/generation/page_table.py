@@ -15,9 +15,9 @@ _MAX_INITIAL_COLUMNS = 4096
 
 
 class PageTable:
-    """Page table, int32 `[rows, columns]`: one row of page numbers per sequence, padded with -1.
+    """Page numbers of each sequence and encoder input, one row each: int32 `[rows, columns]`.
 
-    Rows and columns double if a new row or a longer sequence does not fit.
+    Unused columns hold -1. The number of rows or columns doubles if a row does not fit.
 
     Args:
         session: Session of the device.
@@ -33,12 +33,12 @@ class PageTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows and number of columns."""
         rows, width = self._table.shape
         return rows, width
 
     def take_row(self) -> int:
-        """Allocates a row, doubling the table if all are in use."""
+        """Allocates a row and returns its index; doubles the number of rows if all are in use."""
         if not self._free:
             more = len(self._table)
             self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
@@ -47,16 +47,16 @@ class PageTable:
         return self._free.pop()
 
     def give_back(self, row: int) -> None:
-        """Frees a row."""
+        """Frees a row, given by its index."""
         self._free.append(row)
 
     def keep(self, rows: Collection[int]) -> None:
-        """Frees all rows except `rows`."""
+        """Frees all rows except those with the indices `rows`."""
         self._free = [row for row in range(len(self._table)) if row not in rows]
         self._device_table = None
 
     def write(self, row: int, pages: Sequence[int]) -> None:
-        """Sets the pages of a row."""
+        """Writes page numbers to the first columns of a row; later columns stay unchanged."""
         while len(pages) > self._table.shape[1]:
             self._table = np.hstack([self._table, np.full_like(self._table, -1)])
         self._table[row, : len(pages)] = pages

@@ -1,4 +1,4 @@
-"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones."""
+"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the last tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_MATCH = 16
 class LookupIndex:
     """Index of the n-grams of a text, for prompt lookup.
 
-    The time per added token does not depend on the length of the text.
+    The time to add a token does not depend on the length of the text.
 
     Attributes:
         tokens: Tokens of the text.
@@ -41,9 +41,13 @@ class LookupIndex:
             self.tokens.append(token)
 
     def guess(self, count: int) -> tuple[list[int], int]:
-        """Returns `count` draft tokens, and the length of the match before them; [] and 0 if none.
+        """Proposes the tokens that followed an earlier occurrence of the text's last tokens.
 
-        Copying may continue into the draft tokens themselves: so repetitive text goes on.
+        Copying may continue into the draft tokens themselves, so that repetitive text continues.
+
+        Returns:
+            `count` draft tokens, and the number of last tokens that match, at most 16; [] and 0 if
+            the last two tokens have not occurred before.
         """
         for length in _LENGTHS:
             places = self._places.get(tuple(self.tokens[-length:]), ())
@@ -57,7 +61,7 @@ class LookupIndex:
         return [], 0
 
     def _alike(self, place: int) -> int:
-        """Returns how many tokens before `place` equal the last tokens of the text."""
+        """Returns how many tokens before index `place` equal the text's last tokens, at most 16."""
         tokens, end = self.tokens, len(self.tokens)
         limit = min(place, _MAX_MATCH)
         return next(

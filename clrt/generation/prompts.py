@@ -23,11 +23,11 @@ Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, Any]]"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """Tools and variables with which messages are rendered.
+    """Tools and variables with which a chat template renders messages.
 
     Attributes:
-        tools: JSON schemas of functions that the model may call.
-        variables: Further variables of the chat template.
+        tools: JSON schemas of functions that the model may call; None for none.
+        variables: Values of other variables of the chat template, by name.
     """
 
     tools: Sequence[Any] | None = None
@@ -35,10 +35,10 @@ class ChatFormat:
 
 
 def several(prompt: object) -> list[Any] | None:
-    """Returns the prompts of a list of prompts; None for a single prompt.
+    """Returns `prompt` as a list if it is a list of prompts; None if it is a single prompt.
 
     Raises:
-        InputError: It is neither.
+        InputError: The value is neither, or an empty list.
     """
     if isinstance(prompt, str | np.ndarray):
         return None
@@ -59,11 +59,16 @@ PLAIN = ChatFormat()
 def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) -> list[int]:
     """Returns the tokens of a prompt, one or more.
 
-    A string gets the special tokens that the tokenizer adds; messages those of the chat template.
+    The tokenizer adds its special tokens to a string; to messages, the chat template adds its own.
+
+    Args:
+        model: The language model.
+        prompt: A string, tokens, or the messages of a chat.
+        chat: Tools and variables to render messages with.
 
     Raises:
-        InputError: The prompt is invalid, has no tokens or an unknown one; or it has messages, and
-            the model no chat template.
+        InputError: The prompt is invalid, or has no tokens or an unknown one; or it consists of
+            messages and the model has no chat template.
         ModelError: The chat template exceeds its budget.
         UnsupportedError: Jinja is not installed.
     """
@@ -89,10 +94,12 @@ def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) ->
 
 
 def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
-    """Renders messages as text that ends with the start of an assistant message.
+    """Renders messages by the model's chat template; ends with the start of an assistant message.
 
     Raises:
-        InputError, ModelError, UnsupportedError: As `tokens_of`.
+        InputError: A message is invalid, or the model has no chat template.
+        ModelError: The chat template is invalid or exceeds its budget.
+        UnsupportedError: Jinja is not installed.
     """
     plain: Sequence[Mapping[str, Any]] = plain_messages(messages)
     if any("tool_calls" in message for message in plain):
@@ -103,13 +110,15 @@ def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
 
 
 def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
-    """Tokenizes a text.
+    """Returns the tokens of a string.
 
     Args:
-        special: Whether the tokenizer adds special tokens.
+        tokenizer: Tokenizer of the model.
+        text: The string.
+        special: Whether the tokenizer adds special tokens, such as BOS.
 
     Raises:
-        InputError: It is not valid Unicode.
+        InputError: The string is not valid Unicode.
     """
     text = valid_text(text, "The prompt")
     from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer

@@ -36,13 +36,13 @@ _TRANSFORMERS_NAMES = {
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `generate`, `stream` and `chat`: the fields of `Sampling`, and more.
+    """Options of `generate`, `stream` and `chat`: the fields of `Sampling` and those below.
 
     Attributes:
-        sampling: Base options, instead of those in the model's files; other options override it.
+        sampling: Options to use instead of those in the model's files; single options override it.
         tools: JSON schemas of functions that the model may call, for the chat template; parsed
             calls are in `tool_calls` of the result.
-        template_variables: Further variables of the chat template, such as
+        template_variables: Values of other variables of the chat template, such as
             `{"enable_thinking": False}`.
         json_schema: JSON schema that the text must match, or a pydantic model class.
         regex: Regular expression that the text must match, in the syntax of Rust's crate regex.
@@ -91,12 +91,12 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Options of a call, without its prompt.
+    """Checked options of a call of `generate` and the like, without its prompt.
 
     Attributes:
         sampling: Sampling options.
         chat: Tools and variables of the chat template.
-        rule: Keyword arguments of `Constraint`; empty for no constraint.
+        rule: Keyword argument of `Constraint`, such as `regex`; {} for no constraint.
     """
 
     sampling: Sampling
@@ -105,9 +105,10 @@ class GenerateRequest:
 
 
 class RequestReader:
-    """Checks the options and prompts of calls and creates generation states.
+    """Checks options and prompts of a text generator's calls, and creates generation states.
 
     Args:
+        model: The language model.
         drafts: Whether there is a draft model.
     """
 
@@ -118,9 +119,10 @@ class RequestReader:
         self._making = RLock()
 
     def read(self, options: Mapping[str, Any], method: str = "generate") -> GenerateRequest:
-        """Returns the checked options of a call; missing ones come from the model's files.
+        """Returns the checked options of a call; missing options come from the model's files.
 
         Args:
+            options: Options by name, as in `GenerateOptions`.
             method: Name of the called method; all but `generate` return one text without beams.
 
         Raises:
@@ -161,7 +163,18 @@ class RequestReader:
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
     def _proposed_options(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
-        """Returns the options of the model's files that are compatible with the given ones."""
+        """Returns the sampling options of the model's files, adapted to those of a call.
+
+        Options that the call's options or method exclude get neutral values.
+
+        Args:
+            given: Fields of `Sampling` that the call sets, by name.
+            rule: Keyword argument of `Constraint`; {} for no constraint.
+            method: Name of the called method.
+
+        Raises:
+            UnsupportedError: The model's files require a feature that clrt does not support.
+        """
         if self._model.refusal:
             raise UnsupportedError(self._model.refusal)
         proposed, plain = self._model.sampling, Sampling()
@@ -179,7 +192,7 @@ class RequestReader:
         return proposed
 
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
-        """Returns the tokens of each prompt.
+        """Returns the tokens of one prompt, in a list, or of each prompt of a list of prompts.
 
         Raises:
             InputError, ModelError, UnsupportedError: As `tokens_of`.
@@ -191,21 +204,24 @@ class RequestReader:
         """Returns the tokens of a prompt for a method that needs a decoder-only model.
 
         Args:
+            prompt: A string, tokens, or the messages of a chat.
             what: Name of the method, for the error message.
 
         Raises:
-            InputError, ModelError: As `tokens_of`.
-            UnsupportedError: The model has an encoder, or as `tokens_of`.
+            InputError: The prompt is invalid.
+            ModelError: The chat template exceeds its budget.
+            UnsupportedError: The model has an encoder, or Jinja is not installed.
         """
         self._model.check_decoder(what)
         return tokens_of(self._model, prompt)
 
     def texts(self, texts: object, sources: object) -> list[ForcedSequence]:
-        """Returns texts for forced decoding, each with its encoder input.
+        """Returns the token sequences of texts for forced decoding, each with its encoder input.
 
         Args:
             texts: One prompt or several.
-            sources: A prompt for all texts, or one for each; None without an encoder.
+            sources: What the encoder reads: a prompt for all texts, or one for each; None without
+                an encoder.
 
         Raises:
             InputError: `sources` does not fit the model or the number of texts.
@@ -235,7 +251,7 @@ class RequestReader:
     def searches(
         self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[BeamSearch]:
-        """Returns a beam search for each prompt, not yet started.
+        """Creates a beam search for each prompt, given as tokens; does not start it.
 
         Raises:
             InputError: A prompt is too long.
@@ -244,7 +260,7 @@ class RequestReader:
         return [BeamSearch.of(*search_args, tokens, request.sampling, calls) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[GenerationState]:
-        """Returns `num_return_sequences` generation states for a prompt, not yet started.
+        """Creates `num_return_sequences` generation states for a prompt, given as tokens.
 
         Raises:
             InputError: A constraint is not valid, or the prompt is longer than the context or
@@ -272,14 +288,14 @@ class RequestReader:
         ]
 
     def calls(self, request: GenerateRequest) -> ExpectedCalls | None:
-        """Returns the tool calls to parse; None without tools, or if the format is unknown."""
+        """Returns format and tools of calls to parse; None without tools or with unknown format."""
         tools, call_format = request.chat.tools, None
         if tools:
             call_format = self._model.call_format
         return None if not tools or call_format is None else ExpectedCalls.of(call_format, tools)
 
     def _tokens(self) -> ConstraintTokens:
-        """Returns the vocabulary for constraints, created at the first call.
+        """Returns the model's vocabulary for constraints, created at the first call.
 
         Raises:
             InputError: The model has no end token.
@@ -299,10 +315,14 @@ class RequestReader:
 
 
 def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
-    """Checks that no option in use, and none of `more`, is incompatible with beam search.
+    """Checks that a call uses no option that is incompatible with beam search.
+
+    Args:
+        sampling: Sampling options of the call.
+        more: Names of incompatible options that the call uses besides those.
 
     Raises:
-        InputError: One is.
+        InputError: The call uses such an option.
     """
     plain = Sampling()
     wrong = [n for n in _NOT_FOR_BEAMS if getattr(sampling, n) != getattr(plain, n)]
@@ -317,7 +337,7 @@ def _check_proposed_beams(proposed: Sampling) -> None:
     """Checks that the model's files set no option that is incompatible with beam search.
 
     Raises:
-        UnsupportedError: One is.
+        UnsupportedError: The files set such an option.
     """
     plain = Sampling()
     wrong = [n for n in _NOT_FOR_BEAMS if getattr(proposed, n) != getattr(plain, n)]

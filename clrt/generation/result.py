@@ -16,8 +16,8 @@ class TokenLogprob:
 
     Attributes:
         token: Token id.
-        logprob: Natural logarithm of its probability, before temperature and options such as top_k.
-        top: Most likely tokens at its position with their log-probabilities, likeliest first.
+        logprob: Natural logarithm of its probability, before temperature, top_k and other options.
+        top: (token, log-probability) of the most likely tokens at its position, likeliest first.
     """
 
     token: int
@@ -27,15 +27,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class TextTimings:
-    """Timings of a generation.
+    """Timings and token counts of a generation.
 
     Attributes:
-        load_s: Seconds until the model was loaded; 0 if it was already.
-        prompt_s: Seconds until the first token, without loading.
-        prompt_tokens: Number of prompt tokens computed, without cached ones.
+        load_s: Seconds for loading the model; 0 except for a generator's first result.
+        prompt_s: Seconds from the request to the first token, without loading.
+        prompt_tokens: Number of prompt tokens computed, without those found in the cache.
         tokens_s: Seconds from the first to the last token.
         tokens: Number of generated tokens.
-        drafted: Number of draft tokens, by a draft model or by prompt lookup.
+        drafted: Number of draft tokens run, from a draft model or prompt lookup.
         accepted: Number of accepted draft tokens, which needed no step of their own.
     """
 
@@ -49,12 +49,12 @@ class TextTimings:
 
     @property
     def prompt_tokens_per_s(self) -> float:
-        """Prompt tokens per second; 0 if no time passed."""
+        """Prompt tokens per second up to the first generated token; 0 if no time passed."""
         return _rate(self.prompt_tokens, self.prompt_s)
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated tokens per second after the first one; 0 if there are no others."""
+        """Generated tokens per second after the first token; 0 if there is only one."""
         return _rate(self.tokens - 1, self.tokens_s)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class TextTimings:
 
     @property
     def guesses(self) -> str:
-        """Numbers of accepted and of all draft tokens, in words."""
+        """Description such as "3 of 8 guessed tokens accepted"."""
         return f"{self.accepted} of {self.drafted} guessed tokens accepted"
 
 
@@ -76,9 +76,9 @@ class ToolCall:
     """A function call requested by the model.
 
     Attributes:
-        name: Name of the function; may not exist.
+        name: Name of the function; it may not be one of the tools.
         arguments: JSON values by parameter name; not checked against the function's schema.
-        id: Identifier of the call; the model's own if it gave one.
+        id: Identifier of the call: the model's if valid, else a generated one; "" while parsing.
     """
 
     name: str
@@ -86,7 +86,7 @@ class ToolCall:
     id: str = ""
 
     def as_message_part(self) -> dict[str, Any]:
-        """Returns the call as an entry of a message's `tool_calls`."""
+        """Returns the call as an entry of `tool_calls` of a chat message."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -98,12 +98,12 @@ class GeneratedText:
     Attributes:
         text: Text without special tokens, except those of tool calls.
         tokens: Token ids, with special tokens and the end token.
-        finish_reason: Why it ended.
+        finish_reason: Why generation ended.
         prompt_tokens: Number of prompt tokens.
-        logprobs: One entry per token; None if not requested.
+        logprobs: Log-probability of each token; None if not requested.
         timings: Timings; None if not measured.
-        tool_calls: Calls of the given tools, in order of the text.
-        content: Text without the calls; None if there are no calls.
+        tool_calls: Tool calls in the text, in order; () without tools.
+        content: Text without the tool calls; None if there are none.
     """
 
     text: str
@@ -117,7 +117,7 @@ class GeneratedText:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The text as an assistant message of a chat."""
+        """Assistant message of a chat, with the text and tool calls, to append to the messages."""
         if not self.tool_calls:
             return {"role": "assistant", "content": self.text}
         calls = [call.as_message_part() for call in self.tool_calls]

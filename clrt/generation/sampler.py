@@ -1,4 +1,4 @@
-"""Inputs of the op SampleTokens."""
+"""Inputs of the op SampleTokens, which chooses the next token of each sequence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TokenSampler:
         sampling: Options of the request.
         vocabulary: Number of logits.
         prompt: Number of prompt tokens, which presence and frequency penalties do not count.
-        seed: Seed of the draws, combined with the position; negative for that of `sampling`, or a
-            random one.
+        seed: Seed of the draws, combined with the position. A negative argument is replaced by the
+            seed of `sampling`, or a random one if that is None.
         allowed: uint32 `[ceil(vocabulary / 32)]`: bit mask of allowed tokens; None for all.
-        rules: Rules that ban, force or bias tokens by the text so far; None for none.
+        rules: Rules that ban, force or bias tokens depending on earlier ones; None for none.
     """
 
     sampling: Sampling
@@ -43,23 +43,23 @@ class TokenSampler:
 
     @property
     def has_history(self) -> bool:
-        """Whether the op needs the tokens so far, for penalties."""
+        """Whether SampleTokens needs the sequence's earlier tokens, for penalties."""
         s = self.sampling
         return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
 
     @property
     def reads_text(self) -> bool:
-        """Whether the tokens so far affect the choice."""
+        """Whether the choice of the next token depends on earlier tokens by penalties or rules."""
         return self.has_history or self.rules is not None
 
     @property
     def changes(self) -> bool:
-        """Whether the op's inputs differ from step to step."""
+        """Whether the inputs of SampleTokens may differ from one step to the next."""
         return self.reads_text or self.allowed is not None
 
     @property
     def settings(self) -> list[float]:
-        """Row of the input `settings`."""
+        """Row of SampleTokens' input `settings`: temperature, top_p, …, number of prompt tokens."""
         s = self.sampling
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         return [s.temperature, s.top_p, s.min_p, s.typical_p, *penalties, self.prompt]
@@ -73,7 +73,8 @@ def sampler_inputs(
     """Returns the inputs of SampleTokens by name, with one row per sampler.
 
     Args:
-        texts: Tokens so far of each sampler's sequence; may be empty if it does not read them.
+        samplers: One per output row.
+        texts: Earlier tokens of each sampler's sequence; () if it does not read them.
         vocabulary: Number of logits.
     """
     rows, words = len(samplers), -(-vocabulary // 32)
@@ -107,7 +108,7 @@ def sampler_inputs(
 def _biases(
     sampler: TokenSampler, text: Sequence[int] | np.ndarray[Any, Any]
 ) -> Mapping[int, float]:
-    """Returns the numbers to add to the logits of the next token, by token id."""
+    """Returns the numbers to add to next-token logits by token id, from options and rules."""
     biases = sampler.sampling.logit_bias
     if sampler.rules is None:
         return biases
@@ -116,11 +117,11 @@ def _biases(
 
 
 def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Converts to float32; larger numbers become infinite, which the op handles."""
+    """Converts numbers to a float32 array; too large ones become infinite."""
     with np.errstate(over="ignore"):
         return np.array(numbers, np.float32)
 
 
 def _rounded(count: int) -> int:
-    """Rounds a number of columns up to a power of two, to limit the shapes to plan."""
+    """Rounds a number of columns up to a power of two, to limit the number of input shapes."""
     return 1 << max(count - 1, 0).bit_length()

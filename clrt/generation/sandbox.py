@@ -87,7 +87,7 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with operators and calls that are charged to the budget."""
+    """Jinja's sandbox, in which operators and calls are charged to the rendering's `Budget`."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
@@ -132,12 +132,12 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _as_list(value: Any) -> Any:
-    """Returns an iterator's elements as a list, which has a size; other values unchanged."""
+    """Returns an iterator's elements as a list, each charged; other values unchanged."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
 
 def _counted(values: Iterable[Any]) -> Iterator[Any]:
-    """Yields values, each charged as a loop iteration."""
+    """Yields `values`; charges each to the budget as a loop iteration."""
     budget = _budget.get()
     for value in values:
         budget.spend(STEP)
@@ -145,7 +145,15 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_format(name: str, form: str) -> None:
-    """Raises TooMuchError if a format has a field whose width is very large or an argument."""
+    """Checks that no field of a format string has a width above 9,999 or from an argument.
+
+    Args:
+        name: "%" for the operator; else the format is one of `str.format`.
+        form: The format string.
+
+    Raises:
+        TooMuchError: A field has.
+    """
     _budget.get().spend(len(form) ** 2 >> 8)  # worst-case time of the regular expressions
     if name == "%":
         wide = _WIDE_PERCENT.search(form.replace("%%", ""))
@@ -156,7 +164,14 @@ def _check_format(name: str, form: str) -> None:
 
 
 def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object]) -> None:
-    """Charges a string method or filter, whose time may be the product of two lengths."""
+    """Charges a string method or filter to the budget, before it runs.
+
+    Args:
+        budget: The budget.
+        name: Name of the method or filter; "%" for the operator.
+        text: String that it is applied to.
+        args: Its arguments.
+    """
     texts = [x for x in args if isinstance(x, str)]
     work = len(text) * (1 + lengths(texts) // 256)
     if name in _SPLITTERS:
@@ -178,7 +193,7 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
 
 
 def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja filter so that its input and result are charged."""
+    """Wraps the Jinja filter `name` so that its arguments and result are charged to the budget."""
     first = int(hasattr(function, "jinja_pass_arg"))  # skips environment or context
 
     @wraps(function)
@@ -205,7 +220,7 @@ def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _charged_test(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja test so that the values it may compare are charged."""
+    """Wraps a Jinja test so that the values it may compare are charged to the budget."""
     first = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
@@ -224,7 +239,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Any:
-    """Serializes to JSON as `json.dumps` does; Jinja's own filter escapes HTML characters."""
+    """Filter `tojson`: returns what `json.dumps` does; Jinja's own filter escapes HTML."""
     budget = _budget.get()
     size, depth = budget.measure(x)
     step = abs(indent) if isinstance(indent, int) else len(indent or "")
@@ -257,13 +272,13 @@ def _charge_read(value: Any) -> Any:
 
 
 class _Instrument(NodeTransformer):
-    """Adds charges where Jinja has no hook: loops, literals, slices, `~`, template text."""
+    """Rewrites a template's syntax tree: adds charges where Jinja has no hook, such as loops."""
 
     def __init__(self) -> None:
         self._level = 0
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """Raises TooMuchError for deeply nested statements: their compile time grows fast."""
+        """Visits a node; raises TooMuchError if statements nest too deep to compile fast."""
         is_block = isinstance(node, nodes.Stmt)
         self._level += is_block
         if self._level > _MAX_BLOCK_DEPTH:
@@ -326,7 +341,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Generation(Extension):
-    """The block `generation`, which marks text of the assistant, and renders as its content."""
+    """Jinja block `generation`, which marks text of the assistant; renders only its content."""
 
     tags = {"generation"}  # noqa: RUF012 (as the base class has it)
 
@@ -341,7 +356,7 @@ class _Generation(Extension):
 
 
 class _TemplateNamespace(Namespace):
-    """A namespace without names that begin with an underscore; its repr shows no values."""
+    """Jinja's namespace without names that begin with an underscore; its repr has no values."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # a keyword may be named `self`
         self_, *positional = args
@@ -364,7 +379,7 @@ def _check_name(name: object) -> None:
 
 
 class _TemplateDict:
-    """A callable in place of the class dict, without access to its attributes."""
+    """Replaces `dict` in templates: callable, but without access to attributes of the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -413,7 +428,7 @@ def _environment() -> _BoundedEnvironment:
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Compiles a template with charges to the budget of `render_template`.
+    """Compiles a chat template so that `render_template` can bound its time and memory.
 
     Raises:
         TooMuchError: The source is too long or nested too deep.
@@ -436,11 +451,11 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """Renders a template with variables, which are plain JSON-like objects.
+    """Renders a template of `compile_template` with variables, which are JSON-like objects.
 
     Raises:
         TooMuchError: The template exceeds its budget.
-        Exception: Any other error in the template.
+        Exception: The template fails, with any type of error.
     """
     token = _budget.set(Budget(variables))
     try:

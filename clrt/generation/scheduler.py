@@ -22,14 +22,15 @@ T = TypeVar("T")
 
 
 class Scheduler:
-    """Batches generations of several threads into shared decoder steps.
+    """Runs generations of several threads in shared decoder steps.
 
-    There is no scheduler thread: one of the threads that wait for tokens runs the next step for all
-    generations.
+    There is no scheduler thread: one of the threads that wait for text in `wait` runs the next step
+    for all generations.
 
     Args:
+        engine: Engine of the model.
         sequences: Maximum number of generations that run at a time; others are queued.
-        drafter: Draft model for speculative decoding; None for none.
+        drafter: Draft model for speculative decoding; None for prompt lookup only.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Scheduler:
         self._closed_error = self._freed = False
 
     def add(self, answers: Sequence[GenerationState]) -> None:
-        """Queues generations, each of which has its reader; calls of `wait` then run them.
+        """Queues generations that have not started; calls of `wait` then run them.
 
         Raises:
             InputError: The generator is closed.
@@ -64,7 +65,7 @@ class Scheduler:
         self._waiting.extend(answers)
 
     def wait(self, answer: GenerationState, pieces: int) -> None:
-        """Runs steps until `answer` has more than `pieces` text chunks, or has ended or failed."""
+        """Blocks until a generation has more than `pieces` text chunks or has ended; runs steps."""
         call = ActiveCall()
         try:
             while len(answer.pieces) <= pieces and answer.reason is None:
@@ -86,13 +87,13 @@ class Scheduler:
             call.end()
 
     def end(self, answer: GenerationState, reason: FinishReason = "cancelled") -> None:
-        """Ends a generation, whatever its state, without waiting for the engine."""
+        """Ends a queued or running generation with `reason`; does not wait for a running step."""
         if answer.reason is None:
             answer.reason = reason
         self._free_ended()
 
     def exclusive(self, work: Callable[[DecoderEngine], T]) -> T:
-        """Returns `work(engine)`, called while no step runs.
+        """Waits until no thread uses the engine, then calls `work(engine)` and returns its result.
 
         Raises:
             InputError: The generator is closed.
@@ -113,9 +114,9 @@ class Scheduler:
             call.end()
 
     def bulk(self, work: Callable[[], T]) -> T:
-        """Returns `work()`, which uses `exclusive` repeatedly and keeps sequences open in between.
+        """Returns `work()`, which may keep sequences open between its calls of `exclusive`.
 
-        Only one such call runs at a time.
+        Only one call of `bulk` runs at a time; others wait.
         """
         call = ActiveCall()
         try:
@@ -138,11 +139,12 @@ class Scheduler:
         self._engine_lock.wake()
 
     def with_room(self, call: Callable[[], T]) -> T:
-        """Returns `call()`, made within `exclusive`; preempts running generations if memory is
-        short.
+        """Repeats `call()` until it does not run out of memory; returns its result.
+
+        Preempts one running generation before each repetition. Must be called within `exclusive`.
 
         Raises:
-            OutOfMemoryError: The memory does not suffice even without running generations.
+            OutOfMemoryError: The call runs out of memory even without running generations.
         """
         while True:
             try:
@@ -153,7 +155,7 @@ class Scheduler:
                 self._preempt()
 
     def close(self) -> None:
-        """Ends all generations and frees the device memory."""
+        """Ends all generations and frees the device memory; may be called again."""
         if self._freed:
             return
         self._closed_error = True
@@ -179,8 +181,10 @@ class Scheduler:
         self._free_ended()
 
     def _free_ended(self) -> None:
-        """Frees the sequences of ended generations, unless another thread holds the engine: it does
-        so when it releases the engine.
+        """Closes the sequences of ended generations and recovers from interrupted calls.
+
+        Returns at once if another thread holds the engine: that thread calls this function when it
+        releases the engine.
         """
         call = ActiveCall()
         try:
@@ -195,13 +199,15 @@ class Scheduler:
 
     @property
     def _is_interrupted(self) -> bool:
-        """Whether an exception interrupted a call that held the engine or kept sequences open."""
+        """Whether an exception interrupted a call that held the engine, or a call of `bulk`."""
         bulk_is_over = self._holder is not None and self._holder.is_over
         return bulk_is_over or self._engine_lock.is_left
 
     def _recover(self) -> None:
-        """Recovers from an interrupted call: resets the engine and requeues all generations, each
-        after its last token whose text is complete.
+        """Resets engine and speculation if an exception interrupted a call, else does nothing.
+
+        Requeues all generations without tokens whose text chunk is missing; their sequences are
+        recomputed. Sequences of a running `bulk` call stay open.
         """
         bulk_is_over = self._holder is not None and self._holder.is_over
         if not bulk_is_over and not self._engine_lock.is_torn:
@@ -225,11 +231,13 @@ class Scheduler:
         self._engine_lock.is_torn = False
 
     def _run_step(self) -> bool:
-        """Runs one step: the next tokens of each generation, and prompt tokens up to the step
-        limit.
+        """Runs one decoder step with the pending tokens of all running generations.
+
+        Closes ended generations and starts queued ones first. A step has a limited number of
+        tokens, so long prompts need several.
 
         Returns:
-            Whether anything ran.
+            Whether there were running generations.
         """
         self._close_ended()
         self._start_waiting()
@@ -250,10 +258,10 @@ class Scheduler:
             return True
 
     def _start_waiting(self) -> None:
-        """Starts queued generations while capacity remains.
+        """Opens sequences for queued generations, up to the maximum number of running ones.
 
-        Skips those that share a prompt prefix with a running generation that still computes it:
-        later they reuse its pages.
+        Leaves those queued that share a prompt prefix with a running generation that still computes
+        it: they can reuse its pages later.
         """
         later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._max_running and not self._full:
@@ -277,8 +285,9 @@ class Scheduler:
         self._waiting.extendleft(reversed(later))
 
     def _handle_out_of_memory(self, error: OutOfMemoryError) -> None:
-        """Handles a step that ran out of memory: preempts the newest generation, or fails the only
-        one.
+        """Handles a step that ran out of memory: preempts the generation started last.
+
+        If it is the only one and no `bulk` call keeps sequences, ends it with `error`.
         """
         if len(self._running) == 1 and self._holder is None:
             fail(self._running, error)
@@ -286,7 +295,7 @@ class Scheduler:
             self._preempt()
 
     def _preempt(self) -> None:
-        """Preempts the generation started last: frees its pages and requeues it at the front."""
+        """Closes the sequence of the generation started last and requeues it at the front."""
         last = self._running.pop()
         self.engine.close(sequence_of(last))
         self.speculation.forget(last)
@@ -295,7 +304,7 @@ class Scheduler:
         self._full = True
 
     def _close_ended(self) -> None:
-        """Frees the sequences of ended generations."""
+        """Closes the sequences of ended generations and forgets these."""
         for answer in [a for a in self._running if a.has_ended]:
             self._running.remove(answer)
             self.engine.close(sequence_of(answer))
@@ -311,15 +320,17 @@ def open_text(
     anew: bool = False,
     length: int | None = None,
 ) -> KvSequence:
-    """Opens a sequence for the tokens of a text so far, together with its encoder input.
+    """Opens a KV sequence of tokens; with an encoder, registers its encoder input, too.
 
     Args:
+        engine: Engine that opens the sequence.
+        tokens: Tokens of the sequence so far.
         source: Encoder input: tokens or frames; None for a decoder-only model.
         anew: Whether to recompute all tokens, ignoring cached pages.
-        length: Final number of tokens, if larger than `len(tokens)`; None if `tokens` is all.
+        length: Expected final number of tokens; None for the number of `tokens`.
 
     Raises:
-        InputError: The text is longer than the context.
+        InputError: There are more tokens than the context, or the encoder input is too long.
     """
     if source is None:
         return engine.open(tokens, anew, length=length)
@@ -331,7 +342,7 @@ def open_text(
 
 
 def _computes_prefix_of(running: GenerationState, waiting: GenerationState) -> bool:
-    """Whether `running` is about to compute a page that the prompt of `waiting` shares."""
+    """Whether the next page that `running` computes is also a page of the prompt of `waiting`."""
     done = sequence_of(running).done
     if running.source is not waiting.source:
         return False

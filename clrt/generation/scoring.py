@@ -42,18 +42,20 @@ def log_likelihoods(
     texts: Sequence[ForcedSequence],
     progress: Progress | None = None,
 ) -> list[FloatArray]:
-    """Computes the log-probability of each token of texts, given the tokens before it.
+    """Computes the log-probability of each token of texts, conditional on the tokens before it.
 
     Args:
+        scheduler: Scheduler whose engine runs the steps.
         vocabulary: Number of logits.
-        texts: Texts; only tokens after position `first` of each are scored.
+        texts: Token sequences; only tokens after position `first` of each are scored.
         progress: Callback with the number of finished tokens and of all tokens.
 
     Returns:
-        float32 `[tokens - first - 1]` of each text.
+        Natural logarithms, float32 `[tokens - first - 1]`, of each text.
 
     Raises:
-        InputError, OutOfMemoryError: As `read_rows`.
+        InputError: A text is longer than the context.
+        OutOfMemoryError: A text does not fit into the cache.
     """
 
     # The sampler allows only the right token: so the step returns its log-probability, not logits.
@@ -95,19 +97,22 @@ def perplexity(
     beginning: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> float:
-    """Returns exp of the mean negative log-likelihood of all tokens but the first.
+    """Returns the perplexity of a text: exp of the mean of its tokens' negative log-likelihood.
 
-    A text longer than the context is split into windows, which start `stride` tokens apart; a token
-    counts in the first window that contains it.
+    The first token does not count. A text longer than the context is split into windows that start
+    `stride` tokens apart; a token counts in the first window that contains it.
 
     Args:
-        stride: Distance between windows in tokens; None for half the context.
+        scheduler: Scheduler whose engine runs the steps.
+        vocabulary: Number of logits.
+        tokens: Tokens of the text.
+        stride: Distance between starts of windows in tokens; None for half the context.
         beginning: Tokens that the tokenizer puts before each text, such as BOS. If the text begins
-            with them, each window does, and none of them counts.
+            with them, each window begins with them, too, and they do not count.
         progress: Callback with the number of finished tokens and of all tokens.
 
     Raises:
-        InputError: There are fewer than two tokens, or the stride is out of range.
+        InputError: There are too few tokens, or the stride or context is out of range.
     """
     context = scheduler.engine.context
     step = max(context // 2, 1) if stride is None else whole_number("stride", stride, context)
@@ -140,11 +145,18 @@ def llama_cpp_perplexity(
     beginning: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> float:
-    """Returns the perplexity as defined by llama.cpp's llama-perplexity.
+    """Returns the perplexity of a text as llama.cpp's program llama-perplexity defines it.
 
-    The text is split into consecutive windows of the context; a shorter rest is dropped. If the
-    tokenizer adds a token such as BOS, it replaces the first token of each window. Only tokens
-    after position `context // 2` of each window count.
+    The text is split into consecutive windows of `context` tokens; a shorter rest is dropped. Only
+    tokens after position `context // 2` of each window count.
+
+    Args:
+        scheduler: Scheduler whose engine runs the steps.
+        vocabulary: Number of logits.
+        tokens: Tokens of the text.
+        beginning: Tokens that the tokenizer puts before each text; the first of them, such as BOS,
+            replaces the first token of each window.
+        progress: Callback with the number of finished tokens and of all tokens.
 
     Raises:
         InputError: The text is shorter than two windows, or the context than four tokens.
@@ -175,10 +187,20 @@ def perplexity_as(
     stride: int | None,
     progress: Progress | None,
 ) -> float:
-    """Returns `llama_cpp_perplexity` if `compare` is `LLAMA_CPP`, `perplexity` if it is None.
+    """Returns the perplexity of a text by one of two definitions.
+
+    Args:
+        compare: `LLAMA_CPP` for `llama_cpp_perplexity`, None for `perplexity`.
+        scheduler: Scheduler whose engine runs the steps.
+        vocabulary: Number of logits.
+        tokens: Tokens of the text.
+        beginning: Tokens that the tokenizer puts before each text, such as BOS.
+        stride: Distance between windows in tokens; None for the default, or for `LLAMA_CPP`.
+        progress: Callback with the number of finished tokens and of all tokens; None for none.
 
     Raises:
-        InputError: As these two, or `compare` is unknown, or it is combined with a stride.
+        InputError: The text is too short, an argument is out of range, `compare` is unknown, or
+            `LLAMA_CPP` is combined with a stride.
     """
     if compare is None:
         return perplexity(scheduler, vocabulary, tokens, stride, beginning, progress)
@@ -207,11 +229,13 @@ def embeddings(
     texts: Sequence[Sequence[int]],
     pooling: str,
 ) -> FloatArray:
-    """Computes embeddings of texts: the last hidden states after the final norm, pooled.
+    """Computes embeddings of texts: hidden states after the final norm, pooled over tokens.
 
-    Uses the encoder if the model has one.
+    If the model has an encoder, they are the encoder's hidden states.
 
     Args:
+        scheduler: Scheduler whose engine runs the steps.
+        model: The language model.
         texts: Tokens of each text, one or more.
         pooling: "mean" over all tokens, or "last" for the last token.
 
@@ -219,8 +243,8 @@ def embeddings(
         float32 `[texts, hidden]`.
 
     Raises:
-        InputError: The pooling is unknown.
-        InputError, OutOfMemoryError: As `read_rows`.
+        InputError: The pooling is unknown, or a text is longer than the context.
+        OutOfMemoryError: A text does not fit into the cache.
 
     Numerics: means are summed in float64.
     """
@@ -250,7 +274,7 @@ def _states_of(
 def _encoder_embeddings(
     scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
 ) -> FloatArray:
-    """Computes `embeddings` by the encoder."""
+    """Computes embeddings of texts by the model's encoder, float32 `[texts, hidden]`."""
     vectors: list[FloatArray] = []
     # Between the batches the scheduler can run steps of generations.
     for first in range(0, len(texts), _MAX_ENCODER_BATCH):

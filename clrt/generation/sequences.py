@@ -16,20 +16,20 @@ from clrt.ir.op import Array
 
 @dataclass(eq=False)
 class KvSequence:
-    """Tokens of a sequence, and the pages with the keys and values of those that were run.
+    """A sequence in the KV cache: its tokens, and the pages with their keys and values.
 
     Attributes:
         tokens: Verified tokens, followed by draft tokens.
         row: Row of the page table.
         source: Encoder input for cross-attention; None for a decoder-only model.
-        guessed: Number of draft tokens at the end.
-        done: Number of tokens that were run.
-        pages: Pages of the tokens that were run.
-        declared: Number of pages registered in the pool.
+        guessed: Number of draft tokens at the end of `tokens`.
+        done: Number of leading tokens whose keys and values are in the cache.
+        pages: Pages with the keys and values.
+        declared: Number of leading pages that are registered in the page pool for reuse.
         content: Content id of the last registered page (`KvPagePool.register`).
-        long_beyond: Maximum number of tokens of a text whose keys have the rotary angles of short
-            texts; 0 if all texts have the same.
-        long: Whether the cached keys have the rotary angles of long texts.
+        long_beyond: Maximum number of verified tokens for which keys have LongRoPE's rotary angles
+            for short sequences; 0 if the model has only one set of rotary angles.
+        long: Whether cached keys have LongRoPE's rotary angles for long sequences.
     """
 
     tokens: list[int]
@@ -45,45 +45,52 @@ class KvSequence:
 
     @property
     def start(self) -> int:
-        """Content id before the first page."""
+        """Content id before the first page: the encoder input's, or `LONG`, or `NOTHING`."""
         if self.source is not None:
             return self.source.content
         return LONG if self.long else NOTHING
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the text is long, but its cached keys have the angles of short texts."""
+        """Whether all tokens must run again with LongRoPE's rotary angles for long sequences.
+
+        True if there are more than `long_beyond` verified tokens, and cached keys have the angles
+        for short sequences.
+        """
         return not self.long and 0 < self.long_beyond < self.known
 
     @property
     def most_guesses(self) -> int:
-        """Maximum number of draft tokens that do not turn a short text into a long one."""
+        """Maximum number of draft tokens with which the sequence has `long_beyond` tokens or fewer.
+
+        More than 2**30 if rotary angles do not limit the number.
+        """
         if self.long or not self.long_beyond or self.is_outgrown:
             return len(self.tokens) + (1 << 30)
         return self.long_beyond - self.known
 
     @property
     def left(self) -> int:
-        """Number of tokens still to run: pending ones, or all if the sequence is outgrown."""
+        """Number of tokens still to run; all tokens if keys must be recomputed (`is_outgrown`)."""
         return len(self.tokens) - (0 if self.is_outgrown else self.done)
 
     @property
     def all_left(self) -> int:
-        """The same, plus encoder positions that the next step has to encode."""
+        """Number of tokens still to run, plus encoder positions still to be encoded."""
         return self.left + (0 if self.source is None else self.source.left)
 
     @property
     def known(self) -> int:
-        """Number of verified tokens."""
+        """Number of verified tokens, without draft tokens."""
         return len(self.tokens) - self.guessed
 
     def guess(self, tokens: Sequence[int]) -> None:
-        """Appends draft tokens, which are run like others until `DecoderEngine.settle`."""
+        """Appends draft tokens, which run like other tokens until `commit` replaces them."""
         self.tokens += tokens
         self.guessed += len(tokens)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Replaces the draft tokens by the verified `tokens`; returns the number accepted."""
+        """Replaces draft tokens by verified tokens; returns the number of equal leading ones."""
         known, accepted = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
             if guess != token:
@@ -97,11 +104,13 @@ class KvSequence:
 
 @dataclass(frozen=True)
 class ScheduledSequence:
-    """Work of one step for a sequence.
+    """A sequence in one decoder step.
 
     Attributes:
-        count: Number of tokens to run.
-        samplers: One per output row: they choose the tokens after the last `len(samplers)` tokens.
+        sequence: The sequence.
+        count: Number of its pending tokens to run.
+        samplers: One per output row, for the last `len(samplers)` of these tokens: each chooses the
+            token after its row's; () for no output.
     """
 
     sequence: KvSequence
@@ -110,7 +119,7 @@ class ScheduledSequence:
 
 
 def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
-    """Returns the tokens so far for each sampler; empty if no sampler reads them."""
+    """Returns the tokens up to each sampler's row; () for each if no sampler reads them."""
     if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)
     end = part.sequence.done + part.count
@@ -119,12 +128,20 @@ def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
 
 
 def filled(rows: Array) -> Array:
-    """Pads `rows` to the bucket size by repeating row 0."""
+    """Pads `rows`, one or more, to their bucket size (`bucket_size`) by repeating row 0."""
     return np.concatenate([rows, np.resize(rows[:1], bucket_size(len(rows)) - len(rows))])
 
 
 def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
-    """Returns the input `long`, int32 `[tokens]`: 1 for each token of a long text, 0 for others."""
+    """Returns the graph input `long`: which set of LongRoPE's rotary angles each token has.
+
+    Args:
+        parts: Sequences of the step.
+        tokens: Number of tokens of the step, with padding.
+
+    Returns:
+        int32 `[tokens]`: 1 for tokens of sequences with angles for long ones, else 0.
+    """
     padded = np.zeros(tokens, np.int32)
     flags = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])
     padded[: len(flags)] = flags
@@ -132,7 +149,13 @@ def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
 
 
 def step_inputs(parts: Sequence[ScheduledSequence]) -> tuple[Array, Array, Array]:
-    """Returns the inputs `step`, `cross` and `rows`; padding tokens have sequence row -1."""
+    """Returns the graph inputs that describe the tokens of a step.
+
+    Returns:
+        `step`, int32 `[tokens, 3]`: token id, row of the page table (-1 for padding), position.
+        `cross`, int32 `[tokens, 3]`: in column 1 the page table row of the encoder input, in column
+        2 its last position. `rows`, int32: indices of the tokens that have an output row.
+    """
     total = sum(part.count for part in parts)
     step = np.zeros((bucket_size(total), 3), np.int32)
     step[total:, 1] = -1

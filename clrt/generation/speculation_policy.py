@@ -31,16 +31,16 @@ _DISCOUNT_DECAY = 0.995
 
 
 def bucket_size(count: int) -> int:
-    """Rounds a number of tokens or output rows up to its bucket size."""
+    """Rounds a number of tokens or output rows up to a multiple of 16 if it exceeds 16."""
     return count if count <= _BUCKET else -(-count // _BUCKET) * _BUCKET
 
 
 @dataclass
 class StepTimeModel:
-    """Predicts step times from measured steps, by number of tokens, each with an output row.
+    """Predicts the time of a decoder step from its number of tokens, by measured steps.
 
     Attributes:
-        cost_discount: Factor of the extra time of draft tokens in `DraftBudget`.
+        cost_discount: Factor from 0 to 1 by which `DraftBudget` scales the time of draft tokens.
     """
 
     cost_discount: float = 1.0
@@ -48,7 +48,7 @@ class StepTimeModel:
     _planned: set[int] = field(default_factory=set)
 
     def note(self, tokens: int, seconds: float) -> None:
-        """Records a step's time. The first step of each size is ignored: it includes planning."""
+        """Records the time of a step. Ignores the first step of each size: it includes planning."""
         size = bucket_size(tokens)
         if size not in self._planned:
             self._planned.add(size)
@@ -78,11 +78,12 @@ class StepTimeModel:
 
 @dataclass
 class AcceptanceRate:
-    """Decaying acceptance rate of draft tokens of one kind.
+    """Acceptance rate of draft tokens of one kind; recent steps weigh more.
 
     Attributes:
-        prior: Acceptance rate over all texts, the prior of a new text; None for that rate itself.
-        memory, fading: Decay factors of the statistics per attempt, and per step without one.
+        prior: Acceptance rate over all texts, from which a new text starts; None for that rate.
+        memory: Decay factor of the statistics per step with draft tokens.
+        fading: Decay factor of the statistics per step without draft tokens.
     """
 
     prior: AcceptanceRate | None = None
@@ -93,12 +94,12 @@ class AcceptanceRate:
 
     @classmethod
     def of_all(cls) -> AcceptanceRate:
-        """Creates the acceptance rate over all texts."""
+        """Creates the acceptance rate over all texts, which has no prior and decays more slowly."""
         return cls(None, _PRIOR_MEMORY, _PRIOR_FADING)
 
     @property
     def share(self) -> float:
-        """Estimated probability that a draft token is right if those before it are."""
+        """Estimated probability that a draft token is accepted if those before it are."""
         usual = _PRIOR_ACCEPTANCE if self.prior is None else self.prior.share
         return (self._right + usual) / (self._tried + 1)
 
@@ -124,13 +125,13 @@ class AcceptanceRate:
 
 @dataclass
 class DraftBudget:
-    """Draft lengths of one step, chosen for one text after the other by tokens per second.
+    """Chooses the numbers of draft tokens of one step, for one text after the other.
 
     Attributes:
         costs: Predicts step time from the number of tokens.
-        tokens: Number of tokens of the step so far, with draft tokens.
-        expected: Expected number of new tokens over all texts.
-        draft_s: Seconds for making the draft tokens.
+        tokens: Number of tokens of the step, with the draft tokens chosen so far.
+        expected: Expected number of tokens that the step generates, over all texts.
+        draft_s: Seconds for making the draft tokens chosen so far.
     """
 
     costs: StepTimeModel
@@ -139,15 +140,15 @@ class DraftBudget:
     draft_s: float = 0.0
 
     def add(self, trust: AcceptanceRate, most: int, draft_s: float = 0.0) -> int:
-        """Adds the number of draft tokens for a text that maximizes tokens per second.
+        """Chooses the number of draft tokens of one more text that maximizes tokens per second.
 
         Args:
-            trust: Acceptance rate of the draft tokens.
+            trust: Acceptance rate of the text's draft tokens.
             most: Maximum number of draft tokens.
-            draft_s: Seconds for making one.
+            draft_s: Seconds for making one draft token.
 
         Returns:
-            Number of draft tokens; 0 if none pay, or no step was measured yet.
+            Number of draft tokens; 0 if none save time, or no step was measured yet.
         """
         costs = self.costs
         if not costs.of(self.tokens):

@@ -17,10 +17,11 @@ _MATCH_CLASSES = (3, 6)
 
 @dataclass(eq=False)
 class _DraftStatistics:
-    """Statistics of draft tokens for a text.
+    """Lookup index and acceptance rates of draft tokens of one generation.
 
     Attributes:
-        trusts: Acceptance rates: one per class of lookup match lengths, and last the draft model's.
+        trusts: Acceptance rates: one per class of match lengths of prompt lookup, then that of the
+            draft model.
         index: Lookup index of prompt and generated text, after the encoder's tokens if any.
         before: Number of encoder tokens in the index.
         trust: Acceptance rate of the kind of draft tokens made last.
@@ -33,13 +34,13 @@ class _DraftStatistics:
 
 
 class SpeculativeDecoder:
-    """Proposes draft tokens for texts, as many as pay.
+    """Proposes draft tokens for generations, as many as are predicted to save time.
 
     Attributes:
         costs: Predicts step times of the model.
 
     Args:
-        context: Maximum number of tokens of prompt and text.
+        context: Maximum number of tokens of prompt and generated text.
         drafter: Draft model; None for prompt lookup only.
     """
 
@@ -52,7 +53,7 @@ class SpeculativeDecoder:
         self._disabled: set[GenerationState] = set()
 
     def guess(self, running: Sequence[GenerationState]) -> dict[GenerationState, list[int]]:
-        """Proposes draft tokens for the next step; texts without any are left out.
+        """Proposes draft tokens for the next step; generations without any are left out.
 
         Raises:
             ClrtError: A run of the draft model failed.
@@ -79,31 +80,31 @@ class SpeculativeDecoder:
         return drafts
 
     def note(self, answer: GenerationState, guessed: int, right: int) -> None:
-        """Records that the first `right` of a text's `guessed` draft tokens were accepted."""
+        """Records that the first `right` of a generation's `guessed` draft tokens were accepted."""
         text = self._texts.get(answer)
         if text is not None and guessed:
             text.trust.note(guessed, right)
 
     def stop(self, answer: GenerationState) -> None:
-        """Disables draft tokens for a text."""
+        """Disables draft tokens for a generation."""
         self.forget(answer)
         self._disabled.add(answer)
 
     def forget(self, answer: GenerationState) -> None:
-        """Frees the state of a text."""
+        """Frees the state of a generation, and allows draft tokens for it again."""
         self._texts.pop(answer, None)
         self._disabled.discard(answer)
         if self._drafter is not None:
             self._drafter.forget(answer)
 
     def reset(self) -> None:
-        """Frees the state of all texts; works after an exception at any point."""
+        """Frees the state of all generations; works after an exception at any point."""
         self._texts, self._disabled = {}, set()
         if self._drafter is not None:
             self._drafter.reset()
 
     def close(self) -> None:
-        """Frees the draft model's device memory."""
+        """Frees the draft model's device memory, if there is a draft model."""
         if self._drafter is not None:
             self._drafter.close()
 
@@ -117,7 +118,7 @@ class SpeculativeDecoder:
         return self._texts[answer]
 
     def _max_drafts(self, answer: GenerationState) -> int:
-        """Returns the maximum number of draft tokens for a text; 0 before its first token."""
+        """Returns the maximum number of draft tokens for a generation; 0 before its first token."""
         sampling, sequence = answer.sampler.sampling, answer.sequence
         drafted = sampling.draft_tokens if self._drafter is not None else 0
         if sequence is None or not answer.tokens or answer in self._disabled:
@@ -130,7 +131,14 @@ class SpeculativeDecoder:
     def _look_up(
         self, answer: GenerationState, text: _DraftStatistics, most: int, step: DraftBudget
     ) -> list[int]:
-        """Returns draft tokens by prompt lookup; [] if there is no match or none pay."""
+        """Returns draft tokens by prompt lookup; [] if there is no match or none would save time.
+
+        Args:
+            answer: The generation.
+            text: Its lookup index and acceptance rates.
+            most: Maximum number of draft tokens.
+            step: Budget of the step, to which the draft tokens are added.
+        """
         most = min(answer.sampler.sampling.lookup_tokens, most)
         if most < 1:
             return []

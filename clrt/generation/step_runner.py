@@ -19,14 +19,14 @@ from clrt.ops.generation.sample_tokens import SampleTokens
 
 @dataclass(frozen=True)
 class ScheduledRequest:
-    """Work of one step for a generation."""
+    """A generation in one decoder step, with its scheduled sequence."""
 
     answer: GenerationState
     part: ScheduledSequence
 
 
 class StepRunner:
-    """Runs steps of generations, with their draft tokens, on an engine."""
+    """Runs decoder steps of generations, with their draft tokens, on an engine."""
 
     def __init__(self, engine: DecoderEngine, speculation: SpeculativeDecoder) -> None:
         self._engine = engine
@@ -35,10 +35,14 @@ class StepRunner:
     def step(
         self, running: Sequence[GenerationState], guesses: Mapping[GenerationState, Sequence[int]]
     ) -> bool:
-        """Runs one step with draft tokens.
+        """Runs one decoder step of the running generations and appends the new tokens to them.
+
+        Args:
+            running: Generations with open sequences.
+            guesses: Draft tokens by generation; {} for none.
 
         Returns:
-            Whether there was anything to do.
+            Whether there were running generations.
 
         Raises:
             OutOfMemoryError: The step does not fit into memory.
@@ -62,10 +66,16 @@ class StepRunner:
     def _run(
         self, running: Sequence[GenerationState], turns: Sequence[ScheduledRequest], started: float
     ) -> dict[str, Array] | None:
-        """Runs the engine; returns its outputs, or None after ending the generations that failed.
+        """Runs a prepared step on the engine; handles errors of single generations.
 
         Args:
+            running: Running generations; all end with an error if the whole step fails.
+            turns: Scheduled sequences of the step.
             started: Start time of the step (`time.perf_counter`).
+
+        Returns:
+            Outputs by name, one row per sampler; None if the step failed: the generation at fault
+            has then ended with an error, or gets no more draft tokens.
 
         Raises:
             OutOfMemoryError: The step does not fit into memory.
@@ -101,7 +111,7 @@ class StepRunner:
         guesses: Mapping[GenerationState, Sequence[int]],
         turns: list[ScheduledRequest],
     ) -> None:
-        """Appends the work of the next step to `turns`, within the token limit of a step."""
+        """Appends the scheduled sequences of the next step to `turns`, up to `CHUNK` tokens."""
         room, encoding = CHUNK, set[EncoderInput]()
         # Short sequences first: generations past their prompt need few tokens, and are being read.
         for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
@@ -131,7 +141,13 @@ class StepRunner:
             sequence.guess(drafts)
 
     def _accept_tokens(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
-        """Appends the tokens after the last token and after each accepted draft token."""
+        """Appends the tokens of a step to a generation, up to the first rejected draft token.
+
+        Args:
+            turn: The generation and its scheduled sequence.
+            found: Outputs of the step by name.
+            row: First output row of the sequence.
+        """
         answer, sequence = turn.answer, turn.part.sequence
         guesses = sequence.tokens[sequence.known :]
         before, room = len(answer.tokens), self._engine.context - sequence.known - 1
@@ -154,13 +170,13 @@ class StepRunner:
 
 
 def sequence_of(answer: GenerationState) -> KvSequence:
-    """Returns the sequence of a running generation."""
+    """Returns the KV sequence of a running generation."""
     assert answer.sequence is not None
     return answer.sequence
 
 
 def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
-    """Ends generations with an error."""
+    """Ends generations with `error`, unless they have ended or failed before."""
     for answer in answers:
         answer.error = answer.error or error
         answer.reason = answer.reason or "cancelled"
@@ -175,9 +191,9 @@ def _no_token_error() -> InputError:
 def _failed_row(
     error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
 ) -> tuple[GenerationState, int] | None:
-    """Returns the generation that a SampleTokens error is about, and its draft position.
+    """Finds the generation for which SampleTokens found no token that could follow.
 
-    None if the error is about anything else.
+    Returns the entry of `rows`; None if `error` has another cause.
 
     Args:
         rows: Generation of each output row, and the number of draft tokens before it.

@@ -11,17 +11,17 @@ from clrt.errors import InputError
 class StopMatcher:
     """Finds stop strings in streamed text, also across chunks.
 
-    Text that may be the start of a stop string is buffered. The stop string that is complete first
-    wins, and of several that end at the same character the longest. The time per call is linear in
-    the chunk and the buffered text.
+    Text that may be the start of a stop string is buffered. The first stop string that is complete
+    ends the text; of several that end at the same character, the longest counts. The time per call
+    is linear in the chunk and the buffered text.
 
     Attributes:
-        matched: Stop string or end token that ended the text; None before.
+        matched: Stop string or end token that ended the text; None if none has yet.
 
     Args:
         strings: Stop strings, none of them empty.
         tokens: Token ids that end the text.
-        include: Whether the result keeps the stop string, or the text of the end token.
+        include: Whether returned text includes the stop string, or the text of the end token.
 
     Raises:
         InputError: A stop string is empty.
@@ -50,11 +50,11 @@ class StopMatcher:
         self._buffer = ""
 
     def push(self, text: str, token: int | None = None) -> str:
-        """Adds a text chunk and returns the text that is certain to belong to the result.
+        """Adds a text chunk; returns text that cannot be part of a stop string, "" after the end.
 
         Args:
             text: Text chunk; may be empty.
-            token: Token id of the chunk; None for none.
+            token: Id of the token that the chunk ends with, if it may be an end token; else None.
         """
         if self.matched is not None:
             return ""
@@ -67,7 +67,7 @@ class StopMatcher:
         return self._scan(text)
 
     def finish(self) -> str:
-        """Returns the buffered text, if the text ended for another reason."""
+        """Returns the buffered text at the end of a text without stop string or end token."""
         rest, self._buffer, self._state = self._buffer, "", 0
         return rest
 
@@ -100,7 +100,7 @@ class StopMatcher:
         self._match[state] = text
 
     def _link(self) -> None:
-        """Computes the failure links by breadth-first search."""
+        """Computes the failure links of the Aho-Corasick automaton by breadth-first search."""
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()

@@ -19,7 +19,14 @@ Ending: TypeAlias = "Callable[[GenerationState, GeneratedText | None], None]"
 
 
 class TextChunkReader:
-    """Reads the text chunks of a generation; base class of the two kinds of streams."""
+    """Reads the text chunks of a generation; base class of sync and async streams.
+
+    Args:
+        scheduler: Scheduler that runs the generation.
+        answer: State of the generation.
+        finish: Creates the result from the state of an ended generation.
+        ending: Callback for the end of the generation; None for none.
+    """
 
     def __init__(
         self,
@@ -48,7 +55,7 @@ class TextChunkReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether more text may come."""
+        """Whether the stream has neither ended nor been closed."""
         return not self._is_finalized
 
     def cancel(self) -> None:
@@ -56,9 +63,9 @@ class TextChunkReader:
         self._scheduler.end(self._answer)
 
     def _next(self) -> str:
-        """Returns the next available text chunk; "" if there is none yet.
+        """Returns the next text chunk that is available without waiting; "" if there is none.
 
-        Tool calls are not part of the chunks: the result has them.
+        Text of tool calls is left out; the result has the calls.
         """
         calls, has_ended = self._calls, self._answer.reason is not None
         while self._num_read < len(self._answer.pieces):
@@ -71,7 +78,7 @@ class TextChunkReader:
         return calls.finish() if calls is not None and has_ended else ""
 
     def _has_ended(self) -> bool:
-        """Whether all chunks were returned.
+        """Whether generation has ended and all chunks were returned; if so, creates the result.
 
         Raises:
             ClrtError: Generation failed.
@@ -84,7 +91,7 @@ class TextChunkReader:
         return True
 
     def _finalize(self) -> GeneratedText:
-        """Returns the result of the ended generation; the first call runs the callback.
+        """Returns the result of an ended generation; the first call runs the `ending` callback.
 
         Raises:
             ClrtError: Generation failed.
@@ -103,7 +110,7 @@ class TextChunkReader:
         return self._result
 
     def _close(self) -> None:
-        """Ends generation now and drops chunks not yet read."""
+        """Ends generation now and drops chunks not yet read; raises no error of the generation."""
         self.cancel()
         self._num_read = len(self._answer.pieces)
         self._calls = None
@@ -114,11 +121,11 @@ class TextChunkReader:
 class GeneratedStream(TextChunkReader, Iterator[str]):
     """Text chunks of one generation, from `TextGenerator.stream`, in whole characters.
 
-    Closing or garbage-collecting it ends generation.
+    Closing or garbage-collecting the stream ends generation.
     """
 
     def __next__(self) -> str:
-        """Returns the next text chunk, waiting for it.
+        """Returns the next text chunk; waits for it and runs decoder steps meanwhile.
 
         Raises:
             ClrtError: Generation failed.
@@ -136,12 +143,12 @@ class GeneratedStream(TextChunkReader, Iterator[str]):
         self.close()
 
     def close(self) -> None:
-        """Ends generation now; `result` has the text so far."""
+        """Ends generation now; `result` then has the text generated so far."""
         self._close()
 
     @property
     def result(self) -> GeneratedText:
-        """The complete result; waits for it.
+        """Complete result of the generation; waits until it has ended.
 
         Raises:
             ClrtError: Generation failed.

@@ -19,14 +19,16 @@ STEP = 32
 
 
 class TooMuchError(Exception):
-    """A template exceeds its budget."""
+    """Raised if a chat template exceeds its `Budget`, or is too large or nested too deep."""
 
 
 class Budget:
-    """Remaining budget of one rendering: characters and elements read or created, and seconds.
+    """Remaining work and time of rendering a chat template once.
+
+    Work is the number of characters and elements that the template reads or creates.
 
     Args:
-        inputs: Variables of the template. Their size adds to the budget.
+        inputs: Variables of the template; the larger, the larger the budget.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -37,17 +39,17 @@ class Budget:
         self._end = time.monotonic() + _MAX_SECONDS
 
     def spend(self, work: int) -> None:
-        """Charges `work` characters.
+        """Subtracts `work`, in characters, from the budget.
 
         Raises:
-            TooMuchError: The budget or the time is exceeded.
+            TooMuchError: No work or time is left.
         """
         self._remaining -= max(work, 0) + 1
         if self._remaining < 0 or time.monotonic() > self._end:
             raise TooMuchError
 
     def made(self, value: Any) -> Any:
-        """Charges a new value by its length, without nested contents, and returns it.
+        """Charges a value that the template created by its length, not nested contents; returns it.
 
         Raises:
             TooMuchError: The budget is exceeded, or the value would be too large when written out.
@@ -57,7 +59,7 @@ class Budget:
         return value
 
     def read(self, value: Any) -> Any:
-        """Charges a value by its written-out size, as output and comparisons need, and returns it.
+        """Charges a value that is output or compared by its written-out size; returns it.
 
         Raises:
             TooMuchError: The budget is exceeded.
@@ -72,8 +74,8 @@ class Budget:
     def measure(self, value: object, level: int = 0) -> tuple[int, int]:
         """Returns the approximate written-out size of a value in characters, and its nesting depth.
 
-        Shared elements count each time: nested sharing grows exponentially. Lists and mappings of
-        templates are immutable, so results are cached by identity.
+        Shared elements count each time they occur. Lists and mappings of templates are immutable,
+        so results are cached by identity.
 
         Raises:
             TooMuchError: The value is nested too deep, is larger than the whole budget, or contains

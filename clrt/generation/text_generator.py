@@ -40,7 +40,7 @@ _MAX_SEQUENCES = 1 << 16
 class TextGenerator(TextMeasures):
     """A language model with its tokenizer and a KV cache on a device.
 
-    Methods may be called from several threads; their texts then run in shared batches. Common
+    Methods may be called from several threads, whose texts then run in shared batches. Common
     prompt prefixes are computed once. As a context manager it frees the device memory on exit.
 
     Args:
@@ -48,17 +48,18 @@ class TextGenerator(TextMeasures):
             or a folder with one GGUF model; or an ONNX file with past keys and values as inputs, as
             exported by onnxruntime-genai's builder and optimum, or its folder.
         draft: Draft model: a smaller model with the same vocabulary, for speculative decoding.
-            Texts are the same, and faster if it is often right. Its cache has the same dtype.
-        device: As in `clrt.load`.
+            Texts stay the same, and are generated faster if its draft tokens are often accepted.
+        device: Device to run on, as for `clrt.load`; None for the default.
         context: Maximum number of tokens of prompt and text, or of each of them with an encoder;
-            None for the model's own. More is allowed unless positions have learned embeddings.
+            None for the model's own, which it may exceed unless position embeddings are learned.
         cache: Dtype of cached keys and values: "float32", "float16" (half the memory) or "int8"
             (0.27 of it).
         lora: LoRA adapters to merge into the weights: folders of Hugging Face's peft, or
             llama.cpp's GGUF files; a pair of a path and a factor scales one. Several add up.
         sequences: Maximum number of texts that run at a time; others are queued.
-        cache_dir: As in `clrt.load`.
-        memory_limit: As in `clrt.load`; a draft model may use as much again.
+        cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
+        memory_limit: Maximum device memory, as for `clrt.load`; a draft model may use as much
+            again.
 
     Raises:
         ModelError: A file is missing or damaged, or an adapter belongs to another model.
@@ -103,7 +104,7 @@ class TextGenerator(TextMeasures):
 
     @property
     def context(self) -> int:
-        """Maximum number of tokens of prompt and text."""
+        """Maximum number of tokens of prompt and text; with an encoder, of each of them."""
         return self._model.context
 
     def generate(
@@ -114,7 +115,7 @@ class TextGenerator(TextMeasures):
         Args:
             prompt: A string; the messages of a chat; tokens; or a list of prompts, which run in one
                 batch.
-            options: Missing options come from the model's files.
+            options: Options of `GenerateOptions`; missing ones come from the model's files.
 
         Returns:
             A `GeneratedText`; for a list of prompts, or if `num_return_sequences` is above 1, a
@@ -147,7 +148,9 @@ class TextGenerator(TextMeasures):
     async def agenerate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateOptions]
     ) -> Any:
-        """Runs `generate` without blocking the event loop; cancelling the task ends its texts.
+        """Generates the continuation of one prompt or several without blocking the event loop.
+
+        Cancelling the task ends generation. Arguments and result are those of `generate`.
 
         Raises:
             ClrtError: As `generate`.
@@ -166,7 +169,7 @@ class TextGenerator(TextMeasures):
         return as_asked(texts, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
-        """Returns an async stream like `stream`, which does not block the event loop.
+        """Generates the continuation of a prompt as an async stream of text chunks.
 
         Raises:
             ClrtError: As `generate`.
@@ -179,7 +182,7 @@ class TextGenerator(TextMeasures):
         return stream
 
     def chat(self, system: str | None = None, **options: Unpack[GenerateOptions]) -> Chat:
-        """Starts a chat, whose turns reuse the cache of earlier turns.
+        """Creates a chat whose turns reuse the cached keys and values of earlier turns.
 
         Args:
             system: System message; None for none.
@@ -196,7 +199,7 @@ class TextGenerator(TextMeasures):
         """Writes the cached keys and values of a prompt to a file, computing them if needed.
 
         Returns:
-            Number of prompt tokens in the file: whole pages only.
+            Number of prompt tokens in the file, a multiple of the page size.
 
         Raises:
             InputError: The prompt is too short or too long, or the file cannot be written.
@@ -209,7 +212,7 @@ class TextGenerator(TextMeasures):
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages, start)
 
     def load_cache(self, path: str | Path) -> int:
-        """Loads a file of `save_cache` into the cache: texts with its prompt as prefix reuse it.
+        """Loads a file of `save_cache` into the cache, for prompts that begin with the saved one.
 
         The pages stay until evicted.
 
@@ -252,7 +255,7 @@ class TextGenerator(TextMeasures):
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[GeneratedText]:
-        """Generates the texts for several prompts in one batch."""
+        """Generates the texts for several prompts, given as tokens, in one batch."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
         streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:
@@ -279,6 +282,6 @@ class TextGenerator(TextMeasures):
         return AsyncGeneratedStream(self._scheduler, answer, self._finish, self._workers)
 
     def _finish(self, answer: GenerationState) -> GeneratedText:
-        """Returns the result of a generation; only the first one reports the load time."""
+        """Returns the result of a generation; only the first result reports the load time."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)

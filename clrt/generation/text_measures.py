@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TextMeasures:
-    """Methods of a text generator that measure given texts."""
+    """Methods of `TextGenerator` that score or embed existing texts."""
 
     _model: LanguageModel
     _requests: RequestReader
@@ -37,16 +37,17 @@ class TextMeasures:
     def score(
         self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
     ) -> Any:
-        """Computes the log-probabilities of the tokens of texts.
+        """Computes the log-probability of each token of texts.
 
         Args:
-            texts: Texts in the forms of `generate`'s prompts.
-            sources: Encoder input: a prompt for all texts, or one for each; None without an
-                encoder.
+            texts: A string, tokens or the messages of a chat; or a list of these.
+            sources: What the encoder reads: a prompt for all texts, or one for each; None without
+                an encoder.
 
         Returns:
-            Log-probability of each token given those before it, without the first one: float32
-            `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
+            Log-probability of each token, conditional on the tokens before it: float32
+            `[tokens - 1]`, without the first token; with an encoder `[tokens]`, of all tokens. A
+            list of arrays for a list of texts.
 
         Raises:
             InputError: A text is longer than the context, or sources do not fit the texts.
@@ -67,13 +68,14 @@ class TextMeasures:
         """Returns the perplexity of a text: exp of the mean of its tokens' negative `score`.
 
         Args:
+            text: A string, tokens or the messages of a chat.
             stride: Distance in tokens between the windows in which a text longer than the context
                 is read; None for half the context. Each window begins with the tokens that the
                 tokenizer adds, such as BOS.
             progress: Callback with the number of finished tokens and of all tokens.
             compare: "llama.cpp" for the definition of llama-perplexity: consecutive windows, whose
-                second halves count; the context corresponds to its option `-c`. None for the one
-                above.
+                second halves count; the context corresponds to its option `-c`. None for windows
+                `stride` tokens apart.
 
         Raises:
             InputError: The text has fewer than two tokens, the stride is out of range, or `compare`
@@ -89,7 +91,7 @@ class TextMeasures:
         """Computes embeddings of texts from the last hidden states, of the encoder if there is one.
 
         Args:
-            texts: Texts in the forms of `generate`'s prompts.
+            texts: A string, tokens or the messages of a chat; or a list of these.
             pooling: "mean" over all tokens, or "last" for the last token.
 
         Returns:
@@ -105,5 +107,5 @@ class TextMeasures:
 
 
 def as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
-    """Returns the list of results, or the only result of a single prompt."""
+    """Returns `found[0]` if there is one result for a single prompt, else the list `found`."""
     return found[0] if len(found) == 1 and several(prompt) is None else found

@@ -27,17 +27,17 @@ _WORDPIECE_CLEANUP = (
 
 
 class DecoderStage(Protocol):
-    """One decoder of a chain, which transforms a stream of text chunks."""
+    """One decoder of a chain of streaming decoders: transforms a stream of text chunks."""
 
     def feed(self, piece: str) -> list[str]:
-        """Returns the chunks that are certain after one more input chunk."""
+        """Adds an input chunk; returns the output chunks that are certain now, maybe none."""
 
     def finish(self) -> list[str]:
-        """Returns the remaining chunks after the last input chunk."""
+        """Returns the remaining output chunks after the last input chunk."""
 
 
 class Joined:
-    """No decoder: joins tokens with spaces."""
+    """Streaming decoder of a tokenizer without decoder: joins tokens with spaces."""
 
     def __init__(self) -> None:
         self._between = ""
@@ -51,7 +51,7 @@ class Joined:
 
 
 class ByteLetters:
-    """ByteLevel: each letter stands for a byte; the bytes of all tokens are UTF-8 text."""
+    """Streaming decoder ByteLevel: each character of a token stands for a byte of UTF-8 text."""
 
     _bytes: Mapping[str, int] = {}
 
@@ -72,16 +72,19 @@ class ByteLetters:
 
 
 def _letters() -> dict[str, int]:
-    """Returns the byte of each letter: printable bytes are themselves, others from U+0100 on."""
+    """Returns the byte that each character of a ByteLevel token stands for.
+
+    Printable bytes are written as themselves, the others as characters from U+0100 on.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + k): b for k, b in enumerate(others)}
 
 
 class ByteTokens:
-    """ByteFallback: a run of tokens such as <0xE2> is the UTF-8 encoding of text.
+    """Streaming decoder ByteFallback: a run of tokens such as <0xE2> is UTF-8 encoded text.
 
-    If the run is invalid UTF-8, each byte becomes U+FFFD; so a run is buffered until it ends.
+    If a run is invalid UTF-8, each byte becomes U+FFFD; so a run is buffered until it ends.
     """
 
     def __init__(self) -> None:
@@ -102,7 +105,12 @@ class ByteTokens:
 
 
 class Spaces:
-    """Metaspace: a letter stands for a space, except in the first token."""
+    """Streaming decoder Metaspace: replaces a character, such as "▁", by a space.
+
+    Args:
+        letter: The character.
+        starts_text: Whether it is removed from the first token instead.
+    """
 
     def __init__(self, letter: str, starts_text: bool) -> None:
         self._letter = letter
@@ -117,7 +125,12 @@ class Spaces:
 
 
 class WordPieceStage:
-    """WordPiece: inserts a space before each token except the first and those with the prefix."""
+    """Streaming decoder WordPiece: inserts spaces between words.
+
+    Args:
+        prefix: Start of tokens that continue a word, such as "##"; removed.
+        tidies: Whether to remove spaces before punctuation and contractions.
+    """
 
     def __init__(self, prefix: str, tidies: bool) -> None:
         self._prefix = prefix
@@ -138,7 +151,7 @@ class WordPieceStage:
 
 
 class EndOfWordStage:
-    """BPEDecoder: a suffix stands for a space, except in the last token."""
+    """Streaming decoder BPEDecoder: a suffix becomes a space, but "" in the last token."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -155,7 +168,7 @@ class EndOfWordStage:
 
 
 class Replaced:
-    """Replace: replaces one string by another."""
+    """Streaming decoder Replace: replaces string `old` by `new`."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old = old
@@ -169,7 +182,14 @@ class Replaced:
 
 
 class Stripped:
-    """Strip: removes up to a number of a letter at both ends, of each chunk or of all text."""
+    """Streaming decoder Strip: removes a character from both ends.
+
+    Args:
+        letter: The character.
+        start: Maximum number of characters removed at the start.
+        stop: Maximum number of characters removed at the end.
+        whole: Whether the ends are those of the whole text, not of each chunk.
+    """
 
     def __init__(self, letter: str, start: int, stop: int, whole: bool) -> None:
         self._letter = letter
@@ -203,7 +223,7 @@ class Stripped:
 
 
 def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecoderStage]:
-    """Creates the chain of streaming decoders.
+    """Creates the streaming decoders of a tokenizer, in order of application.
 
     Args:
         decoder: Value of `decoder` in tokenizer.json; None for no decoder.

@@ -22,12 +22,14 @@ _STATIC = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequenc
 
 
 class _Sequences(NamedTuple):
-    """Token sequences of one length: a rule applies to the last token if the others precede it.
+    """Banned or biased token sequences, all of one length.
+
+    The logit of a sequence's last token is biased if the text ends with the tokens before it.
 
     Attributes:
         before: All tokens but the last, int64 `[sequences, length - 1]`.
         last: Last token, int64 `[sequences]`.
-        bias: Added to the logit of `last`, float64 `[sequences]`; -inf bans it.
+        bias: Number added to the logit of `last`, float64 `[sequences]`; -inf bans the token.
     """
 
     before: Tokens
@@ -35,7 +37,7 @@ class _Sequences(NamedTuple):
     bias: NDArray[np.float64]
 
     def matching(self, text: Tokens) -> NDArray[np.bool_]:
-        """Returns a mask of the sequences whose `before` is the end of a text, `[sequences]`."""
+        """Returns a mask of the sequences whose `before` a text ends with, bool `[sequences]`."""
         length = self.before.shape[1]
         if length > len(text):
             return np.zeros(len(self.last), np.bool_)
@@ -43,12 +45,13 @@ class _Sequences(NamedTuple):
 
 
 class NextTokenRules:
-    """Rules for the next token of one text.
+    """Rules of `Sampling` that ban, force or bias the next token of one text.
 
     Attributes:
         sampling: Options that define the rules.
 
     Args:
+        sampling: Options that define the rules.
         ends: Tokens that end the text.
         prompt: Prompt tokens.
         limit: Maximum number of generated tokens.
@@ -85,15 +88,21 @@ class NextTokenRules:
         return cls(sampling, ends, prompt, limit, source)
 
     def allowed(self, text: Sequence[int] | NDArray[Any], vocabulary: int) -> NDArray[np.uint32]:
-        """Returns a bit mask of the tokens that may follow a text, uint32
-        `[ceil(vocabulary / 32)]`.
+        """Returns a bit mask of the tokens that may follow a text.
+
+        Args:
+            text: Tokens of prompt and generated text so far.
+            vocabulary: Number of logits.
+
+        Returns:
+            uint32 `[ceil(vocabulary / 32)]`; token t is bit `t % 32` of word `t // 32`.
         """
         bits = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
         bits[:vocabulary] = self._allowed(_tokens(text), vocabulary)
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
     def biases(self, text: Sequence[int] | NDArray[Any]) -> dict[int, float]:
-        """Returns the numbers to add to the logits of the next token, by token id."""
+        """Returns the numbers that `sequence_bias` adds to logits after `text`, by token id."""
         biases: dict[int, float] = defaultdict(float)
         tokens = _tokens(text)
         for group in self._biased:
@@ -103,11 +112,11 @@ class NextTokenRules:
         return dict(biases)
 
     def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
-        """Returns the log-probabilities by which beams are ranked, after all rules.
+        """Applies all rules to next-token log-probabilities; returns them, as beams are ranked.
 
         Args:
-            logprobs: float64 `[vocabulary]`; modified in place.
-            text: Tokens so far, with the prompt.
+            logprobs: Log-probabilities, float64 `[vocabulary]`; modified in place.
+            text: Tokens of prompt and generated text so far.
         """
         for token, bias in self.biases(text).items():
             if token < len(logprobs):
@@ -140,7 +149,7 @@ class NextTokenRules:
         return allowed
 
     def _forced(self, text: Tokens) -> Tokens | None:
-        """Returns the only tokens that may follow; None if no rule forces any here."""
+        """Returns the only tokens that may follow a text; None if no rule forces a token."""
         options = self.sampling
         if options.forced_eos_token_id and len(text) == self._start + self._limit - 1:
             assert isinstance(options.forced_eos_token_id, tuple)
@@ -188,6 +197,7 @@ def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
     """Returns the maximum number of generated tokens.
 
     Args:
+        sampling: Options of the request.
         prompt: Number of prompt tokens.
         context: Maximum number of tokens of prompt and generated text.
 
@@ -209,6 +219,8 @@ def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
     """Returns the tokens that would complete an n-gram of `seen` after the end of `text`.
 
     Args:
+        text: Tokens whose last `size - 1` begin the n-gram.
+        seen: Tokens that contain the n-grams.
         size: Length of the n-gram.
     """
     context = size - 1
@@ -221,7 +233,7 @@ def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
 
 
 def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns log-softmax of logits; unchanged if no logit is above -inf."""
+    """Returns the log-softmax of logits, float64 `[vocabulary]`; unchanged if all are -inf."""
     top = logits.max(initial=-np.inf)
     if top == -np.inf:
         return logits

@@ -38,13 +38,13 @@ _PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a model writes tool calls.
+    """Format in which a model writes tool calls: markers around JSON or tags.
 
     Attributes:
-        start: Text before a call or list of calls.
-        end: Text after it; "" if the calls run to the end of the answer.
-        is_bare: Whether an answer that is only JSON counts as calls, if it names known functions.
-        tokens: Further texts within calls that may be special tokens.
+        start: Start marker: text before a call or list of calls.
+        end: End marker: text after them; "" if calls run to the end of the answer.
+        is_bare: Whether JSON without start marker counts as calls, if it names known functions.
+        tokens: Special tokens that occur within calls.
         text_arguments: Whether the chat template takes arguments as JSON strings, not as objects.
     """
 
@@ -56,17 +56,17 @@ class CallFormat:
 
     @property
     def kept_tokens(self) -> frozenset[str]:
-        """Special tokens that the detokenizer must keep, because calls are found by their text."""
+        """Markers and special tokens of calls, whose text the detokenizer must keep for parsing."""
         return frozenset({self.start, self.end, *self.tokens} - {""})
 
 
 @dataclass(frozen=True)
 class ExpectedCalls:
-    """Format and tools of the calls that an answer may have.
+    """Format and tools of the tool calls that a generated text may have.
 
     Attributes:
-        format: How the model writes calls.
-        tools: Properties of the JSON schema of each function's parameters, by function name.
+        format: Format in which the model writes calls.
+        tools: Schema of each parameter by its name, by function name.
     """
 
     format: CallFormat
@@ -74,7 +74,7 @@ class ExpectedCalls:
 
     @classmethod
     def of(cls, call_format: CallFormat, tools: Sequence[Any]) -> ExpectedCalls:
-        """Creates it from the tools of a chat template: JSON schemas of functions."""
+        """Creates the expected calls from the tools of a request, JSON schemas of functions."""
         properties = {}
         for tool in tools:
             inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -86,11 +86,11 @@ class ExpectedCalls:
         return cls(call_format, properties)
 
     def read(self, body: str, is_bare: bool = False) -> list[ToolCall]:
-        """Parses the body of a call section; returns [] if any part of it is not a call.
+        """Parses the tool calls between markers; returns [] if any text there is not a call.
 
         Args:
             body: Text between the start and end markers.
-            is_bare: Whether the body had no start marker: calls must then name known functions.
+            is_bare: Whether `body` had no start marker; calls must then name known functions.
         """
         parsed: list[ToolCall] = []
         # Without an end marker a section runs to the next start marker.
@@ -103,8 +103,9 @@ class ExpectedCalls:
         return [] if is_bare and any(c.name not in self.tools for c in parsed) else parsed
 
     def _functions(self, text: str) -> list[ToolCall]:
-        """Parses `<function=…>` tags with `<parameter=…>` tags or JSON in them; [] if it is not
-        these.
+        """Parses calls written as `<function=…>` tags that hold `<parameter=…>` tags or JSON.
+
+        Returns [] if the text has any other form.
         """
         calls, at = [], 0
         while match := _FUNCTION.match(text, at):
@@ -123,7 +124,12 @@ class ExpectedCalls:
         return calls if at == len(text) else []
 
     def _value(self, function: str, parameter: re.Match[str]) -> Any:
-        """Returns a parameter's text, or its JSON value if the schema allows no string."""
+        """Returns the value of a `<parameter=…>` tag: text, or JSON if the schema allows no string.
+
+        Args:
+            function: Name of the function.
+            parameter: Match of `_PARAMETER`.
+        """
         text = parameter["value"].removeprefix("\n").removesuffix("\n")
         schema = self.tools.get(function, {}).get(parameter["name"])
         kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
@@ -135,8 +141,8 @@ class ExpectedCalls:
 class CallReader:
     """Separates tool calls from streamed text.
 
-    Text from a start marker on is buffered until the end marker; if it is not a call, it is emitted
-    whole.
+    Text from a start marker to the end marker is buffered. If it is not a call, it is returned as
+    ordinary text.
 
     Attributes:
         calls: Calls parsed so far.
@@ -153,7 +159,7 @@ class CallReader:
 
     @property
     def is_holding(self) -> bool:
-        """Whether text is buffered."""
+        """Whether text is buffered that may be part of a call."""
         return bool(self._buffer)
 
     def push(self, text: str) -> str:
@@ -170,7 +176,7 @@ class CallReader:
         return "".join(shown)
 
     def finish(self) -> str:
-        """Returns the buffered text that is not a call, after the last chunk."""
+        """Ends the text: parses the buffered text and returns what of it is not a call."""
         section, self._buffer = self._buffer, ""
         if self._searched is None:
             return section.lstrip() if self._skips else section
@@ -178,7 +184,7 @@ class CallReader:
         return self._read(section, len(section))
 
     def _plain(self) -> str:
-        """Removes from the buffer and returns the text before a start marker or a prefix of one."""
+        """Takes the text before a start marker, or a prefix of one, from the buffer."""
         if self._skips or self._is_first:
             rest = self._buffer.lstrip()
             if not rest:
@@ -203,9 +209,9 @@ class CallReader:
         return shown
 
     def _call(self) -> str | None:
-        """Parses a section that has its end marker; returns its text outside calls.
+        """Parses the buffered text up to the end marker; returns what of it is not a call.
 
-        None if the end marker has not come yet.
+        Returns None if the buffer has no end marker yet.
         """
         end, searched = self._format.end, self._searched or 0
         at = self._buffer.find(end, searched) if end else -1
@@ -217,11 +223,11 @@ class CallReader:
         return self._read(section, at)
 
     def _read(self, section: str, end: int) -> str:
-        """Parses a section and appends its calls; returns the text of it that is not a call.
+        """Parses buffered text and appends its calls; returns what of it is not a call.
 
         Args:
-            section: Text from the start marker on.
-            end: Offset of the end marker in `section`.
+            section: Text from the start marker on, with the end marker if there is one.
+            end: Offset of the end marker in `section`; its length if there is none.
         """
         start = self._format.start
         # Ordinary text may mention the start marker before the call itself.
@@ -237,7 +243,11 @@ class CallReader:
 
 
 def with_calls(result: GeneratedText, expected: ExpectedCalls | None) -> GeneratedText:
-    """Returns a generated text with parsed calls, each with an id, and the remaining content."""
+    """Returns a generated text with its tool calls parsed and `content` set.
+
+    Calls without a valid id get one. Returns `result` unchanged if `expected` is None or the text
+    has no calls.
+    """
     if expected is None:
         return result
     reader = CallReader(expected)
@@ -258,7 +268,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """Parses a JSON number; raises ValueError if it overflows to infinity, as `1e999` does."""
+    """Parses a JSON number; raises ValueError if it is too large for a float, such as 1e999."""
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
 
@@ -267,7 +277,7 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def _json_values(text: str) -> list[Any]:
-    """Parses consecutive JSON values, such as several calls; [] if any is invalid."""
+    """Parses consecutive JSON values, separated by spaces, commas or semicolons; [] if invalid."""
     text = text.strip()
     if text.startswith("```"):
         text = text.removeprefix("```").removeprefix("json").removesuffix("```")
@@ -284,7 +294,7 @@ def _json_values(text: str) -> list[Any]:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    """Parses text that is one JSON object; None if it is anything else."""
+    """Parses text that consists of one JSON object; returns None for other text."""
     values = _json_values(text)
     return values[0] if len(values) == 1 and isinstance(values[0], dict) else None
 
@@ -295,7 +305,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _parse_json(text: str) -> list[ToolCall]:
-    """Parses calls written as JSON objects or lists of them; [] if any is not a call."""
+    """Parses tool calls written as JSON objects, or a list of them; [] if any value is no call."""
     values = _json_values(text)
     if len(values) == 1 and isinstance(values[0], list):
         (values,) = values
@@ -322,7 +332,7 @@ def _first(value: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _parse_named(text: str) -> list[ToolCall]:
-    """Parses a call whose name precedes its JSON arguments; [] if it has another form."""
+    """Parses a tool call whose name precedes its JSON arguments; [] for text of another form."""
     match = _NAMED.fullmatch(text)
     if match is None:
         return []
