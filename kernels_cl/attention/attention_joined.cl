@@ -1,6 +1,9 @@
-// Merges split-K attention results (PARTS of fused_attention_gpu.cl) into y. `sums` is [batch, KV
-// head, row, part, S_DV + 2]; rows are queries by the heads of a group. Work-item (column, row,
-// batch * KV head).
+// Merges the partial results of fused_attention_gpu.cl with PARTS (keys split among work-groups)
+// into y.
+//   sums  float32 [batch, KV head, row, part, S_DV + 2]: weighted sums of values, maximum score,
+//         sum of weights; a row is query * group + head, for the `group` heads that share a KV head
+//   y     DATA_T [batch, queries, heads, S_DV]
+// Work-item (column, row, batch * KV heads + KV head).
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T

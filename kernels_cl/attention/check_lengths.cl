@@ -1,4 +1,5 @@
-// Reports lengths outside 0..most in the status word, for kernels that the check would slow down.
+// Reports lengths lens [n] outside 0..most in the status word, for kernels that the check would
+// slow down. Work-item: one length.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef INDEX_T

@@ -1,13 +1,16 @@
-// softmax(scale * Q K^T + mask) V per (batch, head) on CPUs: online softmax over blocks of keys.
-// Q, K and V are read in place: a head's elements are contiguous, all other axes have strides.
-// Vector lanes hold queries, so elements of K and V are broadcast, and only small blocks of Q and of
-// the result are transposed. A work-item computes T_VW * T_NQ queries of one head, or T_VW at the end.
-//   T_NQ        vectors of queries; T_MK keys and T_MV columns of V per register tile
+// y = softmax(scale * Q K^T + mask) V, float32, per (batch, head) on CPUs: online softmax over
+// blocks of keys. Operands are read in place: S_D (v: S_DV) contiguous elements per head, and
+// strides in elements of batch (_batch), head (_head) and query or key (_step); `group` heads of q
+// share a head of k and v. y [batch, queries, heads, S_DV]. The masks and other options are macros
+// of common/attention.clh. Vector lanes hold queries, so elements of K and V are broadcast, and
+// only small blocks of Q and of the result are transposed. Work-group (block of queries, `span`
+// heads, batch) of one work-item: T_VW * T_NQ queries, or T_VW at the end; span is 1 without NEXT.
+//   T_NQ        vectors of queries;  T_MK, T_MV  keys, and columns of V, per register tile
 //   T_KB        keys per block, a multiple of T_MK
-//   NEXT        few queries: a work-item has `span` heads and also multiplies them by the B of the
-//               product that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
-//   PROJECT     it also computes the columns of q, k and v of its heads first, by the product x B with
-//               an epilogue (common/finish.clh)
+//   NEXT        for few queries: a work-item also multiplies its heads of y by the B of the product
+//               that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
+//   PROJECT     a work-item first computes the columns of q, k and v of its heads, in `projected`:
+//               the product x project_b with a generated epilogue (common/finish.clh)
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef T_VW
@@ -30,8 +33,8 @@
 #endif
 #if PROJECT
 #include "common/finish.clh"
-// Inputs of the projection whose results are q, k and v: x [queries, depth] and packed B; depth 0
-// skips it.
+// Parameters of the projection: projected [queries, columns] of q, k and v, x [queries, depth],
+// packed project_b [panel][depth][T_NV * T_VW]. With depth 0, q, k and v have been computed before.
 #define PROJECT_INPUTS \
   , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth INPUTS
 #else
@@ -115,7 +118,8 @@ static inline void write_transposed(__global float *to, const IDX_T step, const 
 }
 
 #if MASK == 2
-// Copies the mask of a block of keys into the score buffer, padded to a whole tile of keys.
+// Copies the mask of `count` keys of a block to to[key * width + query], as numbers to add, and
+// repeats the last key to a multiple of T_MK. Queries past `last` repeat it.
 static inline void read_mask(float *to, const int width, __global const MASK_T *from,
                              const IDX_T step, const IDX_T key_step, const IDX_T last,
                              const IDX_T count) {

@@ -1,4 +1,7 @@
-// softmax(scale * Q K^T + mask) V: one work-item per (query, head, batch), one pass over the keys.
+// y = softmax(scale * Q K^T + mask) V for any dtype and device: one pass over the keys by online
+// softmax, computed in float32. y DATA_T [batch, queries, heads, S_DV]; the other operands are
+// described in common/attention_scalar.clh, the options in common/attention.clh. Work-item (query,
+// head, batch).
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T

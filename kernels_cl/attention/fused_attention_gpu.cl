@@ -1,14 +1,18 @@
-// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_LANES x T_LINES work-items computes
-// T_LINES * T_RQ rows, the queries of all heads that share a KV head, T_LANES * T_RK keys at a time:
+// y = softmax(scale * Q K^T + mask) V for GPUs, computed in float32; y DATA_T [batch, queries,
+// heads, S_DV], the other operands are described in common/attention_scalar.clh. Work-group (x, y,
+// z) of T_LANES x T_LINES work-items: tile of rows (the last one first), KV head, batch * parts +
+// part. A row is query * group + head, for the `group` heads that share the KV head. A tile has
+// T_LINES * T_RQ rows; for T_LANES * T_RK keys at a time it computes
 //   1. scores from slices of Q and K, T_TD elements deep, in local memory: T_RQ x T_RK per work-item;
 //   2. row maxima, reduced in local memory, and the weights, stored there;
 //   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run of
 //      columns per work-item.
 // The data of the next step are loaded into registers meanwhile.
-// Work-group (x, y, z): tile of rows from the last one, KV head, batch * part.
-//   PARTS  `parts` work-groups split the keys: y gets the sums of S_DV columns, the maximum score and
-//          the sum of weights per [batch, KV head, row, part]; attention_joined merges them
-// The causal mask and the window are arguments, not defines, to compile fewer kernels.
+//   PARTS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row, part,
+//          S_DV + 2]: weighted sums of values, maximum score, sum of weights, which
+//          attention_joined.cl merges
+// Options of common/attention.clh that are kernel arguments here, not defines, to compile fewer
+// kernels: causal, at_end, window, nan_to_zero.
 #define CAUSAL causal
 #define AT_END at_end
 #define WINDOW window

@@ -1,7 +1,14 @@
-// Attention over KV-cache pages (common/paged.clh) for CPU devices.
+// Attention over KV-cache pages for CPU devices; operands and options are described in
+// common/paged.clh and common/pages.clh. Kernel paged_attention_cpu; its pages may be split among
+// work-groups, and parts float32 [splits][tokens * heads][PART] (common/page_parts.clh) holds their
+// results; arrived counts work-groups.
 //   T_VW     lanes; PAGE, S_D and S_DV are multiples of it
-//   T_MR     rows (queries) per tile; with LEVELS, int8 dots of S_DOTS rows and of the S_OTHERS others
-//   FEW      few rows: pages are read at memory speed
+//   T_MR     rows (queries) per register tile; T_NK, S_NV: vectors of keys, and of columns, per
+//            tile
+//   T_ROWS   queries processed together;  T_PAGES  pages per block
+//   LEVELS   scores are int8 dots of tiles of S_DOTS rows and of the S_OTHERS other ones; queries
+//            are quantized into `records`
+//   FEW      1: few rows, so pages are read at memory speed, and the next one is prefetched
 #ifndef T_VW
 #define T_VW 8
 #define T_MR 4
@@ -53,7 +60,8 @@ DOT_ROWS(dot_others, S_OTHERS)
 #define TAKE(i, j) const F acc##i##_##j = dots[(i * PAGE + k) / VW + j];
 #define TAKE_ROW(i) KEYS(TAKE, i)
 
-// Quantizes the queries of a tile into their records; missing rows repeat the last query.
+// Quantizes the queries of a tile into its records `to`. queries[i] is the offset in q of query i,
+// of `count`; rows past them repeat the last query.
 static inline void round_queries(__global uchar *to, __global const float *q, const IDX_T *queries,
                                  const IDX_T count) {
   for (IDX_T i = 0; i < T_MR; ++i) {
@@ -122,7 +130,8 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
 
 #if BIASES
-// Position biases of VW keys, the first `distance` before the query; any value for keys after it.
+// Position biases of VW adjacent keys; the first one is `distance` positions before the query. Keys
+// after the query get any value, as their scores are discarded.
 static inline F bias_of(__global const float *const biases, const IDX_T distances,
                         const IDX_T distance) {
   if (distance - (VW - 1) >= distances - 1) return (F)(biases[distances - 1]);
@@ -135,7 +144,8 @@ static inline F bias_of(__global const float *const biases, const IDX_T distance
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
-// Merges the partial results of all queries whose pages are split.
+// Merges the partial results of all queries whose pages are split: parts [split][query][PART] into
+// y.
 static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {
   for (IDX_T query = 0; query < queries; ++query) {
     __global const float *const own = parts + query * PART;
@@ -155,11 +165,12 @@ static void join_parts(__global float *y, __global const float *parts, const IDX
   }
 }
 
-// A work-item has one KV head and the query heads that share it, for `span` tokens, or, if span is
-// 0, for all consecutive tokens of a sequence. It processes T_ROWS queries of one sequence at a time:
-// queries are broadcast against vectors of keys, then weights against vectors of value columns.
-// The pages are divided into `splits` parts, in order; few pages are all in part 0. The last
-// work-item to finish merges the parts, so none waits for another.
+// Work-group (KV head, tokens, split) of one work-item: a KV head and the query heads that share
+// it, for `span` tokens, or, if span is 0, for all consecutive tokens of a sequence, beginning at
+// its first one. It processes T_ROWS queries of one sequence at a time: queries are broadcast
+// against vectors of keys, then weights against vectors of value columns. The pages are divided
+// into up to `splits` parts of at least T_PAGES pages, in order. The last work-item to finish
+// merges the parts, so none waits for another.
 __kernel SINGLE_ITEM
 void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
                          const IDX_T span, const IDX_T splits) {

@@ -1,4 +1,5 @@
-// Attention over KV-cache pages (common/paged.clh), one work-item per query and head.
+// Attention over KV-cache pages for any device, by online softmax; operands and options are
+// described in common/paged.clh and common/pages.clh. Work-item (head, token).
 #include "common/base.clh"
 #include "common/paged.clh"
 #include "common/index.clh"

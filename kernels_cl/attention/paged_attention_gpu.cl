@@ -1,12 +1,15 @@
-// Attention over KV-cache pages (common/paged.clh) for GPUs. A work-group has one KV head and the
-// query heads that share it, for `span` tokens, S_ROWS queries at a time. The pages are divided into
-// `splits` parts; a work-group reads one part, BLOCK keys at a time:
+// Attention over KV-cache pages for GPUs; operands and options are described in common/paged.clh
+// and common/pages.clh. Work-group (x, y, z) of T_ITEMS work-items: a KV head and the query heads
+// that share it, `span` tokens, split of the pages; it processes S_ROWS queries of one sequence at
+// a time. The pages are divided into up to `splits` parts, in order; their results are in parts
+// float32 [splits][tokens * heads] [PART] (common/page_parts.clh), which paged_attention_join.cl
+// merges. A work-group computes, for BLOCK keys at a time:
 //   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial sums
 //      are added in local memory;
 //   2. weights: SHARE work-items per row;
 //   3. weighted sum of values: a work-item has four adjacent columns and every VALUE_SLICES-th key;
 //      partial sums are added after the last block.
-// A work-item loads T_HELD elements before it uses the first. paged_attention_join merges the parts.
+//   T_HELD   elements that a work-item loads before it uses the first
 #ifndef S_ROWS
 #define S_ROWS 4
 #endif
@@ -43,7 +46,7 @@
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 
-// At most as many as there are elements.
+// Groups of four keys' elements, and of values, that a work-item loads at once: at most all it has.
 #define KEYS_HELD i_min(HELD, (STEPS + SLICES - 1) / SLICES)
 #define VALUES_HELD i_min(HELD, (BLOCK + VALUE_SLICES - 1) / VALUE_SLICES)
 

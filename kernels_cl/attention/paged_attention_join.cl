@@ -1,5 +1,6 @@
-// Merges the partial attention results of the pages' parts (common/page_parts.clh) after
-// paged_attention_gpu with splits. Work-item (column, query).
+// Merges the partial results of paged_attention_gpu.cl whose pages are split: parts float32
+// [split][query][PART] (common/page_parts.clh) into y [query, S_DV], for queries that have more
+// than one part. Work-item (column, query); a query is token * heads + head.
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/math.clh"

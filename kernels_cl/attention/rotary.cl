@@ -1,8 +1,14 @@
-// Rotary embedding by position: y = x cos + turn(x) sin, where turn swaps the halves of a head's S_D
-// elements and negates the then first half. x has a stride per axis except the head's elements; heads
-// of y are contiguous; the tables have strides for batch and position.
-//   rotary_cpu  float32 on CPU devices: a work-item rotates all heads of a position, in vectors
-//   rotary_any  a work-item rotates a pair of elements
+// Rotary embedding by position: y = x cos + turn(x) sin, where turn swaps the halves of a head's
+// S_D elements and negates the then first half.
+//   x               DATA_T, S_D contiguous elements per head; strides x_batch, x_place (position),
+//                   x_head
+//   y               DATA_T [batch, places, heads, S_D], contiguous
+//   cosines, sines  DATA_T, S_D elements per position; strides table_batch and table_place (0: the
+//                   same for all)
+//   rotary_cpu  (T_VW > 1) float32; work-group (1, position, batch) of one work-item: all heads, in
+//               vectors
+//   rotary_any  (T_VW 1) work-item (head * S_D / 2 + d, position, batch): elements d and d + S_D /
+//               2
 #ifndef S_D
 #define S_D 16
 #define DATA_T float

@@ -1,11 +1,14 @@
-// Splits a projection x [tokens, (heads + 2 kv_heads) * S_D]: heads of Q are rotated and written to
-// q; heads of K are rotated, and those of V copied, into a paged KV cache (common/pages.clh).
-// Work-group (head, token), whose T_ITEMS work-items share the head; on CPU devices one per token.
-//   ROTARY       the first `turned` elements of a head are rotated by cosines and sines
-//                [tokens, turned / 2]: element i with i + turned / 2, or with its neighbour
-//                (INTERLEAVED)
-//   QUERIES      0: x has no heads of Q, and there is no q
-//   NORM         heads of Q and K are first RMS-normalized and scaled
+// Splits a projection x float32 [tokens, (heads + 2 kv_heads) * S_D] (heads of Q, of K, of V):
+// rotates heads of Q into q [tokens, heads * S_D], rotates heads of K and copies those of V into a
+// paged KV cache (common/pages.clh). Tokens of no sequence are not cached.
+// Work-group (head, token), whose T_ITEMS work-items share the head; on CPU devices one work-item
+// (T_ITEMS 1) per token, with all heads.
+//   ROTARY       1: the first `turned` elements of a head are rotated by cosines and sines float32
+//                [tokens, turned / 2]: element i with i + turned / 2, or, with INTERLEAVED, 2 i
+//                with 2 i + 1
+//   QUERIES      0: x has no heads of Q (heads is 0), and there is no q
+//   NORM         heads of Q and K are first RMS-normalized (epsilon) and multiplied by q_scale,
+//                k_scale [S_D]
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/index.clh"
@@ -46,7 +49,8 @@
 #define EACH_OF_LANE(d, count) for (int d = LANE; d < (count); d += T_ITEMS)
 
 #if LEVELS
-// Stores the scale that quantizes to at most 127; returns its inverse.
+// Stores scale n of `scales` (half), which quantizes the `count` elements of x to at most 127 in
+// magnitude; returns its inverse, 0 for a scale of 0.
 static inline float keep_scale(__global uchar *scales, const IDX_T n,
                                HEAD_MEMORY const float *x, const int count) {
   float most = 0.0f;

@@ -1,6 +1,8 @@
-// TensorScatter: writes each element of an update to its position in the result. Work-item (element
-// after the axis, index along it, index before it) of the update; strided over the first dimension if
-// the range is smaller than the number of elements.
+// TensorScatter: writes update [outer, length, inner] to y [outer, size, inner] from position start
+// on, along the second axis. start is indices[outer / middle], or 0 without F_INDICES; one out of
+// 0..size - length is clamped and reported in `status`, or, with CIRCULAR, positions wrap around.
+// DATA_T is an unsigned integer type of the elements' size. Work-item (inner, position in the
+// update, outer): every get_global_size(0)-th inner element.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

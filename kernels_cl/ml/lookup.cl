@@ -1,5 +1,6 @@
-// values[k] if x equals the k-th of the sorted keys, else the default. NaN sorts after every number, and
-// matches NaN.
+// y[i] = values[k] if x[i] equals keys[k], else fallback[0]; keys [count] are sorted, x and y have
+// n elements. NaN sorts after every number, and matches NaN. VALUE_T is an unsigned integer type of
+// the values' size. Work-item: one element, by binary search.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float

@@ -1,9 +1,12 @@
-// Support vector machines: squared distances, and class probabilities from pairwise ones.
+// Support vector machines: squared_distance of rows to support vectors, and couple_pairs, class
+// probabilities from those of pairs of classes.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
 #endif
 
+// y[row, vector] = |x[row] - vectors[vector]|^2; x [rows, features], vectors [count, features].
+// Work-item (vector, row).
 __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y),
                                const IDX_T count, const IDX_T features) {
   const IDX_T vector = get_global_id(0), row = get_global_id(1);
@@ -17,7 +20,7 @@ __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y
   AT(y)[row * count + vector] = sum;
 }
 
-// Index of the probability that class i wins over j > i in the pairs.
+// Index in a row of x of the probability that class i wins over class j > i.
 #define PAIR(i, j) ((i) * (2 * k - (i) - 1) / 2 + (j) - (i) - 1)
 #define LIMIT(p) ((p) < 1e-7f ? 1e-7f : (p) > 1.0f - 1e-7f ? 1.0f - 1e-7f : (p))
 
@@ -25,7 +28,8 @@ static inline float wins(__global const float *pairs, const IDX_T k, const IDX_T
   return i < j ? LIMIT(pairs[PAIR(i, j)]) : 1.0f - LIMIT(pairs[PAIR(j, i)]);
 }
 
-// One row of k (k - 1) / 2 pairs; scratch of k k + k for Q and Q p (see clrt/ops/ml/svm.py).
+// y [rows, k] = class probabilities from those of pairs, x [rows, k (k - 1) / 2], by iteration (see
+// clrt/ops/ml/svm.py). scratch [rows, k * k + k] holds the matrix Q and Q p. Work-item: one row.
 __kernel void couple_pairs(IN(float, x), OUT(float, y), OUT(float, scratch), const IDX_T rows,
                            const IDX_T k) {
   const IDX_T row = get_global_id(0);

@@ -1,10 +1,12 @@
-// DynamicQuantizeLinear: x as levels 0 to 255, with scale and zero point from the range of x and 0. A
-// work-item has `chunk` elements.
-//   range_parts              minimum and maximum of the chunk and 0, into parts
-//   dynamic_quantize_linear  y, with the range of `count` parts; if count is 0, of all of x, by one
-//                            work-item
-//   F_LENS  x is [T, B, …] of sequences, `width` elements per step of all B: the range is that of the
-//           steps of the longest sequence; levels of later steps are unspecified
+// DynamicQuantizeLinear: y uint8 [n] = levels 0 to 255 of x float32 [n], with scale and zero point
+// [1] from the range of x and 0 (common/dynamic_levels.clh). A work-item has `chunk` elements, in
+// vectors of T_VW.
+//   range_parts              parts [p] = (minimum, maximum) of 0 and chunk p
+//   dynamic_quantize_linear  y, scale and zero, with the range of `count` parts; if count is 0, one
+//                            work-item computes the range of all of x
+//   F_LENS  1: x is [T, B, input], `width` elements per step of all B sequences, of lengths lens
+//           [B]: the range is that of the steps of the longest sequence; levels of later steps are
+//           unspecified
 #ifndef T_VW
 #define T_VW 8
 #endif

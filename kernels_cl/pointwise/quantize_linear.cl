@@ -1,12 +1,19 @@
-// QuantizeLinear and DequantizeLinear of x as [outer, n, inner]. Scale and zero point have an element per
-// block of `block` along n, at o * s_outer + i / block * s_n + r * s_inner for element (o, i, r); strides
-// of 0 broadcast along an axis.
-//   quantize_linear    y = x / scale rounded to QUOTIENT, then to nearest even, plus zero point, clamped
-//                      to LOW and HIGH;  TO_FLOAT: y is a low-bit float without zero point; LOW and HIGH
-//                      apply with SATURATE
-//   dequantize_linear  y = (x - zero point) * scale;  without SCALED the difference
-// Work-item (x, y, z): (r, i, o);  with LAST (inner is 1) (i, o);  with UNIFORM (one scale, outer and inner
-// are 1) (i). So the only division is by the block size (BLOCKED).
+// QuantizeLinear and DequantizeLinear of x [outer, n, inner]. Scale and zero point have an element
+// per block of `block` elements along n, at o * s_outer + i / block * s_n + r * s_inner for element
+// (o, i, r); strides of 0 broadcast along an axis.
+//   quantize_linear    y = x / scale, rounded to storage QUOTIENT, then to nearest even, plus zero
+//                      point, limited to LOW..HIGH. TO_FLOAT: y is a low-bit float, without zero
+//                      point, limited to -HIGH..HIGH if SATURATE
+//   dequantize_linear  y = (x - zero point) * scale; without SCALED y = x - zero point
+//   UNIFORM, LAST, BLOCKED  one scale (outer and inner are 1); inner is 1; blocks of more than one
+//                           element
+//   CENTERED                there is a zero point;  ELEMS  elements per work-item along its first
+//                           axis
+//   DATA, SCALE, ZERO, STORED  storages of x, scale, zero and y (common/storage.clh); DATA_T,
+//                           SCALE_T, ZERO_T, OUT_T: their types;  VALUE_T, OUT_VALUE_T  types
+//                             computed in
+// Work-item (x, y, z), ELEMS elements along the first: (r, i, o); with LAST (i, o); with UNIFORM
+// (i). So the only division is by the block size.
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -55,8 +62,9 @@
 #else
 #define PARAMETER (x2 * s_outer + BLOCK(x1) * s_n + x0 * s_inner)
 #endif
-// A work-item loops over ELEMS elements of the first dimension, which compilers vectorize: ONE(i) for the
-// i-th, element row + i, after PARAMETERS, once if they are equal for all.
+// Loops over the work-item's ELEMS elements of the first dimension, which compilers vectorize:
+// ONE(i) computes the i-th, element row + i of x. PARAMETERS(p) loads scale and zero point p before
+// each, or once if they are equal for all.
 #define EACH_PLACE(PARAMETERS, ONE)                                                 \
   const IDX_T size = UNIFORM || LAST ? n : inner;                                   \
   const IDX_T x1 = get_global_id(1), x2 = get_global_id(2);                         \

@@ -1,4 +1,7 @@
-// y = x / (1 - ratio) if a random number is at least the ratio, else 0; y = x if `training` is false.
+// Dropout: y = x / (1 - ratio) where a random number is at least the ratio, else 0; y = x if
+// training[0] is 0. x and y have n elements of storage DATA_T, computed in REAL_T; ratio [1]. The
+// key of the random numbers (common/philox.clh) is key_low, key_high. Work-item: one element.
+//   MASK  1: mask uint8 [n] is 1 where x is kept
 #include "common/base.clh"
 #include "common/philox.clh"
 #include "common/storage.clh"

@@ -1,4 +1,8 @@
-// Samples from softmax(x[row]) by a binary search in running sums of exp(x - max).
+// Samples classes from softmax(x[row]), x [rows, classes] of storage DATA_T, in two launches:
+//   multinomial_sums  sums float32 [rows, classes]: running sums of exp(x - max); work-item: one
+//                     row
+//   multinomial_draw  y OUT_T [rows, samples]: classes, by a random number (common/philox.clh) and
+//                     binary search in the sums; work-item (sample, row)
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

@@ -1,5 +1,7 @@
-// Random numbers, uniform in [a, a + b) or normal with mean a and deviation b; LANES per work-item, from
-// the four words of one counter.
+// y [n] = random numbers, uniform in [a, a + b), or, with NORMAL, normal with mean a and deviation
+// b; storage DATA_T, computed in REAL_T. The key (common/philox.clh) is key_low, key_high.
+// Work-item: LANES elements, from the four words of one counter.
+//   LANES  4 float32 numbers, or 2 float64;  BITS  random bits of a float32 number, at most 24
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

@@ -1,8 +1,12 @@
-// Index of the largest (or smallest: BETTER) element along one axis of [outer, n, step].
-// NaN counts as best, as in NumPy. LAST: the last of equals, not the first (BETTER must agree).
-//   argmax           any dtype, one element of the result per work-item
-//   argmax_rows      vectors of float32 along rows (step 1); a work-group has `rows` of them
-//   argmax_columns   vectors of float32 columns, in `blocks` of the outer axis
+// y int64 [outer, step] = index of the best element of x along axis n of [outer, n, step]. NaN
+// counts as best, as in NumPy.
+//   BETTER(a, b)     a > b for ArgMax, a < b for ArgMin; >= and <= with LAST
+//   LAST             1: the last of equals; 0: the first
+//   argmax           (VW 1) any dtype DATA_T, compared as VALUE_T; work-item: one line of n
+//                    elements
+//   argmax_rows      (VW > 1) float32, step 1, in vectors; work-group of one work-item: `rows` rows
+//   argmax_columns   (VW > 1) float32, in vectors of columns; work-group (x, y): T_NV * VW of the
+//                    `step` columns, `blocks` outer indices (common/columns.clh)
 #include "common/base.clh"
 #ifndef BETTER
 #define BETTER(a, b) ((a) > (b))

@@ -1,8 +1,11 @@
-// CumSum and CumProd along one axis of [outer, n, step].
-//   cum_sum      a line per work-item
-//   cum_cpu      on CPUs: a work-group has `columns` of the inner axis and `blocks` of the outer one; a
-//                row is the previous row, still in the cache, plus a row of x. Contiguous lines (step 1)
-//                are computed four at a time, since the sums of one depend on each other
+// CumSum and CumProd of x along axis n of [outer, n, step], into y. Storage DATA_T, computed in
+// ACC_T.
+//   cum_sum  (VW 1) work-item: one line of n elements
+//   cum_cpu  (VW > 1) work-group (x, y) of one work-item: `columns` of `step`, `blocks` outer
+//            indices. A row is the previous row of y, still in the cache, plus a row of x. Lines
+//            with step 1 are computed four at a time, since the sums of one depend on each other
+//   JOIN(a, b), START  sum or product, and its neutral element
+//   EXCLUSIVE  1: element k is not part of result k;  REVERSE  1: from the end
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -1,13 +1,23 @@
-// Reduction over up to three merged axes, for outputs over up to three merged axes.
-// The element of output (i0, i1, i2) and reduced index (j0, j1, j2) is at i . s + j . t.
-//   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)   the operation; SHIFT: x - maximum is reduced
-//   reduce_strided   one work-item per output, any dtype
-//   reduce_group     t2 = 1, any dtype: an output is shared by work-items (T_ITEMS)
-//   reduce_parts     the same for partial results: each output's elements are divided into `parts`
-//   reduce_joined    combines the partial results
-//   reduce_columns   float32, s2 = 1: vectors of outputs
-//   reduce_rows      float32, t2 = 1: vectors of elements
-//   reduce_pieces    float32, y[i] reduces the S_N elements of x from i * S_N on: vectors of outputs
+// Reductions of x over up to three merged axes of r0, r1, r2 elements, for outputs over up to three
+// merged axes of d0, d1, d2 elements. Element j of output i is at i . s + j . t: s0 to s2 and t0 to
+// t2 are strides of x in elements. y is contiguous, [d0, d1, d2]. The operation:
+//   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)  initial value; adds element x; combines two partial
+//                    results; result from the partial result a of n elements
+//   SHIFT            1: the maximum is subtracted from all x first, and added to the result
+//                    (LogSumExp)
+//   DATA_T, ACC_T    storage of x and y; type computed in;  DATA_N  type of n
+// Kernels:
+//   reduce_strided   (VW 1) any dtype; work-item (i2, i1, i0): one output
+//   reduce_group     (VW 1, T_ITEMS) any dtype; `lanes` work-items of a work-group share an output
+//                    (common/group.clh)
+//   reduce_parts     (VW 1, T_ITEMS) partial results: sums ACC_T [output, part], of n elements each
+//   reduce_joined    (VW 1, T_ITEMS) combines the n partial results of each output, of `count`
+//                    elements
+//   reduce_columns   (VW > 1) float32, s2 = 1: work-group (x, i1, i0), T_NV vectors of adjacent
+//                    outputs
+//   reduce_rows      (VW > 1) float32, t2 = 1: vectors of elements; work-group: T_ROWS outputs
+//   reduce_pieces    (VW > 1) float32: y[i] reduces elements i * S_N to i * S_N + S_N - 1 of x, in
+//                    vectors of outputs; work-group: `item` outputs
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef INIT
@@ -65,10 +75,12 @@
 #ifdef T_ITEMS
 #include "common/group.clh"
 
-// Declares a reduced index (j0, j1, j2), and its advance by `lanes`.
+// Declares the reduced index (j0, j1, j2) of element number `at`; for q: an advance by `lanes`
+// elements.
 #define REDUCED_PLACE(j, at) \
   IDX_T j##2 = (at) % r2, j##1 = (at) / r2 % r1, j##0 = (at) / r2 / r1;
-// Applies STEP to a lane's elements, from `first` on, of `end`.
+// Runs `step` for each element v of the lane: elements first + lane, first + lane + lanes, …, of
+// `end`.
 #define EACH_REDUCED(step)                                             \
   if (lane < end) {                                                    \
     REDUCED_PLACE(j, first + lane)                                     \
@@ -192,7 +204,7 @@ void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
   EACH STORE_COLUMNS(to, UNSHIFT(FINISH(total[k], COUNT), top[k]))
 }
 
-// T_ROWS outputs, of rows in vectors.
+// A work-group of one work-item computes T_ROWS outputs, each from vectors of adjacent elements.
 __kernel SINGLE_ITEM
 void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T whole = r2 / VW * VW;

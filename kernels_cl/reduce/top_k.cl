@@ -1,11 +1,15 @@
-// TopK by merging: for each line of n elements, `inner` apart, `list` has the indices of the best k
-// elements of each run, in order, min(run, k) per run.
-//   top_k_blocks   sorts runs by insertion; work-item (run, line)
-//   top_k_merge    merges pairs of runs; work-item (entry, line) finds its rank in the other run
-//   top_k_take     elements and indices of the best k; work-item (j, line)
-// On CPUs one work-item has a line:
-//   top_k_cpu      a heap of the k best, with the worst at the root
+// TopK of x [outer, n, inner] along n: values and indices (int64) of the best k, [outer, k, inner],
+// best first. Line l is (outer, inner). On GPUs by merging: list int32 [line, capacity] has the
+// indices of the best min(run, k) elements of each run of `run` elements, best first.
+//   top_k_blocks   lists of runs, by insertion; work-item (run, line)
+//   top_k_merge    merges the lists of pairs of runs; work-item (entry, line) finds its rank in the
+//                  other list
+//   top_k_take     values and indices from the list of a single run; work-item (j, line)
+// On CPUs:
+//   top_k_cpu      work-group (line) of one work-item: a heap of the k best, with the worst at the
+//                  root
 // The order is total: equals by their indices, NaN largest.
+//   LARGEST  1: the largest k, 0: the smallest;  DATA_T, VALUE_T  storage of x; type compared in
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -97,7 +101,7 @@ __kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(
 
 #define ENTRY(place) LOAD(x, (place) * inner)
 
-// Sifts the entry at node p of a heap of `size` down.
+// Restores the order of a heap of `size` indices into x, worst at the root, below node p.
 static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
                              __global const DATA_T *x, const IDX_T inner) {
   const IDX_T place = heap[p];

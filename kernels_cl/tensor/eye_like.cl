@@ -1,4 +1,5 @@
-// EyeLike: ONE (the bits of 1) on the k-th diagonal, else 0. Work-item (column, row).
+// EyeLike: y [rows, columns] is ONE, the bits of 1, on the k-th diagonal (column - row == k), else
+// 0. DATA_T is an unsigned integer type of the elements' size. Work-item (column, row).
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

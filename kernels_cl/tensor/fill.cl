@@ -1,4 +1,6 @@
-// Fills a buffer with one scalar (ConstantOfShape, Pad border, Dropout mask).
+// Fills dst [n] with one scalar (ConstantOfShape, Pad border, Dropout mask): fill_bits with the low
+// bits of an argument, fill_from with value [1]. DATA_T is an unsigned integer type of the
+// elements' size. Work-item: `run` adjacent elements.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

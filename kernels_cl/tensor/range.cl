@@ -1,4 +1,5 @@
-// Range: y[i] = start + i * delta.
+// Range: y[i] = start + i * delta, i < n; start and delta [1], all of DATA_T. Work-item: one
+// element.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T int

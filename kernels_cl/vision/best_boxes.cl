@@ -1,6 +1,12 @@
-// NonMaxSuppression: per class the best boxes that do not overlap a better one by too much, best first,
-// then -1. Work-item (batch * class): candidates are popped from a heap, best first, and kept if no kept
-// box overlaps them; so the rest is not examined once enough are kept.
+// NonMaxSuppression: y int32 [batch * class, most] = indices of the best boxes that do not overlap
+// a better one by an IoU above `overlap`, best first, then -1.
+//   boxes   float32 [batch, count, 4]: two opposite corners, or with CENTRES the centre and the
+//           size
+//   scores  float32 [batch, class, count]; boxes of a score of at most `least` are left out unless
+//           `all`
+//   heap    scratch int32 [batch * class, count]
+// Work-item (batch * classes + class, of `rows`): candidates are popped from a heap, best first,
+// and kept if no kept box overlaps them; so the rest is not examined once enough are kept.
 #include "common/base.clh"
 #ifndef CENTRES
 #define CENTRES 0
@@ -49,7 +55,7 @@ static inline bool overlaps(__global const float *const a, __global const float 
   return common > 0.0f && common > limit;
 }
 
-// Sifts the entry at `root` down a heap of n entries, the best at its top.
+// Restores the order of a heap of n box indices, the best at its top, below node `root`.
 static inline void sink(__global int *const heap, __global const float *const scores, IDX_T root,
                         const IDX_T n) {
   const IDX_T place = heap[root];

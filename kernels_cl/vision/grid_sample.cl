@@ -1,10 +1,14 @@
-// GridSample: y[n, c, p] is x[n, c] interpolated at grid[n, p], in [-1, 1] along each axis, last axis
-// first. Work-item (p, n): all channels share elements and weights; on CPUs (block of BLOCK positions,
-// n), which stores these.
-//   RANK     2 or 3 axes
+// GridSample: y[n, c, p] = x[n, c] interpolated at grid[n, p], coordinates in [-1, 1] along each
+// axis, last axis first. x DATA_T [N, channels, s0, s1, s2], grid GRID_T [N, positions, RANK], y
+// [N, channels, positions]; computed in float32.
+//   grid_sample         (GPUs) work-item (p, n): all channels, which have the same elements and
+//                       weights
+//   grid_sample_blocks  (CPUs) work-group (block of BLOCK positions, n) of one work-item, which
+//                       stores these
+//   RANK     2 or 3 axes (s0 is 1 for 2)
 //   TAPS     elements along each axis: 1 nearest, 2 linear, 4 cubic
-//   PADDING  values outside: 0 zeros, 1 the edge, 2 the reflection
-//   CORNERS  -1 and 1 are the centres of the outer elements, not their edges
+//   PADDING  values outside x: 0 zeros, 1 the edge, 2 the reflection
+//   CORNERS  1: -1 and 1 are the centres of the outer elements; 0: their outer edges
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -30,7 +34,8 @@ static inline float reflected(const float x, const float low, const float high) 
   return (x < low) == even ? low + rest : high - rest;
 }
 
-// Elements around a coordinate along an axis, -1 for none, and their weights.
+// Computes index[TAPS], the elements around coordinate `where` along an axis of `size` elements
+// (-1: none), and their weights.
 static void taps(const float where, const IDX_T size, IDX_T *index, float *weight) {
   const float low = CORNERS ? 0.0f : -0.5f, high = CORNERS ? size - 1.0f : size - 0.5f;
   float x = CORNERS ? (where + 1.0f) / 2.0f * (size - 1) : ((where + 1.0f) * size - 1.0f) / 2.0f;

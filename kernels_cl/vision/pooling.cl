@@ -1,9 +1,15 @@
-// Pooling over up to three axes of [N * C, s0, s1, s2]: maximum, mean or norm.
-//   MAX       NaN is the largest; with INDICES: its index in x, in row-major or column-major
-//             (COLUMN_MAJOR) order
-//   PADDED    the divisor of a mean counts positions in the padding, too
-//   POWER, MEAN  summand, and function of the sum: LpPool's norm
-//   SPAN      elements of a row that pool_planar processes at once;  SAME_T: in the dtype of x
+// Pooling of x [planes, s0, s1, s2] over up to three axes: y [planes, o0, o1, o2] is the maximum,
+// mean or norm of each window. Storage DATA_T, computed in VALUE_T.
+//   pool         (GPUs) work-item (p2, row, plane): one element
+//   pool_planar  (CPUs) work-group of one work-item: `height` of the `rows` rows of y of all planes
+//   MAX          1: maximum, NaN being the largest; 0: mean or norm
+//   INDICES      1: indices int64, like y: the maximum's index in x, in row-major or, with
+//                COLUMN_MAJOR, column-major order
+//   PADDED       1: the divisor of a mean counts positions in the padding, too
+//   POWER(v), MEAN(total, count)  summand, and function of the sum: LpPool's norm
+//   SPAN         elements of a row that pool_planar processes at once
+//   SAME_T       1: DATA_T is VALUE_T
+// Geometry per axis: w window, b and e padding before and after, dl dilation, st stride.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/repeat.clh"
@@ -51,12 +57,11 @@
 #define RESULT(v, count) MEAN(v, count)
 #endif
 
-// w: window sizes; b, e: padding before and after; dl: dilations; st: strides; o: output sizes.
 #define WINDOWS THREE(s), THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b), THREE(e)
 
 #if CPU
-// Separable pooling: rows are reduced first, then columns, in w0 * w1 + w2 steps, not their product.
-// `down` has the result of each column of these rows of x, `across` that of each window.
+// Separable pooling: the w0 * w1 rows of x under a row of y are reduced to one row, `down`, then
+// the w2 elements of each window of it, to `across`: w0 * w1 + w2 steps, not their product.
 typedef CAT(VALUE_T, VW) V;
 typedef V __attribute__((aligned(sizeof(VALUE_T)))) V_UNALIGNED;
 #define LOAD_V(p) (*(const V_UNALIGNED *)(p))
@@ -75,8 +80,8 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
 }
 #endif
 
-// Vector k at element i of a row: X loads from x; the others combine `down`, for windows 1, 2 or any
-// number of elements apart.
+// JOIN_…(k) combines vector v<k>, at element i + k * VW of a row, with a vector: JOIN_X with one of
+// x, the others with elements of `down`, for windows that are 1, 2 or any number of elements apart.
 #define START(k) V v##k = (V)(INITIAL);
 #define JOIN_X(k)                           \
   {                                         \
@@ -140,10 +145,9 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
       STORE_Y(to + i, RESULT(LOAD_V(across + i), count));                            \
     }                                                                                \
   }
-// Finishes a window at an edge.
+// Finishes window i of a row, whose divisor excludes the padding along axis 2.
 #define FINISH(i) STORE(to, i, RESULT(across[i], planar * COUNTED(f2 + (i) * st2, end2, w2, dl2)));
 
-// Work-item (block of `height` rows of y).
 __kernel SINGLE_ITEM
 void pool_planar(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T height, WINDOWS) {
   // Padded, since the last vectors may exceed the requested elements.

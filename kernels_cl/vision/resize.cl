@@ -1,12 +1,20 @@
-// Resize along one axis of [outer, size, inner]: work-item (position in [outputs, inner], outer); on
-// CPUs one with `share` elements of y, row by row of [outer * outputs, inner].
-// INDICES holds the source elements of each output, WEIGHTS their weights.
-//   x_pitch, y_pitch  stride between rows of `inner` elements of x and of y, in elements
-//   resize_copy  one source element each, any dtype
-//   resize       `taps` source elements each, computed in float32; EXTRAPOLATE: an output outside has no
-//                weights but a value, in `values`
-//   resize_planes, resize_planes_copy  CPUs: the last two axes at once, a work-item with `height` rows
-//                of y. The rows of x of an output row are combined into a float32 `line`, then a row of y
+// Resize of x [outer, size, inner] along one axis, to y [outer, outputs, inner], by tables per
+// output index: indices int32 [outputs, taps], its source elements, and weights float32 [outputs,
+// taps].
+//   resize_copy  (COPY) one source element each, any dtype; DATA_T is an unsigned integer type of
+//                its size
+//   resize       `taps` source elements each, computed in float32; with EXTRAPOLATE also values
+//                float32 [outputs], which are added: the value of an output outside of x, whose
+//                weights are 0
+//   resize_planes, resize_planes_copy  CPUs: x [planes, size, width] along its last two axes at
+//                once, to y [planes, outputs_down, outputs], with tables `down` and `across`;
+//                work-group of one work-item: `height` of the `rows` rows of y. The rows of x of an
+//                output row are combined into a float32 `line`, then the line into a row of y
+// Work-item of the first two: (output index * inner + i, outer); on CPUs `share` elements of y, row
+// by row of [outer * outputs, inner].
+//   x_pitch, y_pitch  stride in elements between rows of `inner` elements of x and of y
+//   ROUND(v)          conversion of a float32 result before it is stored as OUT_T, storage
+//                     OUT_STORAGE
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -23,8 +31,9 @@
 #define VALUES_INPUT
 #endif
 
-// Declares `row` of [outer * outputs, inner], `outer`, `k`, the output index along the axis, and the
-// next `n` elements of it, from `i` on.
+// Precedes a statement that is run once per piece of a row of the work-item's share of y: declares
+// `row` of [outer * outputs, inner], `outer`, `k`, the output index, and the piece, `n` elements
+// from `i` on.
 #if CPU
 #define PIECE 256
 #define EACH_PIECE                                                                            \
@@ -40,7 +49,8 @@
   if (at < outputs * inner)
 #endif
 
-// to[i] = `value` + weighted sum of `taps` rows of x, ROW(t).
+// to[i] = value + sum over t < taps of weights[t] * ROW(t)[i], for i < n; ROW(t) points to elements
+// of x.
 #define ADD_ROWS(to, n, value, taps, weights, ROW)                                            \
   if ((taps) == 2) {                                                                          \
     const float w0 = (weights)[0], w1 = (weights)[1], start = value;                          \
@@ -115,7 +125,9 @@ __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
 }
 
 #if CPU
-// Tables of `across` are [taps, outputs].
+// Tables: down int32 and down_weights [outputs_down, down_taps], down_values [outputs_down]; across
+// and across_weights [across_taps, outputs], across_values [outputs]. lines [work-groups, width] is
+// scratch.
 __kernel SINGLE_ITEM
 void resize_planes(OUT(OUT_T, y), IN(DATA_T, x), OUT(float, lines), IN(int, down),
                    IN(float, down_weights), IN(float, down_values), IN(int, across),

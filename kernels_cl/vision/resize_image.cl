@@ -1,13 +1,20 @@
-// ResizeImage: resamples an image of bytes as Pillow does, in integers: first along rows, to bytes, then
-// down columns, to floats in a batch.
-//   columns, rows                 first source pixel of each output, of `taps`
-//   column_weights, row_weights   [outputs, taps], in units of 2^-22
-//   colours                       per channel: scale, offset, and value of the border
-//   place                         image of the batch, and coordinates of the corner
-// Between the passes are planes, [3, height, outputs].
+// ResizeImage: resamples an image of bytes as Pillow does, in integers: first along rows, to bytes,
+// in planes uint8 [3, height, outputs], then down columns, to floats in a batch of images.
+//   pixels                        uint8 [height, width, 3]
+//   columns, rows                 int32 [outputs], [outputs_down]: first source pixel, of `taps`,
+//     per output
+//   column_weights, row_weights   int32 [outputs, taps], [outputs_down, taps], in units of 2^-22
+//   colours                       float32 [3, 3]: scale, offset, and value of the border, per
+//     channel
+//   place                         int32 [3]: image of the batch, row and column of the result's
+//     corner
+//   batch                         float32 [images, 3 * high * wide], channels first or last
+// Numbers out of range are clamped and reported in status, place_status. Kernels by PART: 0
+// image_columns (GPUs), 1 image_lanes and 2 image_columns_cpu (CPUs), 3 image_rows (GPUs), 4
+// image_rows_cpu (CPUs).
 #include "common/base.clh"
 #include "common/index.clh"
-// A program has the one kernel of number PART; without PART all of them.
+// A program has only kernel PART; without PART all of them.
 #ifndef PART
 #define PART -1
 #endif
@@ -33,7 +40,7 @@ typedef float8 __attribute__((aligned(4))) FLOATS8;
 #define TO_BYTE(sum) convert_uchar_sat((sum) >> BITS)
 
 #if HAS(0)
-// Work-item (output, row).
+// Resamples pixels along rows. Work-item (output column, row of pixels).
 __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, columns),
                             IN(int, column_weights), OUT(long, status), const IDX_T width,
                             const IDX_T height, const IDX_T outputs, const IDX_T taps) {
@@ -57,8 +64,9 @@ __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, colum
 #endif
 
 #if HAS(1)
-// Weights of each output for `image_columns_cpu`: one per byte of `vectors` groups of four pixels. The
-// first group is moved back if the groups would exceed the row. Work-item (byte, output).
+// Weights for image_columns_cpu: lanes int32 [outputs, vectors * 12], one per byte of `vectors`
+// groups of four pixels, from pixel firsts [outputs] on, which is moved back if the groups would
+// exceed the row. Work-item (byte, output).
 __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), IN(int, column_weights),
                           OUT(long, status), const IDX_T width, const IDX_T taps,
                           const IDX_T vectors) {
@@ -93,7 +101,7 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
   const int8 low = READ(INTS8, w + 12 * j);                                                 \
   const int4 high = READ(INTS4, w + 12 * j + 8);
 
-// Work-item (block of `block` rows), four at a time.
+// Resamples pixels along rows, four rows at a time. Work-group of one work-item: `block` rows.
 __kernel SINGLE_ITEM
 void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN(int, firsts),
                        const IDX_T width, const IDX_T height, const IDX_T outputs,
@@ -147,7 +155,8 @@ static inline int sum_of_column(__global const uchar *p, __global const int *w, 
 }
 
 #if HAS(3)
-// Work-item (column of the batch, row, channel).
+// Resamples planes down columns, with the border. Work-item (column, row, channel) of an image of
+// the batch.
 __kernel void image_rows(ROW_PARAMS) {
   const IDX_T x = get_global_id(0), y = get_global_id(1), c = get_global_id(2);
   if (x >= wide) return;
@@ -165,7 +174,8 @@ __kernel void image_rows(ROW_PARAMS) {
 #endif
 
 #if HAS(4)
-// Work-item (row of the batch, channel). The last vector overlaps the previous one.
+// Resamples planes down columns, with the border. Work-group (row, channel) of an image of the
+// batch, of one work-item. The last vector of a row overlaps the previous one.
 __kernel SINGLE_ITEM
 void image_rows_cpu(ROW_PARAMS) {
   const IDX_T y = get_global_id(0), c = get_global_id(1);

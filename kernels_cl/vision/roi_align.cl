@@ -1,8 +1,14 @@
-// RoiAlign: divides each region of an image into a grid of bins; each is the mean or the maximum of
-// interpolated samples. Work-item (bin column, bin row, region * channel); on CPUs (bin row, region),
-// since all channels have the same samples.
-//   MAX         maximum of the products of pixels and weights, as ONNX defines it
-//   HALF_PIXEL  pixel centres are at halves
+// RoiAlign: divides each region of an image into rows x columns bins; y DATA_T [regions, channels,
+// rows, columns] is the mean or maximum of each bin's bilinear samples. x DATA_T [images, channels,
+// height, width]; rois DATA_T [regions, 4]: x1, y1, x2, y2, in pixels divided by `scale`; batches
+// INDEX_T [regions]: the image; one out of range is clamped and reported in `status`. Computed in
+// float32.
+//   roi_align       (GPUs) work-item (bin column, bin row, region * channels + channel)
+//   roi_align_bins  (CPUs) work-group (bin row, region) of one work-item: all channels have the
+//                   same samples
+//   ratio       samples per bin along each axis; 0: as many as the bin has pixels, rounded up
+//   MAX         1: maximum of the products of pixels and weights, as ONNX defines it; 0: mean
+//   HALF_PIXEL  1: pixel centres are at halves
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/math.clh"
@@ -63,7 +69,8 @@ static inline bool find_corners(float v, float u, const IDX_T height, const IDX_
   const float down = ratio > 0 ? ratio : fmax(ceil(bin_high), 0.0f);                          \
   const float across = ratio > 0 ? ratio : fmax(ceil(bin_wide), 0.0f);
 
-// Declares the start of a bin's samples, and the range of those inside.
+// Declares the start of a bin's samples along both axes, the ranges `lines` and `places` of those
+// that may be inside the image, and `zeros`: others exist, which are 0.
 #define BIN(row, column)                                                                      \
   const float v_start = top + (row) * bin_high, u_start = left + (column) * bin_wide;         \
   int2 lines = (int2)(0, ratio), places = (int2)(0, ratio);                                   \
@@ -111,7 +118,7 @@ __kernel void roi_align(PARAMS) {
 #else
 #define SAMPLES 64
 #define CHANNELS 64
-// Adds `count` samples to the sums of channels.
+// Joins `count` samples, four corners each (at, share), to sums[c] of `channels` planes of x.
 static inline void join_samples(float *sums, __global const DATA_T *from, const IDX_T channels,
                                 const IDX_T plane, const IDX_T *at, const float *share,
                                 const IDX_T count) {
