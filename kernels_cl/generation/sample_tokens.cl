@@ -1,14 +1,28 @@
-// SampleTokens: samples a token per row of logits, which is divided into chunks.
-//   sample_scores   logits after bias, mask and penalties, and the extremes of each chunk; work-item
-//                   (`per` chunks, row), in vectors
-//   sample_best     the best token, and the log of the sum of exp(logit); work-item (1, row)
-//   sample_draw     applies the cut-offs and samples; work-group (1, row). Separate from sample_best,
-//                   since PoCL's compiler needs a minute for both in one kernel
+// SampleTokens: samples a token per row of logits [rows, n] (storage DATA_T), which is divided into
+// `chunks` of `chunk` tokens: T_CHUNK, or more if there would be too many. Launches, in order:
+//   sample_scores   scores: logits after mask, bias and penalties, and `parts`, the extremes of
+//                   each chunk; work-item (`per` chunks, row), in vectors
+//   sample_best     best, the token of the highest score, and whole, the log of the sum of
+//                   exp(logit); work-item (1, row)
+//   sample_draw     token and its logprob: applies the cut-offs and samples; work-group (1, row).
+//                   Separate from sample_best, since PoCL's compiler needs a minute for both in one
+//                   kernel
 // On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels are
 //   sample_scores_group   work-group (chunk, row)
-//   sample_best_group     sample_best, and the chunks' contributions to a draw: the histogram for the
-//                         cut-offs, or without any the weight of each chunk; work-group (chunk, row)
-// T_CHUNK is the number of tokens per chunk unless this makes too many chunks; argument `chunk`.
+//   sample_best_group     sample_best, and the chunks' contributions to a draw: `histogram` for the
+//                         cut-offs, or, without cut-offs, `weights`, the weight of each chunk;
+//                         work-group (chunk, row)
+// Operands:
+//   settings  float32 [rows, 8]: temperature (0: greedy), top_p, min_p, typical_p, repetition,
+//             presence and frequency penalty, length of the prompt
+//   limits    int32 [rows, 4]: top_k (0: all), length of the history, seed (low and high 32 bits)
+//   history   int32 [rows, most]: tokens of prompt and answer;  draw  int32 [rows]: number of the
+//             random word
+//   allowed   uint32 [rows, words]: bit mask of the tokens that may be sampled, if F_ALLOWED
+//   bias_ids, bias_values  [rows, biases]: tokens, and numbers added to their logits, if F_BIAS
+//   scores, counts  float32, int32 [rows, chunks * chunk];  parts  float32 [rows, chunks, PARTS]
+//   histogram       uint32 [rows, BUCKETS, 2]: low and high word;  weights  uint64 [rows, chunks]
+// A row in which no token is allowed is reported in `status`.
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain
@@ -77,7 +91,8 @@ static inline F load_logits(__global const DATA_T *const row, const IDX_T i, con
   return usable(v);
 }
 
-// Writes the extremes of a chunk of logits: the maximum, and the sum of exp(logit - maximum).
+// Writes the extremes of logits `begin` to `end` of a row: the maximum to parts[1], the sum of
+// exp(logit - maximum) to parts[2].
 static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin, const IDX_T end,
                              const IDX_T n, __global float *const parts) {
   F top = (F)(-INFINITY), sum = (F)(0.0f);
@@ -94,7 +109,7 @@ static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin
   parts[2] = ((const float *)&sum)[0];
 }
 
-// Maximum of a chunk of scores.
+// Returns the maximum of scores `begin` to `end`.
 static inline float top_of(__global const float *const scores, const IDX_T begin,
                            const IDX_T end) {
   F top = (F)(-INFINITY);
@@ -103,9 +118,9 @@ static inline float top_of(__global const float *const scores, const IDX_T begin
   return ((const float *)&top)[0];
 }
 
-// Penalizes the tokens of a history from `begin` on, each once; presence and frequency apply to those
-// after the prompt of settings[7] tokens. A count is valid only for tokens of the history, and is -1
-// once the token is penalized.
+// Penalizes the tokens of a history that are in begin..begin + span - 1, each once: repetition for
+// all, presence and frequency by the occurrences after the prompt of settings[7] tokens.
+// counts[token] is valid only for tokens of the history, and is -1 once the token is penalized.
 static inline void penalise(__global float *const scores, __global int *const counts,
                             __global const int *const history, const IDX_T length,
                             __global const float *const settings, const IDX_T begin,
@@ -168,8 +183,9 @@ void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(
   for (IDX_T c = first; c < last; ++c) own[c * PARTS] = top_of(to, c * chunk, (c + 1) * chunk);
 }
 #else
-// Each token belongs to one work-item, which adds its biases in order. All work-items count its
-// occurrences after the prompt, and set PRESENT if it occurs at all.
+// Each token of the chunk belongs to one work-item, which adds its biases in order. In `found` all
+// work-items together count a token's occurrences after the prompt, and set PRESENT if it occurs in
+// the history.
 #define PRESENT (1 << 30)
 #define EACH_TOKEN(i) for (IDX_T i = begin + lane; i < begin + chunk; i += T_ITEMS)
 
@@ -237,7 +253,7 @@ void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits
 }
 #endif
 
-// Token of the maximum score, the first of equals.
+// Returns the token of the row's maximum score, the first of equals.
 JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
                                 const Shared *const my) {
   ulong best = 0;
@@ -250,7 +266,7 @@ JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
   return (IDX_T) ~(uint)largest_of(best, my);
 }
 
-// The log of the sum of exp(logit).
+// Returns the log of the sum of exp(logit) of a row, from its chunks' extremes.
 JOINT float log_sum(const Row *const row, __global const float *const parts,
                             const Shared *const my) {
   ulong best = 0, sum = 0;
@@ -271,7 +287,8 @@ static inline int next_step(int step, const int wanted) {
   return step;
 }
 
-// Returns the steps that the settings need, as bits.
+// Returns the steps of a draw that a row's settings need, as bits (1 << TOP_K, …); 0 if it is
+// greedy.
 static inline int steps_of(__global const float *const settings, const int top_k, const IDX_T n) {
   if (!(settings[0] > 0.0f)) return 0;
   const bool typical = settings[3] > 0.0f && settings[3] < 1.0f;
@@ -287,13 +304,15 @@ static inline uint fraction_of(const float part) {
   return part > 0.0f ? (uint)(part * 0x1p32f) : 0;
 }
 
-// Results of a row's chunks: a histogram, low and high words alternating, and the weight of each.
+// Results of a row's chunks (sample_best_group): the histogram of scores, low and high words
+// alternating, and the weight of each chunk.
 typedef struct {
   __global const uint *histogram;
   __global const ulong *weights;
 } Made;
 
-// Samples a token by the settings of its row; returns `other` if they need no draw.
+// Samples a token of a row by the steps `wanted`, with random word `word`; returns `other` if there
+// is no step (greedy).
 JOINT IDX_T draw_token(Row *const row, const Made made,
                                __global const float *const settings,
                                const int top_k, const int wanted, const uint word,
@@ -342,7 +361,7 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
   return token;
 }
 
-// Maximum score of a row.
+// Returns the maximum score of a row, from its chunks' extremes.
 JOINT float top_score(__global const float *const parts, const IDX_T chunks,
                               const Shared *const my) {
   ulong best = 0;
@@ -371,7 +390,7 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
 #define MADE_INPUTS
 #define MADE(at) {0, 0}
 #else
-// Adds a chunk's results in local memory to those of the other chunks.
+// Adds a chunk's histogram in local memory to that of its row in global memory.
 JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   SYNC
   for (int b = ITEM; b < BUCKETS; b += T_ITEMS) {
@@ -382,6 +401,7 @@ JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   }
 }
 
+// Clears the histogram, and chooses `chunk` for the next pass, or none unless `wanted`.
 JOINT void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
   clear(my->counts, my->masses, BUCKETS + 1);
   if (ITEM == 0) {
