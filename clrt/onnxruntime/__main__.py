@@ -14,7 +14,10 @@ from clrt.onnxruntime.replacement import install
 
 
 def main(arguments: list[str]) -> None:
-    """Runs a program, or a module with `-m`, as Python itself would.
+    """Runs a program, or a module with `-m`, with clrt in place of ONNX Runtime.
+
+    Args:
+        arguments: Path of the program, or "-m" and the name of the module; then its arguments.
 
     Raises:
         SystemExit: No program is named, or help is requested.

@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _BoundOutput:
-    """Target of an output: a location, or an existing OrtValue that receives the elements."""
+    """Target of a bound output: a location for new memory, or an OrtValue to overwrite.
+
+    Attributes:
+        device: Location of the output: host memory or a device.
+        value: OrtValue that receives the elements; None for new memory at each run.
+    """
 
     device: OrtDevice
     value: OrtValue | None = None
 
 
 class IOBinding:
-    """Inputs and outputs of a session, bound by name.
+    """Inputs and outputs of a session that stay bound to memory from run to run.
 
     Attributes:
         session: Session that the binding belongs to.
-        inputs: Array or OrtValue bound to each input.
+        inputs: Array or OrtValue bound to each input, by name.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -61,18 +66,22 @@ class IOBinding:
         """Binds an input to host memory at an address.
 
         Args:
+            name: Name of the input.
+            device_type: "cpu": other types are not supported.
+            device_id: Ignored for host memory.
             element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
+            shape: Shape of the input.
             buffer_ptr: The address, which must stay valid.
 
         Raises:
             RuntimeException: The model has no such input.
-            NotImplemented: The address is one of a device.
+            NotImplemented: `device_type` is not "cpu".
         """
         self._check_input(name)
         self.inputs[name] = _at(OrtDevice(device_type, device_id), buffer_ptr, shape, element_type)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an input to an OrtValue, which is read without a copy on the same device.
+        """Binds an input to an OrtValue; one on the session's device is read without a copy.
 
         Raises:
             RuntimeException: The model has no such input.
@@ -89,16 +98,19 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Binds an output to a location, "cpu" or a device, or to host memory at an address.
+        """Binds an output to a location, or to host memory at an address.
 
         Args:
-            element_type: Element type of the memory at the address.
-            shape: Shape of the memory at the address.
-            buffer_ptr: The address; None for new memory at each run.
+            name: Name of the output.
+            device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
+            device_id: Number of the device.
+            element_type: Element type of the memory at `buffer_ptr`.
+            shape: Shape of the memory at `buffer_ptr`.
+            buffer_ptr: Address of host memory; None for new memory at each run.
 
         Raises:
-            InvalidArgument: An address is passed without type or shape.
-            NotImplemented: The address is one of a device.
+            InvalidArgument: `buffer_ptr` is passed without type or shape.
+            NotImplemented: `buffer_ptr` is passed, and `device_type` is not "cpu".
         """
         device = OrtDevice(device_type, device_id)
         if buffer_ptr is None:
@@ -112,7 +124,7 @@ class IOBinding:
         self._targets[name] = _BoundOutput(device, value)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an output to an OrtValue, which receives its elements at each run."""
+        """Binds an output to an OrtValue, which receives the output's elements at each run."""
         self._targets[name] = _BoundOutput(OrtDevice(ortvalue.device_name()), ortvalue)
 
     def synchronize_inputs(self) -> None:
@@ -126,7 +138,7 @@ class IOBinding:
         return list(self._outputs)
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """Returns the outputs of the last run, in the order of binding."""
+        """Returns the outputs of the last run as a vector, in the order of binding."""
         return self._outputs
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -159,8 +171,11 @@ class IOBinding:
     def take(self, results: Mapping[str, Any]) -> None:
         """Stores the outputs of a run in the bound memory, or in new OrtValues.
 
+        Args:
+            results: Outputs of the run by name.
+
         Raises:
-            Fail: An output and its memory differ in type or shape.
+            Fail: An output and its bound memory differ in type or shape.
         """
         outputs = OrtValueVector()
         for name, target in self._targets.items():
@@ -189,10 +204,15 @@ def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any
 
 
 def _assign(name: str, value: OrtValue, result: Any) -> None:
-    """Stores the elements of an output in an OrtValue.
+    """Stores the elements of an output in the OrtValue that it is bound to.
+
+    Args:
+        name: Name of the output, for the error's message.
+        value: OrtValue that the output is bound to.
+        result: The output's array or device tensor.
 
     Raises:
-        Fail: They differ in type or shape.
+        Fail: The output and the OrtValue differ in type or shape.
     """
     output = OrtValue(result)
     if output.data_type() != value.data_type() or output.shape() != value.shape():

@@ -18,11 +18,11 @@ def set_default_logger_severity(severity: int) -> None:
     """Sets the level of the logger "clrt.onnxruntime".
 
     Args:
-        severity: Least severe messages to log: 0 for all, 1 for information, 2 for warnings, 3 for
-            errors, 4 for fatal errors.
+        severity: Severity from which on messages are logged: 0 for all, 1 for information, 2 for
+            warnings, 3 for errors, 4 for fatal errors.
 
     Raises:
-        RuntimeException: `severity` is none of these.
+        RuntimeException: `severity` is not 0 to 4.
     """
     if severity not in range(len(_LEVELS)):
         raise RuntimeException(
@@ -37,23 +37,26 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Has no effect: the seed of a random op is its attribute `seed`, or its node's name."""
+    """Has no effect: a random op is seeded by its attribute `seed`, or else by its node's name."""
     LOG.debug("The seed %s is ignored: random ops draw by their own or by their name.", seed)
 
 
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int, inter_op_num_threads: int, *_: Any
 ) -> None:
-    """Has no effect: threads belong to OpenCL; see `SessionOptions.intra_op_num_threads`."""
+    """Has no effect: OpenCL has its own threads.
+
+    `SessionOptions.intra_op_num_threads` restricts a CPU device to some cores.
+    """
     LOG.debug("The sizes of global thread pools are ignored.")
 
 
 def enable_telemetry_events() -> None:
-    """Has no effect: clrt sends nothing anywhere."""
+    """Has no effect: clrt has no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Has no effect: clrt sends nothing anywhere."""
+    """Has no effect: clrt has no telemetry."""
 
 
 def create_and_register_allocator(*settings: Any) -> None:

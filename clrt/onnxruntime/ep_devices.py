@@ -21,7 +21,7 @@ _VENDOR_IDS |= {"apple": 0x106B, "qualcomm": 0x5143, "arm": 0x13B5}
 
 
 class OrtHardwareDeviceType(IntEnum):
-    """Type of a device."""
+    """Type of a hardware device in ONNX Runtime's API."""
 
     CPU = 0
     GPU = 1
@@ -29,7 +29,7 @@ class OrtHardwareDeviceType(IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(IntEnum):
-    """Policy by which a session selects its device."""
+    """Policy by which a session selects its device; clrt does not support the two for power."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -42,12 +42,14 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
 
 @dataclass(frozen=True)
 class OrtHardwareDevice:
-    """A device of this machine.
+    """An OpenCL device of this machine, described as by ONNX Runtime.
 
     Attributes:
+        type: CPU, GPU or NPU (any other accelerator).
         vendor_id: PCI vendor ID; 0 if unknown.
+        vendor: Vendor's name, as the driver reports it.
         device_id: Index of the device in `clrt.devices()`.
-        metadata: "Discrete" for GPUs: "1" or "0"; else empty.
+        metadata: For a GPU, "Discrete": "1" or "0"; else empty.
     """
 
     type: OrtHardwareDeviceType
@@ -59,15 +61,15 @@ class OrtHardwareDevice:
 
 @dataclass(frozen=True)
 class OrtEpDevice:
-    """A device paired with an execution provider that runs on it.
+    """An OpenCL device paired with an execution provider that runs on it.
 
     Attributes:
-        ep_name: Name of the provider.
+        ep_name: Name of the execution provider.
         ep_vendor: "clrt".
-        device: Hardware of the device.
-        ep_metadata: Name and OpenCL platform of the device.
+        device: Description of the device's hardware.
+        ep_metadata: Name and OpenCL platform of the device, under "name" and "platform".
         ep_options: Empty; present for compatibility.
-        info: The device itself.
+        info: The device as clrt describes it.
     """
 
     ep_name: str
@@ -79,9 +81,9 @@ class OrtEpDevice:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Returns each usable device, except simulators, once per provider that runs on it.
+    """Returns each usable device, except simulators, once per execution provider that runs on it.
 
-    Of each provider the default device comes first.
+    Among the devices of a provider, the default one comes first.
     """
     usable = [d for d in devices() if d.usable and not d.caps.simulator]
     usable.sort(key=lambda d: (not d.is_default, d.index))
@@ -105,11 +107,11 @@ def _hardware(device: DeviceInfo) -> OrtHardwareDevice:
 
 
 def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> ProviderChoice:
-    """Returns a session's device and options for the devices that a program selected.
+    """Returns the device and provider options of a session for the entries that a program selected.
 
     Args:
-        selected: Entries of `get_ep_devices()`, which must be one device.
-        options: Provider options.
+        selected: Entries of `get_ep_devices()`, all for the same device and provider.
+        options: Options of the provider.
 
     Raises:
         InvalidArgument: The selection is empty, has other objects, or several providers.
@@ -132,7 +134,9 @@ def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> Pr
 
 
 def choice_by_policy(policy: Any) -> ProviderChoice:
-    """Returns a session's device for a policy; warns if the preferred kind of device is absent.
+    """Returns the device and providers of a session for a device selection policy.
+
+    Warns, and selects the default device, if there is no GPU or NPU for a policy that prefers one.
 
     Args:
         policy: An `OrtExecutionProviderDevicePolicy`, or its number.
@@ -140,7 +144,7 @@ def choice_by_policy(policy: Any) -> ProviderChoice:
     Raises:
         InvalidArgument: `policy` is not a policy.
         NotImplemented: The policy depends on power, which OpenCL does not report.
-        DeviceError: There is no device.
+        DeviceError: There is no device; for PREFER_CPU, no CPU device.
     """
     policies = OrtExecutionProviderDevicePolicy
     try:
@@ -168,15 +172,16 @@ def choice_by_policy(policy: Any) -> ProviderChoice:
 
 
 def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
-    """Returns a session's device for a program's selection function.
+    """Returns the device and providers of a session that a program's function selects.
 
     Args:
-        delegate: Called with the devices, two empty dicts in place of metadata, and the maximum
-            number of devices; returns the selected ones.
+        delegate: Called with the entries of `get_ep_devices()`, two empty dicts in place of
+            metadata, and the maximum number of entries; returns the selected entries.
 
     Raises:
-        Fail: The delegate returns no device, or several.
-        InvalidArgument: The delegate returns other objects.
+        Fail: The delegate returns nothing, or several devices.
+        InvalidArgument: The delegate returns objects that are not `OrtEpDevice`, or entries of
+            several providers.
     """
     selected = delegate(get_ep_devices(), {}, {}, _MAX_SELECTIONS)
     if not selected:
@@ -185,7 +190,7 @@ def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Is not supported: libraries of providers work with ONNX Runtime only.
+    """Is not supported: libraries of execution providers work with ONNX Runtime only.
 
     Raises:
         NotImplemented: Always.
@@ -197,7 +202,7 @@ def register_execution_provider_library(name: str, path: str) -> None:
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """Is not supported; see `register_execution_provider_library`.
+    """Is not supported: libraries of execution providers cannot be registered.
 
     Raises:
         InvalidArgument: Always, since no library is registered.

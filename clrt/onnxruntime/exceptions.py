@@ -40,7 +40,7 @@ class InvalidArgument(StatusError, InputError):
 
 
 class WrongSizes(InvalidArgument):
-    """Sizes of an input do not match; the message has a line for each, as in ONNX Runtime."""
+    """Sizes of an input do not match the model; the message has a line per mismatched axis."""
 
     _lines = True
 
@@ -56,13 +56,13 @@ class NoSuchFile(StatusError, ModelError):
 
 
 class NoModel(StatusError, ModelError):
-    """There is no model."""
+    """ONNX Runtime's error for a missing model."""
 
     status = "4 : NO_MODEL"
 
 
 class EngineError(StatusError):
-    """The engine failed."""
+    """ONNX Runtime's error for a failure of its engine."""
 
     status = "5 : ENGINE_ERROR"
 
@@ -80,7 +80,7 @@ class InvalidProtobuf(StatusError, ModelError):
 
 
 class ModelLoaded(StatusError):
-    """The session has a model already."""
+    """ONNX Runtime's error for a session that has a model already."""
 
     status = "8 : MODEL_LOADED"
 
@@ -92,7 +92,7 @@ class NotImplemented(StatusError, UnsupportedError):
 
 
 class InvalidGraph(StatusError, ModelError):
-    """The model is invalid."""
+    """The model's graph is invalid."""
 
     status = "10 : INVALID_GRAPH"
 
@@ -104,25 +104,25 @@ class EPFail(StatusError, DeviceError):
 
 
 class ModelLoadCanceled(StatusError, CancelledError):
-    """`SessionOptions.set_load_cancellation_flag` was called."""
+    """Loading was cancelled by `SessionOptions.set_load_cancellation_flag`."""
 
     status = "12 : MODEL_LOAD_CANCELED"
 
 
 class ModelRequiresCompilation(StatusError):
-    """The model cannot run without being compiled, which its options forbid."""
+    """ONNX Runtime's error for a model that must be compiled, which the session options forbid."""
 
     status = "13 : MODEL_REQUIRES_COMPILATION"
 
 
 class NotFound(StatusError):
-    """An object of the given name does not exist."""
+    """ONNX Runtime's error for a name under which nothing exists."""
 
     status = "14 : NOT_FOUND"
 
 
 class DeviceReset(StatusError, DeviceError):
-    """The device was lost."""
+    """ONNX Runtime's error for a device that was lost or reset."""
 
     status = "15 : DEVICE_RESET"
 
@@ -146,17 +146,24 @@ _WHILE_LOADING: tuple[tuple[type[ClrtError], type[StatusError]], ...] = (
 
 
 def of_run(error: ClrtError) -> ClrtError:
-    """Converts an error of clrt to the one that a run raises."""
+    """Converts an error of clrt during a run to the one that ONNX Runtime would raise."""
     return _translated(error, _WHILE_RUNNING)
 
 
 def of_load(error: ClrtError) -> ClrtError:
-    """Converts an error of clrt to the one that loading raises."""
+    """Converts an error of clrt during loading to the one that ONNX Runtime would raise."""
     return _translated(error, _WHILE_LOADING)
 
 
 def of_file(error: ClrtError, source: Path | bytes) -> ClrtError:
-    """Converts an error of clrt to the one for a file that cannot be read."""
+    """Converts an error of clrt in reading a model to the one that ONNX Runtime would raise.
+
+    Args:
+        source: Path of the file, or the model's bytes.
+
+    Returns:
+        `NoSuchFile`, `Fail` for an unknown opset, `InvalidProtobuf` or `InvalidArgument`.
+    """
     if isinstance(source, Path) and not os.path.exists(source):
         return NoSuchFile(str(error))
     if isinstance(error, UnsupportedError):  # the opset is newer than the known ones

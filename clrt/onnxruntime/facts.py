@@ -16,7 +16,7 @@ from clrt.onnxruntime.values import OrtValue
 
 
 class SessionFacts:
-    """Methods of `InferenceSession` that do not run the model."""
+    """Base of `InferenceSession` with the methods that do not run the model."""
 
     _loaded: LoadedFile
     _choice: ProviderChoice
@@ -44,11 +44,14 @@ class SessionFacts:
         return self._options
 
     def get_providers(self) -> list[str]:
-        """Returns the requested providers that are available; the first one is used."""
+        """Returns the names of the session's execution providers, of which the first is used.
+
+        These are the requested ones that are available, and always the CPU's.
+        """
         return list(self._choice.options)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Returns the options of each provider by name."""
+        """Returns the options of each execution provider of the session, by its name."""
         return {name: dict(options) for name, options in self._choice.options.items()}
 
     def enable_fallback(self) -> None:
@@ -73,7 +76,18 @@ class SessionFacts:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Creates a tensor of zeros; see `OrtValue.ortvalue_from_shape_and_type`."""
+        """Creates an OrtValue that holds a tensor of zeros, in host memory or on a device.
+
+        Args:
+            element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
+            device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
+            device_id: Number of the device.
+            vendor_id: PCI vendor ID, without effect.
+
+        Raises:
+            RuntimeException: The device does not exist.
+            InvalidArgument: The element type or the device type is unknown.
+        """
         make = OrtValue.ortvalue_from_shape_and_type
         return make(shape, element_type, device_type, device_id, vendor_id)
 

@@ -21,7 +21,7 @@ _FIX = "Please fix either the inputs/outputs or the model."
 
 
 class Feeds:
-    """Checks and converts the inputs of a session's runs.
+    """Checks the inputs of a session's runs as ONNX Runtime does, and converts them.
 
     Args:
         inputs: Inputs of the session.
@@ -41,7 +41,13 @@ class Feeds:
         self._overridable = frozenset(arg.name for arg in overridable)
 
     def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Checks inputs by name, and converts them to arrays, device tensors, lists or dicts.
+        """Checks inputs and converts them to arrays, device tensors, lists, dicts or None.
+
+        Args:
+            given: Arrays, OrtValues, lists or dicts by input name.
+
+        Returns:
+            Converted inputs by name; None for optional inputs that are not passed.
 
         Raises:
             InvalidArgument: An input is missing, unknown, or of another type, rank or size.
@@ -55,7 +61,10 @@ class Feeds:
         return feeds
 
     def check_names(self, given: Mapping[str, Any]) -> None:
-        """Checks that all required inputs are named, and no unknown ones.
+        """Checks that all required inputs are passed, and no unknown ones.
+
+        Args:
+            given: Inputs by name; only the names are checked.
 
         Raises:
             InvalidArgument: An input is missing or unknown.
@@ -75,7 +84,13 @@ class Feeds:
         return self._overridable.intersection(feeds) if self._overridable else self._overridable
 
     def disagree(self, feeds: Mapping[str, Any]) -> bool:
-        """Returns whether equal names of dims have different sizes, or a name is an expression."""
+        """Returns whether inputs contradict the names of symbolic dims, which ONNX Runtime ignores.
+
+        That is the case if dims of one name have different sizes, or a name is an expression.
+
+        Args:
+            feeds: Converted inputs by name.
+        """
         sizes: dict[str, set[int]] = {}
         for arg in self._args:
             shape = getattr(feeds.get(arg.name), "shape", ())
@@ -86,7 +101,12 @@ class Feeds:
 
 
 def _check_for(arg: NodeArg, device: DeviceInfo) -> Check:
-    """Returns a function that checks and converts a user's value for an input."""
+    """Returns a function that checks and converts the value that a user passes for an input.
+
+    Args:
+        arg: Description of the input.
+        device: Device of the session.
+    """
     name, type_ = arg.name, arg.type
     if type_.startswith("optional("):
         inside = NodeArg(name, type_.removeprefix("optional(")[:-1], arg.shape)
@@ -103,7 +123,14 @@ def _check_for(arg: NodeArg, device: DeviceInfo) -> Check:
 def _tensor_check(
     name: str, type_: str, shape: Sequence[int | str | None] | None, device: DeviceInfo
 ) -> Check:
-    """Returns a function that checks and converts a tensor; `shape` is None for any rank."""
+    """Returns a function that checks and converts a tensor that a user passes for an input.
+
+    Args:
+        name: Name of the input, for messages.
+        type_: Its type, such as "tensor(float)".
+        shape: Size, name of a symbolic dim or None per axis; None instead of a list for any rank.
+        device: Device of the session.
+    """
     dtype = dtype_of_type(type_)
     expected = dtype.numpy  # of text it equals no array's dtype, since it has no length
     rank = None if shape is None else len(shape)
@@ -150,10 +177,16 @@ def _check_list(name: str, given: Any) -> Sequence[Any]:
 
 
 def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | DeviceTensor:
-    """Converts an OrtValue, device tensor or list to a tensor; a list gets the input's dtype.
+    """Converts an OrtValue, device tensor or list to an array or a tensor on the session's device.
+
+    Args:
+        name: Name of the input, for messages.
+        dtype: Dtype of the input, to which a list is converted.
+        given: Value passed by the user.
+        device: Device of the session.
 
     Raises:
-        Fail: There is no value.
+        Fail: The value is None.
         RuntimeException: The value is another object, or its elements cannot be converted.
     """
     value = _unwrap(given)
@@ -179,7 +212,12 @@ def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | 
 
 
 def _match_dtype(name: str, dtype: DType, given: Array | DeviceTensor) -> Array | DeviceTensor:
-    """Converts text, and arrays in another byte order; other dtypes than the input's are errors.
+    """Converts an array of strings, or one in another byte order, to the dtype of an input.
+
+    Args:
+        name: Name of the input, for the error's message.
+        dtype: Dtype of the input.
+        given: Array or device tensor passed by the user.
 
     Raises:
         InvalidArgument: The dtype differs from the input's.
@@ -204,7 +242,10 @@ def _wrong_type(name: str, actual: str, dtype: DType) -> InvalidArgument:
 
 
 def _texts(array: Array) -> Array:
-    """Converts the elements of an object array to text, as ONNX Runtime does."""
+    """Converts each element of an object array to a str, as ONNX Runtime does.
+
+    Returns arrays of other dtypes unchanged.
+    """
     if array.dtype.kind != "O":
         return array
     flat = [x if isinstance(x, str) else str(x) for x in array.reshape(-1).tolist()]

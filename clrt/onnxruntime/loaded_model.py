@@ -36,9 +36,9 @@ class LoadedFile:
     second model is loaded that has it as an input.
 
     Attributes:
-        model: Model without overridden initializers.
-        inputs, outputs: Inputs and outputs of the session.
-        overridable: Initializers that are also inputs.
+        model: Model in which all initializers are constants.
+        inputs, outputs: Descriptions of the session's inputs and outputs.
+        overridable: Descriptions of the initializers that are also inputs.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LoadedFile:
             self._save(Path(options.optimized_model_filepath))
 
     def metadata(self) -> ModelMetadata:
-        """Returns the metadata of the file."""
+        """Returns the metadata of the ONNX file."""
         metadata = self._file.metadata
         return ModelMetadata(
             metadata.producer,
@@ -81,7 +81,7 @@ class LoadedFile:
             given: Names of these initializers.
 
         Raises:
-            ClrtError: The model is invalid or cannot run here, as one of ONNX Runtime's errors.
+            StatusError: The model is invalid, or cannot run on the device.
         """
         with self._lock:
             if given not in self._models:
@@ -102,7 +102,8 @@ class LoadedFile:
             refused: Model that rejected such inputs.
 
         Returns:
-            Whether `refused` has been replaced; False if its dims are independent already.
+            Whether `refused` has been replaced, so that the run can be repeated; False if the dims
+            of `refused` are independent already.
         """
         with self._lock:
             if refused in self._models.values():
@@ -116,7 +117,7 @@ class LoadedFile:
             return True
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Frees the device memory of all models loaded from the file."""
         for model in self._models.values():
             model.close()
 
@@ -132,7 +133,7 @@ class LoadedFile:
                 )
 
     def _outputs(self) -> Iterator[NodeArg]:
-        """Yields the outputs as the file declares them, completed by inferred shapes."""
+        """Yields descriptions of the outputs: declared types, and declared or inferred shapes."""
         names = _names_of_dims(self._file.inputs, self.model)
         for value, spec in zip(self._file.outputs, self.model.outputs, strict=True):
             inferred = None if spec.shape is None else [_dim(d, names) for d in spec.shape]
@@ -177,7 +178,11 @@ def _node_arg(value: FileValue) -> NodeArg:
 
 
 def _names_of_dims(declared: Sequence[FileValue], model: Model) -> dict[str, str | None]:
-    """Returns the file's name of each of clrt's symbols; None for an unnamed dim."""
+    """Returns, by symbol of clrt's model, the name of the dim in the ONNX file; None if unnamed.
+
+    Args:
+        declared: Inputs as the file declares them.
+    """
     return {
         str(symbol): name if isinstance(name, str) else None
         for value, spec in zip(declared, model.inputs, strict=True)

@@ -34,7 +34,10 @@ TERMINATED = "Exiting due to terminate flag being set to true."
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Optimisation level: none, clean-up only, or all passes (extended, layout and all)."""
+    """Graph optimisation levels of ONNX Runtime: no passes, clean-up only, or all passes.
+
+    EXTENDED, LAYOUT and ALL all run every pass.
+    """
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -44,14 +47,14 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether nodes run in sequence or in parallel; without effect."""
+    """Whether ONNX Runtime runs nodes in sequence or in parallel; without effect in clrt."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """Order in which nodes run; without effect."""
+    """Order in which ONNX Runtime runs nodes; without effect in clrt."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -69,7 +72,10 @@ _CASTS: Mapping[type, Callable[[Any], object]] = {bool: bool, int: _as_int}
 
 
 class Settings:
-    """Base of options: typed settings, which subclasses declare as attributes, and text entries."""
+    """Base of option classes: typed settings, declared as attributes, and string entries by key.
+
+    Setting an unknown attribute, or one to a value of a wrong type, is an error.
+    """
 
     _defaults: ClassVar[dict[str, Any]]
     _entries: dict[str, str]
@@ -114,12 +120,12 @@ class OptionValues:
     """Values passed to the methods of a `SessionOptions`.
 
     Attributes:
-        sizes: Sizes of dims, by their symbolic name.
-        denoted: Sizes of dims, by their denotation.
+        sizes: Sizes that fix symbolic dims, by symbolic name.
+        denoted: Sizes that fix dims, by denotation, such as "DATA_BATCH".
         initializers: Values that replace initializers, by name.
-        providers: Options of providers by name.
+        providers: Options of execution providers by name.
         files: Contents of external data files, by the file name in the model.
-        pick: Chooses the device; None if neither devices nor a policy were set.
+        pick: Chooses device and providers; None if neither devices nor a policy were set.
         is_load_cancelled: Whether loading raises `ModelLoadCanceled`.
     """
 
@@ -176,16 +182,16 @@ class SessionOptions(Settings):
 
     @property
     def given(self) -> OptionValues:
-        """Values passed to the methods of these options."""
+        """Values passed to the `add_…` and `set_…` methods."""
         return self._given
 
     @property
     def optimize_level(self) -> int:
-        """Level for `clrt.load`: 0, 1 or 2."""
+        """Optimisation level for `clrt.load`, 0 to 2."""
         return min(int(self.graph_optimization_level), 2)
 
     def log_ignored(self) -> None:
-        """Logs the changed settings and entries that have no effect."""
+        """Logs the changed settings and the configuration entries that have no effect."""
         for name, value in self.changed().items():
             if name not in self._followed:
                 LOG.debug("SessionOptions.%s = %r is ignored: clrt decides it.", name, value)
@@ -193,14 +199,14 @@ class SessionOptions(Settings):
             LOG.debug("The session's entry %s = %s is ignored.", key, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Stores an entry, which has no effect."""
+        """Stores a configuration entry, which has no effect on sessions."""
         self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """Returns the value of an entry.
+        """Returns the value of a configuration entry added before.
 
         Raises:
-            RuntimeException: There is no entry of this key.
+            RuntimeException: There is no entry with this key.
         """
         return self._entry(key)
 
@@ -226,7 +232,8 @@ class SessionOptions(Settings):
         """Replaces the values of several initializers.
 
         Raises:
-            RuntimeException: As `add_initializer`, or the lists differ in length.
+            RuntimeException: A value is not an OrtValue with a tensor, or the lists differ in
+                length.
         """
         if len(names) != len(values):
             raise RuntimeException(f"There are {len(names)} names and {len(values)} values.")
@@ -239,9 +246,9 @@ class SessionOptions(Settings):
         """Passes the contents of external data files, which are then not read from disk.
 
         Args:
-            names: File names in the model.
+            names: Names of the files, as the model refers to them.
             buffers: Contents of each file: bytes, or an object with the buffer protocol.
-            lengths: Number of bytes to use of each buffer.
+            lengths: Number of bytes of each buffer that belong to the file.
 
         Raises:
             RuntimeException: The lists differ in length, or a buffer has fewer bytes.
@@ -265,16 +272,21 @@ class SessionOptions(Settings):
         return {name: value.numpy() for name, value in self._given.initializers.items()}
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
-        """Adds a provider for sessions that are created without providers."""
+        """Adds an execution provider for sessions that are created without `providers`.
+
+        Args:
+            options: Options of the provider.
+        """
         self._given.providers[name] = dict(options)
 
     def add_provider_for_devices(
         self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
     ) -> None:
-        """Selects the device of sessions that are created without providers.
+        """Selects the device of sessions that are created without `providers`.
 
         Args:
-            devices: Entries of `get_ep_devices()`, which must be one device.
+            devices: Entries of `get_ep_devices()`, all for the same device and provider.
+            options: Options of the provider.
 
         Raises:
             InvalidArgument: `devices` is empty, has other objects, or several providers.
@@ -288,7 +300,10 @@ class SessionOptions(Settings):
         return bool(self._given.providers) or self._given.pick is not None
 
     def set_provider_selection_policy(self, policy: object) -> None:
-        """Selects the device of sessions that are created without providers, by a policy.
+        """Selects the device of sessions that are created without `providers`, by a policy.
+
+        Args:
+            policy: An `OrtExecutionProviderDevicePolicy`, or its number.
 
         Raises:
             InvalidArgument: `policy` is not a policy.
@@ -299,14 +314,17 @@ class SessionOptions(Settings):
         self._given.pick = lambda: choice
 
     def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
-        """Selects the device of sessions that are created without providers, by a function.
+        """Selects the device of sessions that are created without `providers`, by a function.
 
-        It is called when a session is created, as by ONNX Runtime, but without metadata.
+        Args:
+            delegate: Called whenever a session is created, with the entries of `get_ep_devices()`,
+                two empty dicts in place of metadata, and the maximum number of entries; returns
+                the selected entries.
         """
         self._given.pick = lambda: choice_by_delegate(delegate)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Logs that the library of custom ops is not used; models with such ops are refused.
+        """Logs a warning that a library of custom ops is not used; models with its ops are refused.
 
         Raises:
             Fail: The file does not exist.
@@ -316,21 +334,21 @@ class SessionOptions(Settings):
         LOG.warning("The ops of '%s' are not used: they are made for ONNX Runtime alone.", path)
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
-        """Sets whether loading raises `ModelLoadCanceled`."""
+        """Sets whether sessions created from now on raise `ModelLoadCanceled`."""
         self._given.is_load_cancelled = bool(is_cancelled)
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[..., Any], max_data_size: int = 0
     ) -> None:
-        """Has no effect: no model has data of a provider's compiler."""
+        """Has no effect: clrt does not support models that a provider's compiler has processed."""
         LOG.debug("SessionOptions.set_ep_context_data_read_func is ignored.")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Has no effect; see `set_ep_context_data_read_func`."""
+        """Has no effect, since `set_ep_context_data_read_func` has none."""
 
 
 class RunOptions(Settings):
-    """Options of runs. Setting `terminate` to True cancels the runs in progress that use them."""
+    """Options of runs; setting `terminate` to True cancels the runs that use this object."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -359,8 +377,8 @@ class RunOptions(Settings):
             begin: Starts the run.
 
         Raises:
-            Fail: The run was cancelled.
-            ClrtError: As `Run.wait`.
+            Fail: The run was cancelled, or `terminate` is True already.
+            ClrtError: The run failed.
         """
         if self.terminate:
             raise Fail(TERMINATED)
@@ -379,14 +397,14 @@ class RunOptions(Settings):
                 self._runs.discard(run)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Stores an entry, which has no effect."""
+        """Stores a configuration entry, which has no effect on runs."""
         self._add_entry(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Returns the value of an entry.
+        """Returns the value of a configuration entry added before.
 
         Raises:
-            RuntimeException: There is no entry of this key.
+            RuntimeException: There is no entry with this key.
         """
         return self._entry(key)
 

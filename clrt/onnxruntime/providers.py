@@ -48,10 +48,12 @@ Providers: TypeAlias = "Sequence[str | tuple[str, Mapping[Any, Any]]] | None"
 
 @dataclass(frozen=True)
 class ProviderChoice:
-    """Device and providers of a session.
+    """Device and execution providers of a session.
 
     Attributes:
-        options: Options of each requested provider that is available, by name, preferred first.
+        device: Device that the session runs on.
+        options: Options of each requested provider that is available, by name, preferred first;
+            the CPU's provider is always among them.
     """
 
     device: DeviceInfo
@@ -59,30 +61,33 @@ class ProviderChoice:
 
 
 def get_available_providers() -> list[str]:
-    """Returns the providers that a session can use; GPU providers only if there is a GPU."""
+    """Returns the names of the execution providers that a session can use.
+
+    Providers that stand for a GPU are listed only if there is a usable GPU.
+    """
     return [CLRT, *(GPUS if _gpus() else ()), CPU]
 
 
 def get_all_providers() -> list[str]:
-    """Returns every known provider, available or not."""
+    """Returns the names of all known execution providers, available or not."""
     return [CLRT, *GPUS, *OTHERS, CPU]
 
 
 def get_device() -> str:
-    """Returns "GPU" if there is one, else "CPU"."""
+    """Returns "GPU" if this machine has a usable GPU, else "CPU"."""
     return "GPU" if _gpus() else "CPU"
 
 
 def choose(
     providers: Providers, options: Sequence[Mapping[Any, Any]] | None = None
 ) -> ProviderChoice:
-    """Chooses the device of the first available provider.
+    """Chooses the device and providers of a session: the device of the first available provider.
 
     Unavailable providers are skipped with a warning; the CPU is the last resort.
 
     Args:
-        providers: Names, or pairs of name and options, preferred first; None for the device that
-            `clrt.load` chooses.
+        providers: Names of execution providers, or pairs of name and options, preferred first;
+            None for the device that `clrt.load` chooses.
         options: Options of each provider, if `providers` are names alone.
 
     Raises:
@@ -113,12 +118,12 @@ def choose(
 
 
 def device_of_type(name: str, number: int) -> DeviceInfo:
-    """Returns the device that an OrtValue or binding names.
+    """Returns the device for a device type and number, as OrtValues and bindings specify it.
 
     Args:
-        name: "clrt" for the device that `clrt.load` chooses; any other type, such as "cuda", for a
-            GPU.
-        number: Index of the GPU.
+        name: Device type: "clrt" for the device that `clrt.load` chooses by default; any other,
+            such as "cuda", for a GPU.
+        number: Index among the usable GPUs; ignored for "clrt".
 
     Raises:
         DeviceError: There is no such device.
@@ -134,7 +139,11 @@ def device_of_type(name: str, number: int) -> DeviceInfo:
 def _by_name(
     providers: Providers, options: Sequence[Mapping[Any, Any]] | None
 ) -> dict[str, dict[str, str]]:
-    """Returns the options of each provider by name, as text.
+    """Returns the options of each requested execution provider by name, as strings.
+
+    Args:
+        providers: Names, or pairs of name and options; None for none.
+        options: Options of each provider, if `providers` are names alone; None for none.
 
     Raises:
         InvalidArgument: `providers` is not a list of names or pairs, or the lengths differ.

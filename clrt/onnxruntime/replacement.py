@@ -25,7 +25,7 @@ _MODULES = (
 
 
 class _Distribution(metadata.Distribution):
-    """Package metadata of `onnxruntime` for `importlib.metadata`, if it is not installed."""
+    """Package metadata for `importlib.metadata`, as if `onnxruntime` were installed."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":
@@ -37,10 +37,10 @@ class _Distribution(metadata.Distribution):
 
 
 class _Finder(metadata.DistributionFinder):
-    """Finds `_Distribution` by the name "onnxruntime"."""
+    """Makes `importlib.metadata` find `_Distribution` under the name "onnxruntime"."""
 
     def find_spec(self, *_: object) -> None:
-        """Returns None: the modules are in `sys.modules` already."""
+        """Returns None, since the modules that it stands for are in `sys.modules` already."""
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
@@ -52,7 +52,8 @@ class _Finder(metadata.DistributionFinder):
 def install() -> None:
     """Makes `import onnxruntime` import `clrt.onnxruntime`, even if ONNX Runtime is installed.
 
-    Call it before anything imports ONNX Runtime: modules that have imported it keep using it.
+    Call it before any module imports ONNX Runtime: modules that have imported it keep using it.
+    Later calls do nothing.
     """
     package = importlib.import_module("clrt.onnxruntime")
     before = sys.modules.get(NAME)

@@ -41,9 +41,10 @@ class InferenceSession(SessionFacts):
         path_or_bytes: An ONNX file or its bytes.
         sess_options: Options for loading and running; see `SessionOptions` for those that have an
             effect.
-        providers: Names, or pairs of name and options, preferred first; None for the device that
-            `clrt.load` chooses.
+        providers: Names of execution providers, or pairs of name and options, preferred first;
+            None for those of `sess_options`, or the device that `clrt.load` chooses.
         provider_options: Options of each provider, if `providers` are names alone.
+        kwargs: Other arguments of ONNX Runtime's class, which are ignored.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidArgument: There is no file, or it is not a model.
@@ -139,8 +140,13 @@ class InferenceSession(SessionFacts):
         """Runs the model in another thread.
 
         Args:
-            callback: Called in that thread with the outputs, `user_data` and the message of the
-                error; "" if there is none.
+            output_names: Names of the outputs to return, in this order; None for all.
+            input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
+                map.
+            callback: Called in that thread with the list of outputs, `user_data` and the message
+                of the error, which is "" if there is none.
+            user_data: Any object, passed to `callback`.
+            run_options: `terminate`, set in another thread, cancels the run.
 
         Raises:
             InvalidArgument: An input is missing or unknown.
@@ -164,7 +170,16 @@ class InferenceSession(SessionFacts):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Runs the model on OrtValues and returns OrtValues; otherwise as `run`."""
+        """Runs the model on OrtValues, and returns the outputs as OrtValues in host memory.
+
+        Args:
+            output_names: Names of the outputs to return, in this order; None for all.
+            input_dict_ort_values: An OrtValue for each input, by name.
+            run_options: `terminate`, set in another thread, cancels the run.
+
+        Raises:
+            StatusError: As `run`: an input does not match the model, or the run fails.
+        """
         names = self._wanted(output_names)
         results = self._run(self._feeds.of(input_dict_ort_values), names, run_options)
         return [self.value(name, results[name]) for name in names]
@@ -178,18 +193,26 @@ class InferenceSession(SessionFacts):
         fetches: OrtValueVector,
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """Runs the model as `run_with_ort_values`, and appends the outputs to `fetches`."""
+        """Runs the model on OrtValues, and appends the outputs to a vector.
+
+        Args:
+            feed_names: Names of the inputs in `feeds`.
+            feeds: OrtValue of each of these inputs.
+            fetch_names: Names of the outputs to compute.
+            fetches: Receives the outputs, in host memory.
+            fetch_devices: Ignored.
+        """
         pairs = dict(zip(feed_names, feeds, strict=True))
         fetches.extend(self.run_with_ort_values(fetch_names, pairs, run_options))
 
     def io_binding(self) -> IOBinding:
-        """Creates a binding: inputs and outputs that stay bound to memory from run to run."""
+        """Creates an empty binding of this session's inputs and outputs to memory."""
         return IOBinding(self)
 
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Runs the model on bound inputs and outputs.
+        """Runs the model on the inputs of a binding, and stores the outputs that it binds.
 
         Raises:
             InvalidArgument: The binding belongs to another session.
@@ -222,7 +245,13 @@ class InferenceSession(SessionFacts):
         run_options: RunOptions | None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        """Computes outputs by name, as device tensors if `on_device`, else on the host."""
+        """Computes outputs of the model, and returns them by name.
+
+        Args:
+            feeds: Converted inputs by name.
+            names: Names of the outputs to compute.
+            on_device: Whether outputs are device tensors; else they are on the host.
+        """
         overridden = self._feeds.overridden(feeds)
         loaded, trace = self._loaded, self._trace
         start_ns = time.perf_counter_ns() if trace is not None else 0
@@ -245,9 +274,9 @@ class InferenceSession(SessionFacts):
         """Wraps an output in an OrtValue.
 
         Args:
-            name: Name of the output.
-            held: Its value.
-            device: Its location; None for the host.
+            name: Name of the output, which determines the type of the OrtValue.
+            held: Value of the output: an array, device tensor, list, dict or None.
+            device: Location of the output; None for host memory.
         """
         type_ = self._output_types[name]
         return OrtValue(held, type_) if device is None else OrtValue(held, type_, device)
@@ -257,14 +286,23 @@ class InferenceSession(SessionFacts):
         providers: Providers = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
     ) -> None:
-        """Loads the model again on the device of other providers."""
+        """Loads the model again on the device of other execution providers.
+
+        Args:
+            providers: Names, or pairs of name and options, preferred first; None for the device
+                that `clrt.load` chooses, or a device set in the session options.
+            provider_options: Options of each provider, if `providers` are names alone.
+        """
         before = self._loaded
         self._load(providers, provider_options)
         before.close()
 
 
 def _restrict_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
-    """Returns a sub-device with `cores` cores; the device itself if `cores` < 1 or it cannot be."""
+    """Returns a device restricted to a number of cores.
+
+    Returns the device itself if `cores` is less than 1, or if it cannot be partitioned.
+    """
     if cores < 1:
         return device
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SessionTrace:
-    """Collects events of a session, and writes them to a file.
+    """Collects events of a session for its profile, and writes them to a trace file.
 
     Attributes:
         start_ns: Start of profiling, in nanoseconds of `time.perf_counter_ns`.
@@ -24,7 +24,13 @@ class SessionTrace:
         self._saved = False
 
     def add(self, name: str, start_ns: int, **args: Any) -> None:
-        """Records an event that began at `start_ns` and ends now, with arguments for display."""
+        """Records an event that ends now.
+
+        Args:
+            name: Name of the event.
+            start_ns: Time at which it began, from `time.perf_counter_ns`.
+            args: Data to display with the event, by name.
+        """
         self._events.append(
             {
                 "cat": "Session",
@@ -39,12 +45,17 @@ class SessionTrace:
         )
 
     def add_run(self, start_ns: int, feeds: Mapping[str, Any]) -> None:
-        """Records a run that ends now, with the shapes of its inputs."""
+        """Records a run that ends now, with the shapes of its inputs.
+
+        Args:
+            start_ns: Time at which it began, from `time.perf_counter_ns`.
+            feeds: Inputs of the run by name.
+        """
         shapes = {n: list(x.shape) for n, x in feeds.items() if hasattr(x, "shape")}
         self.add("model_run", start_ns, shapes=shapes)
 
     def save(self) -> str:
-        """Writes the file and returns its name; "" from the second call on."""
+        """Writes the trace file and returns its name; later calls write nothing and return ""."""
         if self._saved:
             return ""
         self._saved = True

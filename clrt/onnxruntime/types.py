@@ -16,14 +16,14 @@ _BY_NAME = {_NAMES.get(dtype, dtype.value): dtype for dtype in DType}
 
 
 def tensor_type(dtype: DType) -> str:
-    """Returns the type of a tensor by its dtype, such as "tensor(float)"."""
+    """Returns ONNX Runtime's name of a tensor type, such as "tensor(float)" for float32."""
     return f"tensor({_NAMES.get(dtype, dtype.value)})"
 
 
 def array_type(array: np.ndarray[Any, Any]) -> str:
-    """Returns the tensor type of an array, such as "tensor(float)".
+    """Returns ONNX Runtime's name of an array's type, such as "tensor(float)".
 
-    An array of objects counts as text, as in ONNX Runtime.
+    An array of Python objects counts as "tensor(string)", as in ONNX Runtime.
     """
     if array.dtype.kind in "SUO":
         return tensor_type(DType.STRING)
@@ -34,7 +34,7 @@ def array_type(array: np.ndarray[Any, Any]) -> str:
 
 
 def dtype_of_type(text: str) -> DType:
-    """Returns the element type in a type such as "seq(tensor(float))".
+    """Returns the dtype of the tensor in a type such as "tensor(float)" or "seq(tensor(float))".
 
     Raises:
         InvalidArgument: The type has no tensor, or its element type is unknown.
@@ -50,7 +50,7 @@ def element_type(given: Any) -> DType:
 
     Raises:
         InvalidArgument: `given` is neither.
-        RuntimeException: The type is text.
+        RuntimeException: It is the string type, which OrtValues do not support.
     """
     if isinstance(given, (int, np.integer)):
         dtype = DType.from_onnx(int(given))
@@ -71,9 +71,10 @@ def element_type(given: Any) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output of a session.
+    """Description of an input or output of a session.
 
     Attributes:
+        name: Name of the input or output.
         type: Type such as "tensor(float)", "seq(tensor(int64))" or "map(string,tensor(float))".
         shape: For each axis its size, the name of its symbolic dim, or None; empty if the type has
             no shape.
@@ -92,6 +93,12 @@ class ModelMetadata:
     """Metadata of an ONNX file.
 
     Attributes:
+        producer_name: Name of the tool that wrote the file.
+        domain: Namespace of the model.
+        version: Version of the model.
+        description: Description of the model.
+        graph_name: Name of the graph.
+        graph_description: Description of the graph.
         custom_metadata_map: The file's `metadata_props`.
     """
 

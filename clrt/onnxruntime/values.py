@@ -44,7 +44,7 @@ class OrtDevice:
     """Location of tensors: host memory ("cpu") or a device ("clrt", "cuda", "dml", "gpu", …).
 
     Attributes:
-        name: The device type, as passed.
+        name: Device type, as passed.
     """
 
     _numbers: ClassVar = {"cpu": 0, "npu": 3, "cann": 3, "clrt": 1, **dict.fromkeys(GPU_TYPES, 1)}
@@ -60,6 +60,11 @@ class OrtDevice:
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
         """Creates a location from a device type and number.
 
+        Args:
+            ort_device_name: Device type, such as "cpu", "clrt" or "cuda".
+            device_id: Number of the device among those of its type.
+            vendor_id: PCI vendor ID; negative for none.
+
         Raises:
             InvalidArgument: The device type is unknown.
         """
@@ -67,7 +72,7 @@ class OrtDevice:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is host memory."""
+        """Whether the location is host memory."""
         return self.name == "cpu"
 
     def device_id(self) -> int:
@@ -75,11 +80,11 @@ class OrtDevice:
         return self._id
 
     def device_type(self) -> int:
-        """Returns ONNX Runtime's number of the type: 0 for host memory, 1 for GPU, 3 for NPU."""
+        """Returns ONNX Runtime's number of the device type: 0 for host memory, 1 GPU, 3 NPU."""
         return self._numbers[self.name]
 
     def device_vendor_id(self) -> int:
-        """Returns the vendor's PCI ID that was passed; 0 if none was."""
+        """Returns the PCI vendor ID that was passed to the constructor; 0 if none was."""
         return self._vendor
 
     def device_mem_type(self) -> int:
@@ -91,12 +96,12 @@ HOST = OrtDevice("cpu")
 
 
 class OrtValue:
-    """An input or output of a run.
+    """Value of an input or output of a run: a tensor, sequence, map or empty optional.
 
     Args:
         held: The value: an array, which is not copied, a device tensor, a list, a dict or None.
-        type_: Type of a value that is not a tensor, such as "seq(tensor(float))".
-        device: Location as the program named it.
+        type_: Type of a value that is not a tensor, such as "seq(tensor(float))"; else "".
+        device: Location of the value, as the program named it.
     """
 
     def __init__(self, held: Any, type_: str = "", device: OrtDevice = HOST) -> None:
@@ -108,10 +113,17 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, data: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Creates a tensor that shares an array's memory, or a copy of it on a device.
+        """Creates a tensor that shares an array's memory, or a copy of the array on a device.
+
+        Args:
+            data: The array.
+            device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
+            device_id: Number of the device.
+            vendor_id: PCI vendor ID, without effect.
 
         Raises:
-            RuntimeException: `data` is not an array, has text, or the device does not exist.
+            RuntimeException: `data` is not an array or has strings, or the device does not exist.
+            InvalidArgument: The device type is unknown.
         """
         if not isinstance(data, np.ndarray) or data.dtype.kind in "SUO":
             raise RuntimeException(
@@ -121,10 +133,11 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
-        """Creates a tensor that reinterprets an array's memory, as bfloat16 for example.
+        """Creates a tensor that reinterprets an array's memory as another dtype, such as bfloat16.
 
         Args:
-            onnx_element_type: Number in `onnx.TensorProto.DataType`.
+            data: The array.
+            onnx_element_type: Number of the dtype in `onnx.TensorProto.DataType`.
 
         Raises:
             RuntimeException: The element types differ in size.
@@ -146,21 +159,24 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Creates a tensor of zeros.
+        """Creates a tensor of zeros in host memory or on a device.
 
         Args:
             element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
+            device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
+            device_id: Number of the device.
+            vendor_id: PCI vendor ID, without effect.
 
         Raises:
             RuntimeException: The device does not exist.
-            InvalidArgument: The element type is unknown.
+            InvalidArgument: The element type or the device type is unknown.
         """
         array = np.zeros(tuple(shape), _numpy_of(element_type))
         return cls._placed(array, OrtDevice(device_type, device_id, vendor_id))
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: object) -> OrtValue:
-        """Is not supported.
+        """Is not supported: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -169,7 +185,11 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Creates a tensor that shares the memory of another library's host tensor."""
+        """Creates a tensor that shares the memory of another library's tensor in host memory.
+
+        Args:
+            data: An object that supports DLPack (`__dlpack__`).
+        """
         return cls(np.from_dlpack(data))
 
     @classmethod
@@ -184,18 +204,17 @@ class OrtValue:
         return cls(tensor, "", device)
 
     def data_ptr(self) -> int:
-        """Returns the address of the elements in host memory.
+        """Returns the address of the tensor's elements in host memory.
 
         Raises:
-            RuntimeException: The value is on a device, which OpenCL has no addresses for, or is not
-                a tensor.
+            RuntimeException: The value is not a tensor, or is on a device: OpenCL has no addresses.
         """
         if not isinstance(self.held, np.ndarray):
             raise RuntimeException("This OrtValue has no address: it is no tensor of the host's.")
         return int(self.held.ctypes.data)
 
     def device_name(self) -> str:
-        """Returns the device type of its location: "cpu", or as the program passed it."""
+        """Returns the device type of the value's location, such as "cpu" or "cuda"."""
         return self._device.name
 
     def shape(self) -> list[int]:
@@ -207,17 +226,21 @@ class OrtValue:
         return list(self._tensor().shape)
 
     def data_type(self) -> str:
-        """Returns the type of the value, such as "tensor(float)"."""
+        """Returns ONNX Runtime's type of the value, such as "tensor(float)"."""
         if isinstance(self.held, DeviceTensor):
             return tensor_type(self.held.dtype)
         return array_type(self.held) if isinstance(self.held, np.ndarray) else self._type
 
     def element_type(self) -> int:
-        """Returns the number of the element type in `onnx.TensorProto.DataType`."""
+        """Returns the value's element type as a number in `onnx.TensorProto.DataType`."""
         return dtype_of_type(self.data_type()).onnx
 
     def tensor_size_in_bytes(self) -> int:
-        """Returns the size of the tensor in bytes."""
+        """Returns the size of the tensor's elements in bytes.
+
+        Raises:
+            RuntimeException: The value is not a tensor.
+        """
         tensor = self._tensor()
         return prod(tensor.shape) * dtype_of_type(self.data_type()).itemsize
 
@@ -226,7 +249,7 @@ class OrtValue:
         return self.held is not None
 
     def is_tensor(self) -> bool:
-        """Returns whether the value is a tensor."""
+        """Returns whether the value is a tensor, in host memory or on a device."""
         return isinstance(self.held, (np.ndarray, DeviceTensor))
 
     def is_sparse_tensor(self) -> bool:
@@ -238,7 +261,7 @@ class OrtValue:
         return isinstance(self.held, list) and self._type.startswith("seq(tensor")
 
     def as_sparse_tensor(self) -> Any:
-        """Is not supported.
+        """Is not supported: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -276,10 +299,10 @@ class OrtValue:
         return int(kind), number
 
     def update_inplace(self, data: Array) -> None:
-        """Overwrites the elements by those of an array of the same size and type.
+        """Overwrites the tensor's elements by those of an array of the same size and type.
 
         Raises:
-            RuntimeException: The size or type differs.
+            RuntimeException: The size or type differs, or the value is not a tensor.
         """
         array = native(np.asarray(data))
         if array.nbytes != self.tensor_size_in_bytes() or array_type(array) != self.data_type():
@@ -303,10 +326,10 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """List of OrtValues, for `run_with_ortvaluevector`."""
+    """List of OrtValues: the type that `run_with_ortvaluevector` appends outputs to."""
 
     def push_back(self, value: OrtValue) -> None:
-        """Appends a value."""
+        """Appends an OrtValue."""
         self.append(value)
 
 
@@ -318,7 +341,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_coo_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not supported.
+        """Is not supported: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -327,7 +350,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_csr_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not supported.
+        """Is not supported: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -340,9 +363,11 @@ def _numpy_of(given: Any) -> np.dtype[Any]:
 
 
 def at_address(address: int, shape: Sequence[int], given: Any) -> Array:
-    """Returns an array over host memory at an address, which must stay valid.
+    """Returns an array over host memory at an address, without a copy.
 
     Args:
+        address: Address of the elements, which must stay valid while the array is used.
+        shape: Shape of the array.
         given: Element type: a NumPy type or a number in `onnx.TensorProto.DataType`.
 
     Raises:

@@ -24,17 +24,21 @@ class TypeHelper:
 
     @staticmethod
     def get_input_type(ort_session: InferenceSession, name: str) -> str:
-        """Returns the type of an input, such as "tensor(float)"."""
+        """Returns ONNX Runtime's type of a session's input, such as "tensor(float)"."""
         return _type_of(ort_session.get_inputs(), "input", name)
 
     @staticmethod
     def get_output_type(ort_session: InferenceSession, name: str) -> str:
-        """Returns the type of an output, such as "tensor(float)"."""
+        """Returns ONNX Runtime's type of a session's output, such as "tensor(float)"."""
         return _type_of(ort_session.get_outputs(), "output", name)
 
     @staticmethod
     def ort_type_to_numpy_type(ort_type: str) -> type:
-        """Returns NumPy's scalar type for a type such as "tensor(float)"; `bool` for booleans."""
+        """Returns NumPy's scalar type for a type such as "tensor(float)"; `bool` for booleans.
+
+        Raises:
+            ValueError: NumPy itself has no such type, as for "tensor(bfloat16)".
+        """
         dtype = _dtype(ort_type)
         if dtype.value in _NOT_NUMPY or dtype.value.startswith("float8"):
             raise ValueError(f"{ort_type} not found in map")
@@ -56,7 +60,11 @@ class TypeHelper:
 
     @staticmethod
     def numpy_type_to_torch_type(numpy_type: Any) -> Any:
-        """Returns torch's dtype for a NumPy type."""
+        """Returns torch's dtype for a NumPy type.
+
+        Raises:
+            ValueError: The NumPy type is unknown.
+        """
         try:
             dtype = DType.of(numpy_type)
         except (TypeError, ValueError) as error:
@@ -65,23 +73,27 @@ class TypeHelper:
 
     @staticmethod
     def torch_type_to_numpy_type(torch_type: Any) -> type:
-        """Returns NumPy's scalar type for a dtype of torch, and `bool` for booleans."""
+        """Returns NumPy's scalar type for a dtype of torch; `bool` for booleans.
+
+        Raises:
+            ValueError: NumPy itself has no such type, as for torch.bfloat16.
+        """
         name = str(torch_type).removeprefix("torch.")
         return TypeHelper.ort_type_to_numpy_type(f"tensor({_ORT_NAMES.get(name, name)})")
 
     @staticmethod
     def get_io_onnx_type_map(ort_session: InferenceSession) -> dict[str, int]:
-        """Returns the number in `onnx.TensorProto.DataType` of each input and output, by name."""
+        """Returns each input's and output's number in `onnx.TensorProto.DataType`, by name."""
         return {n: TypeHelper.ort_type_to_onnx_type(t) for n, t in _types(ort_session).items()}
 
     @staticmethod
     def get_io_numpy_type_map(ort_session: InferenceSession) -> dict[str, type]:
-        """Returns NumPy's scalar type of each input and output, by name."""
+        """Returns NumPy's scalar type of each input and output of a session, by name."""
         return {n: TypeHelper.ort_type_to_numpy_type(t) for n, t in _types(ort_session).items()}
 
     @staticmethod
     def get_io_torch_type_map(ort_session: InferenceSession) -> dict[str, Any]:
-        """Returns torch's dtype of each input and output, by name."""
+        """Returns torch's dtype of each input and output of a session, by name."""
         return {n: TypeHelper.ort_type_to_torch_type(t) for n, t in _types(ort_session).items()}
 
 
@@ -93,10 +105,11 @@ def _types(session: InferenceSession) -> dict[str, str]:
 
 
 def _type_of(args: Sequence[NodeArg], kind: str, name: str) -> str:
-    """Returns the type of the input or output `name` in `args`.
+    """Returns ONNX Runtime's type of an input or output, by its name.
 
     Args:
-        kind: "input" or "output", for the message.
+        args: Inputs or outputs of a session.
+        kind: "input" or "output", for the error's message.
 
     Raises:
         ValueError: There is no input or output of that name.
