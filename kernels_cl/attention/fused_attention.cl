@@ -68,7 +68,8 @@
 
 typedef float4 __attribute__((aligned(4))) F4_UNALIGNED;
 
-// to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat it.
+// to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat
+// it.
 static inline void read_transposed(float *to, const int width, __global const float *from,
                                    const IDX_T step, const IDX_T last, const IDX_T columns) {
   for (int r = 0; r < width; r += 4) {
@@ -255,7 +256,8 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
   for (IDX_T head = first_head; head < head_end; ++head) {
     const IDX_T kv_head = head / group;
     __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
-    // Work-items of a thread run in order: prefetch the next one's queries, of this or the next head.
+    // Work-items of a thread run in order: prefetch the next one's queries, of this or the next
+    // head.
     __global const float *const next_q =
         q_head_rows + (behind_block < queries ? behind_block * q_step : q_head);
 #define ATTEND(block)                                                                          \

@@ -3,10 +3,11 @@
 // z) of T_LANES x T_LINES work-items: tile of rows (the last one first), KV head, batch * parts +
 // part. A row is query * group + head, for the `group` heads that share the KV head. A tile has
 // T_LINES * T_RQ rows; for T_LANES * T_RK keys at a time it computes
-//   1. scores from slices of Q and K, T_TD elements deep, in local memory: T_RQ x T_RK per work-item;
+//   1. scores from slices of Q and K, T_TD elements deep, in local memory: T_RQ x T_RK scores per
+//      work-item;
 //   2. row maxima, reduced in local memory, and the weights, stored there;
-//   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run of
-//      columns per work-item.
+//   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run
+//      of columns per work-item.
 // The data of the next step are loaded into registers meanwhile.
 //   PARTS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row, part,
 //          S_DV + 2]: weighted sums of values, maximum score, sum of weights, which

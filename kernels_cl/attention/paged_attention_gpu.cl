@@ -4,8 +4,8 @@
 // a time. The pages are divided into up to `splits` parts, in order; their results are in parts
 // float32 [splits][tokens * heads] [PART] (common/page_parts.clh), which paged_attention_join.cl
 // merges. A work-group computes, for BLOCK keys at a time:
-//   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial sums
-//      are added in local memory;
+//   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial
+//      sums are added in local memory;
 //   2. weights: SHARE work-items per row;
 //   3. weighted sum of values: a work-item has four adjacent columns and every VALUE_SLICES-th key;
 //      partial sums are added after the last block.
@@ -88,7 +88,8 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
   const IDX_T item = get_local_id(0), kv_head = get_global_id(0) / ITEMS, group = heads / kv_heads;
   const IDX_T split = get_global_id(2), first_head = kv_head * group;
   const IDX_T own_row = item / SHARE, share_item = item % SHARE;
-  // Always 0, but read from local memory per block: compilers otherwise keep an address per element.
+  // Always 0, but read from local memory per block: compilers otherwise keep an address per
+  // element.
   __local int start;
   if (!item) {
     start = 0;
@@ -181,7 +182,8 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
         float4 scores[S_ROWS];
         UNROLLED(r, S_ROWS) scores[r] = (float4)(0.0f);
         if (seen > 0) {
-          // Reads of unseen keys are clamped to the last seen ones; their scores are discarded below.
+          // Reads of unseen keys are clamped to the last seen ones; their scores are discarded
+          // below.
           const int at = i_min(four, (seen - 1) / 4 * 4), n = at % PAGE;
           __global const CACHE_T *const page = at < PAGE ? page0 : page1;
           ROLLED

@@ -46,8 +46,8 @@
 #if T_ROWS
 #define EACH_ROW CAT(ROWS_, T_ROWS)
 #define ZERO(j) F sum##j = 0.0f;
-// Reads outside are clamped to the edge: unconditional loads are all in flight at once. A row of x that
-// several j and k1 share is loaded once.
+// Reads outside are clamped to the edge: unconditional loads are all in flight at once. A row of x
+// that several j and k1 share is loaded once.
 #define ADD(j)                                                                                    \
   {                                                                                               \
     const IDX_T from1 = f1 + j * S_STRIDE1 + k1 * S_DILATION1;                                    \

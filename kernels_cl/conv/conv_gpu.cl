@@ -79,8 +79,8 @@
   }
 
 #if S_WINDOW == 2
-// Position of a k in the window: offset in the image and along each axis; a k past the end is outside
-// of every image.
+// Position of a k in the window: offset in the image and along each axis; a k past the end is
+// outside of every image.
 #define PREPARE(slice)                                                                   \
   if (item < T_TK) {                                                                     \
     const IDX_T k = (slice) * T_TK + item, t12 = k / kernel2, t01 = t12 / kernel1;       \

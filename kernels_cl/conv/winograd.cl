@@ -41,8 +41,8 @@
 #define WINDOW_SIDE 3
 #define TAPS (WINDOW_SIDE * WINDOW_SIDE)
 
-// Interpolation points are 0, +-NEAR, +-FAR and infinity. With 1 and 2 the rounding error is twice as
-// large.
+// Interpolation points are 0, +-NEAR, +-FAR and infinity. With 1 and 2 the rounding error is twice
+// as large.
 #define NEAR 0.70710678f
 #define FAR 1.41421356f
 #define NEAR_2 0.5f

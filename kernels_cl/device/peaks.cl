@@ -15,9 +15,9 @@
 #endif
 typedef CAT(float, LANES) vec;
 
-// Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands fit
-// into 16 registers. They are named variables, since an array may stay in memory; products and sums are
-// separate for the compiler to contract, since a call of fma() may stay a call.
+// Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands
+// fit into 16 registers. They are named variables, since an array may stay in memory; products and
+// sums are separate for the compiler to contract, since a call of fma() may stay a call.
 #define CHAINS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
 #define DECLARE(i) vec a##i = i;
 #define STEP(i) a##i = a##i * x + y;

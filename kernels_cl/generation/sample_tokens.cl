@@ -7,7 +7,8 @@
 //   sample_draw     token and its logprob: applies the cut-offs and samples; work-group (1, row).
 //                   Separate from sample_best, since PoCL's compiler needs a minute for both in one
 //                   kernel
-// On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels are
+// On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two
+// kernels are
 //   sample_scores_group   work-group (chunk, row)
 //   sample_best_group     sample_best, and the chunks' contributions to a draw: `histogram` for the
 //                         cut-offs, or, without cut-offs, `weights`, the weight of each chunk;
@@ -344,8 +345,8 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
     all = i_min(all, total);
     const uint fraction = step == DRAW ? word & 0xffffff00u
                                        : fraction_of(settings[step == TYPICAL ? 3 : 1]);
-    // The maximum is computed here: computed below, beside top_k, it crashes PoCL 6.0 on LLVM 18, whose
-    // InstCombine "did not reach a fixpoint" (pocl issue 1608).
+    // The maximum is computed here: computed below, beside top_k, it crashes PoCL 6.0 on LLVM 18,
+    // whose InstCombine "did not reach a fixpoint" (pocl issue 1608).
     const ulong part = i_max(part_of(all, fraction) + (step == DRAW), (ulong)1);
     const Goal goal = {step == TYPICAL, step != TOP_K, step == TOP_P, step == TOP_K ? top_k : part};
     const Spot spot = find(my->counts, my->masses, buckets, goal.target, goal.by_mass, my);

@@ -80,8 +80,8 @@ static inline uint rounded(const float v) {
 #endif
 }
 
-// Returns the next bfloat16 term of a float, and leaves the rest in it. The first term is rounded, so
-// that the others have either sign.
+// Returns the next bfloat16 term of a float, and leaves the rest in it. The first term is rounded,
+// so that the others have either sign.
 static inline uint split(float *v, const int part) {
   const uint bits = as_uint(*v) + (part ? 0 : 0x8000u);
   *v -= as_float(bits & 0xffff0000u);
@@ -242,8 +242,8 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
     barrier(CLK_LOCAL_MEM_FENCE);
     if (SLICES == 2) slice = 1 - slice;
   }
-  // Set if a sum is infinite or NaN: an operand was, or a product of terms overflowed although the exact
-  // sum may be finite.
+  // Set if a sum is infinite or NaN: an operand was, or a product of terms overflowed although the
+  // exact sum may be finite.
   bool plainly = false;
   if (PARTS_A > 1) {
     UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS)

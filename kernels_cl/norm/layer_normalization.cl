@@ -86,7 +86,8 @@ void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
   EACH_ELEMENT(x, mean += x;)
   GROUP_FOLD(mean, SUM_OF, parts, lanes)
   mean /= (float)n;
-  // If a row of the group overflows, all rows are summed again, since all work-items take the barriers.
+  // If a row of the group overflows, all rows are summed again, since all work-items take the
+  // barriers.
   if (NOT_FINITE(mean)) overflows = 1;
   barrier(CLK_LOCAL_MEM_FENCE);
   if (overflows) {

@@ -95,8 +95,8 @@ void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
   const IDX_T end = UP_TO(first, SHARE, d0 * d1 * d2 * d3 * d4 * d5);
   IDX_T at = first;
-  // 1, hidden from compilers: they load a constant 1 under the comparison's mask, and with no bit set
-  // that takes AVX-512 CPUs 300 cycles. Bool results end in `& one`.
+  // 1, hidden from compilers: they load a constant 1 under the comparison's mask, and with no bit
+  // set that takes AVX-512 CPUs 300 cycles. Bool results end in `& one`.
   const int one = i_min(d0, 1);
   while (at < end) {
     const IDX_T row = at / d5;

@@ -152,7 +152,8 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   }
   top = FINITE(top);
 #endif
-  // One partial result per run: the rounding error grows with a run's length, not with their number.
+  // One partial result per run: the rounding error grows with a run's length, not with their
+  // number.
   ACC_T total = INIT;
   OUTER {
     const IDX_T run = base + j0 * t0 + j1 * t1;

@@ -14,7 +14,8 @@
 // No contraction: intersections must round as the reference's.
 #pragma OPENCL FP_CONTRACT OFF
 
-// Returns whether box i of score a comes before box j of score b: by score, NaN last, then by index.
+// Returns whether box i of score a comes before box j of score b: by score, NaN last, then by
+// index.
 static inline bool before(const float a, const IDX_T i, const float b, const IDX_T j) {
   const bool first = a > b || (a == a && b != b);
   const bool second = b > a || (b == b && a != a);

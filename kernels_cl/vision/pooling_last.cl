@@ -21,7 +21,8 @@
 #define SIZES \
   const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
 
-// Computes the result `v` of the window of position (p0, p1, p2); READ loads at an offset of the image.
+// Computes the result `v` of the window of position (p0, p1, p2); READ loads at an offset of the
+// image.
 #define TAPS(a) count_before(f##a, in##a, kernel##a, dilation##a)
 #define COUNTED_ALONG(a) COUNTED(f##a, in##a + (PADDED ? end##a : 0), kernel##a, dilation##a)
 #define POOL(READ)                                                                          \

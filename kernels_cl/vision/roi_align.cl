@@ -21,8 +21,8 @@
 #endif
 #define FAR 1e9f
 
-// Range of the `count` samples at start + (i + 0.5) * step, step 0.5 to 1, that may be inside an image of
-// `size`. A NaN or far start has none.
+// Range of the `count` samples at start + (i + 0.5) * step, step 0.5 to 1, that may be inside an
+// image of `size`. A NaN or far start has none.
 static inline int2 samples_near(const float start, const float step, const float count,
                                 const IDX_T size) {
   if (!(fabs(start) < FAR && count >= 1.0f && count < FAR)) return (int2)(0);
