@@ -90,7 +90,7 @@ class SafetensorsHeader:
     data_start: int
 
     def map(self) -> NDArray[np.uint8]:
-        """Returns the file's bytes, memory-mapped read-only."""
+        """Returns all bytes of the file, memory-mapped read-only."""
         return np.memmap(self.file, np.uint8, mode="r")
 
 

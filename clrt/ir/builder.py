@@ -116,15 +116,20 @@ class Builder:
         """Adds copies of a graph's nodes, which keep their names; returns the copy's outputs.
 
         Args:
+            graph: The graph to copy.
             inputs: Values that replace the graph's inputs; None for absent ones.
-            bindings: Sizes of symbols; None to bind none.
+            bindings: Size by symbol, to substitute; None to substitute none.
         """
         body = graph.over(inputs, bindings)
         self.nodes += body.nodes
         return body.outputs
 
     def input(self, name: str, dtype: DType, shape: Shape | None) -> Value:
-        """Returns a new value without a producer, for a graph's input."""
+        """Returns a new value without a producer, to be an input of a graph.
+
+        Args:
+            shape: One dim per axis; None if the rank is unknown.
+        """
         return Value(self.names.unique(name), TensorType(dtype, shape))
 
     def constant(self, array: Array | ConcatenatedRows) -> Value:

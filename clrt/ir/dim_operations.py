@@ -52,7 +52,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
 
 
 def mod(left: Dim, right: Dim) -> Dim:
-    """Returns left % right."""
+    """Returns left % right, simplified if possible; else symbolic."""
     if isinstance(left, int) and isinstance(right, int):
         return left % right
     return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)

@@ -105,7 +105,7 @@ class Atom:
 
     @cached_property
     def depth(self) -> int:
-        """Nesting depth of operations, 1 for a symbol."""
+        """Nesting depth of operations in this atom: 1 for a symbol."""
         return 1 + max((a.depth for a in self.args if isinstance(a, Expr)), default=0)
 
     @cached_property
@@ -261,7 +261,7 @@ class Expr:
 
 
 def symbol(name: str) -> Expr:
-    """Returns the dim that is the symbol `name`."""
+    """Returns a dim that consists of the symbol `name`."""
     return Expr({(Atom(name),): 1})
 
 
@@ -358,7 +358,10 @@ def product(dims: Sequence[Dim]) -> Dim:
 
 
 def terms_of(dim: Dim) -> dict[Monomial, int]:
-    """Returns the coefficient by monomial of a dim; a number has the monomial ()."""
+    """Returns the polynomial of a dim: coefficient by monomial.
+
+    The monomial of the constant term is ().
+    """
     return {(): dim} if isinstance(dim, int) else dim.terms
 
 

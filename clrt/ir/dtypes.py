@@ -71,7 +71,7 @@ class DType(Enum):
 
     @property
     def cl(self) -> Code:
-        """OpenCL C scalar type of a stored element."""
+        """OpenCL C scalar type in which elements are stored."""
         return _CL_NAMES.get(self, _BYTE)
 
     @property
@@ -121,12 +121,12 @@ class DType(Enum):
 
     @property
     def onnx(self) -> int:
-        """ONNX's code (TensorProto.DataType)."""
+        """Number of the dtype in ONNX files (TensorProto.DataType)."""
         return _ONNX_ORDER.index(self)
 
     @classmethod
     def from_onnx(cls, code: int) -> DType | None:
-        """Returns the DType of an ONNX code; None if clrt does not support it."""
+        """Returns the DType of a number in ONNX files; None if clrt does not support it."""
         return _ONNX_ORDER[code] if 0 <= code < len(_ONNX_ORDER) else None
 
     def __str__(self) -> str:

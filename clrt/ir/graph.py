@@ -49,7 +49,7 @@ class Value:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape as numbers.
+        """The shape of the value as numbers.
 
         Raises:
             PassError: The shape is not static.
@@ -70,12 +70,12 @@ class Value:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the elements are known and none is symbolic."""
+        """Whether the elements are known and none of them is symbolic."""
         return self.type.has_numbers
 
     @property
     def numbers(self) -> Array | None:
-        """The elements if `has_numbers`, else None."""
+        """The known elements if none of them is symbolic, else None."""
         return self.type.numbers
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The first output."""
+        """The first output of the node."""
         return self.outputs[0]
 
     def input(self, index: int) -> Value | None:

@@ -200,9 +200,10 @@ class TensorType:
         return TensorType(self.dtype, shape, known)
 
     def intersect(self, newer: TensorType) -> TensorType:
-        """Combines two types of one tensor; numbers win over symbols, `newer` over `self`.
+        """Combines two types of one tensor: its dims, and its elements if either type knows them.
 
-        Returns `self` if `newer` adds no information.
+        A number replaces a symbol. Of two different numbers, that of `newer` is used; of two
+        symbols, that of `self`. Returns `self` if `newer` adds no information.
         """
         if isinstance(newer, ContainerType):
             return newer

@@ -248,10 +248,10 @@ def _traced(number: object) -> TracedInt | None:
 
 
 def pure(function: _Function) -> _Function:
-    """Decorator: records a function of integers as a single operation of a trace.
+    """Decorator that lets a trace record a function of integers as a single operation.
 
-    For searches and float arithmetic: evaluating the trace calls the function, instead of guarding
-    each of its comparisons. Arguments are positional.
+    It serves searches and float arithmetic: evaluating the trace calls the function, instead of
+    guarding each of its comparisons. The function must be called with positional arguments.
     """
 
     @wraps(function)

@@ -50,7 +50,7 @@ def _unique(name: str, seen: set[str], kind: str) -> None:
 
 
 def verify_types(node: Node) -> None:
-    """Checks a node's output types against those that its op infers.
+    """Checks a node's output types against the types that its op infers.
 
     Raises:
         PassError: Types are incompatible, or the inputs do not fit the op.

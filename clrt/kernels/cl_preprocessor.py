@@ -148,7 +148,7 @@ def read_interface(source: str, entry: str) -> Interface:
 
 @lru_cache(maxsize=4096)
 def tokens(text: str) -> Tokens:
-    """Splits C source without string literals into tokens."""
+    """Splits C source, which must not contain string literals, into tokens."""
     return tuple(_TOKEN.findall(text))
 
 

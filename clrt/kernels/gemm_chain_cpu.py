@@ -89,10 +89,10 @@ class ChainedGemm:
         return self.kernel.product.flops
 
     def check_tiles(self, product: GemmProblem, ctx: Lowering) -> None:
-        """Checks that one kernel can compute `product` and this GEMM: same tile, same layout of B.
+        """Checks that one kernel can compute both `product` and this GEMM.
 
         Raises:
-            UnsupportedError: Tiles or layouts differ.
+            UnsupportedError: Their tiles or their layouts of B differ.
         """
         kernel = self.kernel
         if select_tile(CPU, product, ctx) != kernel.tunables:
@@ -187,7 +187,7 @@ class InlineProjection:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of the consuming kernel for the inline GEMM (PROJECT, fused_attention.cl)."""
+        """Macros with which the consuming kernel (fused_attention.cl) computes the GEMM inline."""
         n_whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
         return {"PROJECT": 1, "S_N_WHOLE": n_whole, **self.kernel.product.epilogue.defines}
 

@@ -85,12 +85,12 @@ class GemmPartitionThresholds(Thresholds):
 
 
 def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
-    """Returns the launches of a register-blocked GEMM, one work-item per work-group.
+    """Returns the launches of a register-blocked CPU GEMM, with one work-item per work-group.
 
     B is packed in panels: at load if it is constant, else by a launch.
 
     Args:
-        norm: Normalization of the rows of y; then y must be a single matrix.
+        norm: Normalization of the rows of y, which must then be a single matrix; None for none.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or has more than two batch
@@ -201,12 +201,12 @@ class GemmKernel:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of T_MR rows per matrix of the result."""
+        """Number of row blocks (T_MR rows) per matrix of the result."""
         return ceil_div(self.product.m, self.tunables["T_MR"])
 
     @property
     def panels(self) -> int:
-        """Number of panels of B."""
+        """Number of panels that B is divided into."""
         return ceil_div(self.product.n, panel_width(self.tunables))
 
     def has_few_rows(self, caps: DeviceCaps) -> bool:
@@ -223,7 +223,7 @@ class GemmKernel:
         return replace(self, product=replace(self.product, a=a, k=k))
 
     def goes_by_unit(self, caps: DeviceCaps) -> bool:
-        """Returns whether a split-float path (AMX, int16 dots) exists and pays."""
+        """Returns whether a split-float path (AMX, int16 dots) exists and is faster."""
         return self.unit is not None and self.unit.pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:

@@ -190,7 +190,7 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
 
 def tile_cycles(rows: int, columns: int) -> float:
-    """Returns the cycles of a work-item per element of K: products, reads and bookkeeping.
+    """Returns the clock cycles that a GEMM work-item takes per element of K.
 
     Args:
         rows, columns: Rows and columns per work-item.
@@ -201,10 +201,10 @@ def tile_cycles(rows: int, columns: int) -> float:
 
 
 def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
-    """Returns the macros of common/group_tile.clh.
+    """Returns the macros of a GEMM tile, which common/group_tile.clh declares.
 
     Args:
-        tile: Rows and columns per work-item.
+        tile: Rows and columns of the result per work-item.
         depth: Elements of K per slice.
     """
     return {"T_RM": tile[0], "T_RN": tile[1], "T_TK": depth, **sub_group_of(caps)}

@@ -56,7 +56,7 @@ class Int8Weights:
 
     @property
     def depth(self) -> int:
-        """K rounded up to a multiple of 4."""
+        """Size of K rounded up to a multiple of 4."""
         return round_up(self.k, _DOT_DEPTH)
 
     @property
@@ -182,10 +182,11 @@ def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) 
 def emit_integers(
     product: GemmProblem, weights: Int8Weights, zero: Value | Scratch | None, ctx: Lowering
 ) -> list[Launch]:
-    """Returns the launches of an int8 GEMM with an int32 result.
+    """Returns the launches of a GEMM of 8-bit integers with an int32 result.
 
     Args:
         product: The GEMM; A has contiguous rows of 8-bit integers.
+        weights: B.
         zero: Zero point of A; None for 0.
 
     Raises:

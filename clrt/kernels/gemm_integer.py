@@ -129,7 +129,7 @@ def constant_panels(
 def emit_cpu(
     product: GemmProblem, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl
 ) -> list[Launch]:
-    """Returns launches of a register-blocked GEMM, one work-item per work-group, in float32.
+    """Returns launches of a register-blocked CPU GEMM that multiplies integers as float32.
 
     Args:
         product: The GEMM; A is float32, and so is B unless it is in panels.

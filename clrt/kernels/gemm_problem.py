@@ -63,7 +63,10 @@ class MatrixOperand:
 
     @property
     def is_wide(self) -> bool:
-        """Whether kernels can read the contiguous axis in aligned vectors of 8, at any shape."""
+        """Whether kernels can read this operand in aligned vectors of 8, at all input shapes.
+
+        The vectors are along the contiguous axis of the matrix.
+        """
         *leads, rows, columns = self.strides
         value, offset = self.buffer.buffer, self.buffer.offset
         if not isinstance(value, Value) or offset % VEC8 or 1 not in (rows, columns):
@@ -122,7 +125,7 @@ class Epilogue:
     vectorises: bool = True
 
     def check_vectors(self) -> None:
-        """Checks that the epilogue works in kernels that compute float vectors.
+        """Checks that kernels which compute float vectors can apply this epilogue.
 
         Raises:
             UnsupportedError: An operand or the result is not float32.
@@ -237,7 +240,7 @@ class GemmProblem:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments that all GEMM kernels declare: y, A, sizes and strides of A.
+        """Kernel arguments that all GEMM kernels have: y, A, sizes and strides of A.
 
         The problem must have exactly two batch axes (see `merge`).
         """

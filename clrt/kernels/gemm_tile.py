@@ -46,7 +46,7 @@ class GemmTiles(Thresholds):
 
 
 def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dict[str, int]:
-    """Returns the kernel's tunables, with an alternative tile if its panels fit N much better.
+    """Returns a CPU GEMM kernel's tunables, with another tile if its panels fit N much better.
 
     For example, 64 columns are padded to 96 by 8 x 3 vectors of 16, but not by 6 x 4.
     """

@@ -41,7 +41,7 @@ class GgufRecordLayout:
 
     @property
     def numbers(self) -> int:
-        """Float16 numbers per block besides levels: 1 (scale) or 2 (scale and minimum)."""
+        """Float16 numbers per block: 1 (scale) or 2 (scale and minimum)."""
         return 1 + self.type.has_minima
 
     @property
@@ -60,7 +60,7 @@ class GgufRecordLayout:
         return (ceil_div(self.n, WIDTH), self.k // self.type.elements, WIDTH * self.type.nbytes)
 
     def restore(self, records: Array, shape: tuple[int, ...]) -> Array:
-        """Converts records back to GGUF rows of shape `shape`."""
+        """Converts packed records back to GGUF rows; returns an array of shape `shape`."""
         panels, blocks, _ = records.shape
         levels_bytes = self.type.elements * self.bits // 8
         levels, numbers = np.split(records, [WIDTH * levels_bytes], axis=2)

@@ -38,7 +38,7 @@ class Param:
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per number, or per element of the tensor."""
         return _BYTES[self.type]
 
 
@@ -50,7 +50,7 @@ class KernelSignature:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all parameters."""
+        """Names of all parameters of the kernel."""
         return frozenset(p.name for p in self.params)
 
 

@@ -21,7 +21,9 @@ def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] |
 
 
 def packed_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the shape of a packed array; None if the layout does not exist for `shape`.
+    """Returns the shape of an array in a packed layout.
+
+    The result is None if the layout is unknown or does not fit `shape`.
 
     Args:
         layout: Name of the layout (`clrt.kernels.spec.PackedWeight.layout`).

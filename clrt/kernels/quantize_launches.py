@@ -41,7 +41,7 @@ class ScaleIndexing:
 
     @classmethod
     def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> ScaleIndexing:
-        """Returns the indexing of ONNX's per-tensor, per-axis and blocked quantization.
+        """Returns the scale indexing of ONNX's per-tensor, per-axis or blocked quantization.
 
         Args:
             dims: Shape of the tensor.
@@ -185,7 +185,10 @@ def _reads(name: str, dtype: DType) -> dict[str, Define]:
 
 
 def pack_pairs(array: Array) -> Array:
-    """Packs 4-bit elements two per byte, the first one in the low bits; returns uint8 [bytes]."""
+    """Packs 4-bit elements two per byte; returns uint8 [bytes].
+
+    The first element of a pair is in the low bits.
+    """
     codes = array.reshape(-1).view(np.uint8) & np.uint8(15)
     if codes.size % 2:
         codes = np.append(codes, np.uint8(0))

@@ -82,7 +82,7 @@ class QuantizedPanels:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of common/dots.clh."""
+        """Macros that describe the panels to kernels: common/dots.clh."""
         return {
             "DOT_BLOCK": self.block,
             "BITS": self.bits,
@@ -93,12 +93,12 @@ class QuantizedPanels:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks along K."""
+        """Number of blocks that each column of B has along K."""
         return ceil_div(self.k, self.block)
 
     @property
     def record(self) -> int:
-        """Bytes per record."""
+        """Bytes per record: levels, scales and minima of one block of a panel."""
         scales = (1 + self.has_minima) * (4 if self.wide_scales else 2)
         return WIDTH * (self.block * self.bits // 8 + scales)
 
@@ -132,7 +132,7 @@ class QuantizedPanels:
         return launch(kernel, grid, (1, 1), y=to, x=rows, rows=end - first, blocks=blocks)
 
     def row_records(self, rows: int) -> int:
-        """Returns the bytes of the records of `rows` quantized rows of A."""
+        """Returns the bytes that `rows` rows of A need after they are quantized."""
         return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:

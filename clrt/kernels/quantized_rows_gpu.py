@@ -45,7 +45,12 @@ def stored_bits(bits: int) -> tuple[int, int]:
 
 
 def pack_fields(levels: Array, bits: int) -> Array:
-    """Packs uint8 levels `[rows, k]`, 8 / bits per byte, the first one in the low bits."""
+    """Packs levels of fewer than 8 bits; returns uint8 `[rows, bytes]`.
+
+    Args:
+        levels: uint8 `[rows, k]`.
+        bits: Bits per level. A byte holds 8 / bits levels, the first one in the low bits.
+    """
     fields = levels.reshape(len(levels), -1, 8 // bits)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray(np.bitwise_or.reduce(fields << shifts, axis=-1))
@@ -100,7 +105,7 @@ class PackedQuantizedRows:
 
     @property
     def pitch(self) -> int:
-        """Bytes per packed row."""
+        """Size of a packed row in bytes."""
         numbers = self.blocks * self.scale_bytes
         if self.scale_bytes == 1:
             numbers += 2 * self.blocks // self.shared
@@ -109,7 +114,7 @@ class PackedQuantizedRows:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of common/level_rows.clh."""
+        """Macros that describe the packed rows to kernels: common/level_rows.clh."""
         return {
             "BITS": self.bits,
             "HIGH_BITS": self.high,

@@ -30,7 +30,7 @@ class RowNorm:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros of common/normalize_row.clh."""
+        """Macros that select the normalization in kernels: common/normalize_row.clh."""
         return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
 
     @property

@@ -67,7 +67,7 @@ class KernelSpec:
 
     @property
     def build_options(self) -> tuple[str, ...]:
-        """All compiler options.
+        """All compiler options with which the kernel's program is built.
 
         Raises:
             TypeError: An option is not `Code`.
@@ -76,7 +76,7 @@ class KernelSpec:
         return (f"-cl-std=CL{int(major)}.{int(minor)}", *map(render_define, self.options))
 
     def has(self, macro: str) -> bool:
-        """Returns whether a macro is defined with a value other than 0."""
+        """Returns whether a macro of this spec is defined with a value other than 0."""
         return dict(self.defines).get(macro, "0") != "0"
 
     @property
@@ -286,7 +286,10 @@ class Launch:
         return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
     def accesses(self) -> list[tuple[BufferArg, Access]]:
-        """Returns the tensors that the launch accesses, each with its kind of access."""
+        """Returns the tensor arguments that the launch accesses, each with its kind of access.
+
+        Placeholders are left out.
+        """
         pairs = zip(self.args, self.kernel.signature.params, strict=True)
         used = ((a, p.access) for a, p in pairs if isinstance(a, BufferArg) and a.elems != 0)
         return [(arg, access) for arg, access in used if access]

@@ -45,7 +45,7 @@ _SHARE_ELEMS = 1024
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns row-major strides in elements."""
+    """Returns the strides, in elements, of a contiguous row-major tensor."""
     strides: list[int] = []
     step = 1
     for dim in reversed(shape):
@@ -55,7 +55,14 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
-    """Returns strides that broadcast a contiguous tensor to `target`: 0 along broadcast axes."""
+    """Returns strides, in elements, that broadcast a contiguous tensor to a larger shape.
+
+    The stride is 0 along broadcast axes.
+
+    Args:
+        shape: Shape of the tensor.
+        target: Shape to broadcast to.
+    """
     lead = len(target) - len(shape)
     strides = contiguous_strides(shape)
     return (0,) * lead + tuple(

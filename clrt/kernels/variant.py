@@ -43,7 +43,7 @@ class Lowering:
         return self.aliased_subviews.get(node, ())
 
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:
-        """Returns the tunables of a kernel on this device, by macro."""
+        """Returns the tunables of a kernel on this device: values by macro."""
         return kernel.with_record(self.record(kernel.entry))
 
     def require(self, requires: Requires) -> None:
@@ -151,7 +151,7 @@ class Variant:
         return missing or self.reject_reason(node, caps)
 
     def cost(self, node: Node, caps: DeviceCaps) -> float:
-        """Returns the predicted seconds for a node with static shapes."""
+        """Returns the predicted seconds that this variant takes for a node with static shapes."""
         return seconds(self.work(node), self.speed, caps)
 
 

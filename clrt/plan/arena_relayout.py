@@ -28,7 +28,12 @@ class StackingOrder:
 
     @classmethod
     def from_arena(cls, intervals: Sequence[LiveInterval], arena: Arena) -> StackingOrder:
-        """Extracts the stacking order from an arena planned for `intervals`."""
+        """Returns the stacking order of the buffers of an arena.
+
+        Args:
+            intervals: Size and lifetime of each buffer.
+            arena: Arena that was planned for `intervals`.
+        """
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
         supports: list[tuple[int, ...]] = []

@@ -273,7 +273,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def statuses(self) -> tuple[StatusWord, ...]:
-        """Status words, in which kernels report indices out of range, by number."""
+        """Status words, in which kernels report out-of-range indices; the index is the number."""
         return self._with_nodes(self.template.plan.statuses)
 
     @cached_property

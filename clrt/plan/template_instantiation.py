@@ -33,7 +33,7 @@ class TemplateInstantiator:
         self._sources: dict[int, Any] = {}
 
     def __call__(self, traced: _T) -> _T:
-        """Returns the copy of a traced graph, node, value, step or launch."""
+        """Returns the copy, at the call's sizes, of a traced graph, node, value, step or launch."""
         return cast(_T, self._copy(traced))
 
     def source(self, copy: _T) -> _T:

@@ -92,7 +92,7 @@ class EnvVar(Generic[T]):
     help: str
 
     def get(self) -> T:
-        """Returns the parsed value, or the default if the variable is unset or empty.
+        """Returns the parsed value of the variable, or its default if it is unset or empty.
 
         Raises:
             ClrtError: The text cannot be parsed.

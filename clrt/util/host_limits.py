@@ -79,7 +79,7 @@ def check_host_bytes(nbytes: int, what: str, share: int = 1) -> None:
         share: Divisor of the limit: the allocation may use 1 / `share` of it.
 
     Raises:
-        OutOfMemoryError: `nbytes` exceeds the limit.
+        OutOfMemoryError: `nbytes` exceeds this share of the limit.
     """
     limit = env_vars.HOST_LIMIT.get() // share
     if nbytes > limit:
