@@ -26,7 +26,8 @@ class Chunks:
         samples_read: Number of samples returned so far, without padding.
 
     Raises:
-        InputError: An option is out of range; while iterating, as `read_audio`.
+        InputError: An option is out of range; or, while iterating, the audio is damaged, empty, or
+            of a wrong type.
     """
 
     def __init__(

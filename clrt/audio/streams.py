@@ -35,7 +35,7 @@ def sounds_of(given: Sound) -> list[Sound]:
         given: One input, or a list of inputs. A list of numbers is one input.
 
     Raises:
-        InputError: It is an empty list.
+        InputError: `given` is an empty list.
     """
     if not is_batch(given):
         return [np.array(given, np.float32) if isinstance(given, list | tuple) else given]
@@ -175,7 +175,7 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
     """Returns an array as `[channels, samples]`, after checking its type and shape.
 
     Raises:
-        InputError: It is not `[samples]` or `[channels, samples]` of floats or int16.
+        InputError: `given` is not `[samples]` or `[channels, samples]` of floats or int16.
     """
     try:
         array = np.asarray(given)

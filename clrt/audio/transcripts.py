@@ -52,7 +52,7 @@ class Transcript:
     def of(
         cls, segments: Sequence[TranscriptSegment], language: str, duration: float
     ) -> Transcript:
-        """Creates a transcript, whose text joins those of the segments.
+        """Creates a transcript from segments; its text is the joined texts of the segments.
 
         Args:
             segments: Segments in order of time.

@@ -63,7 +63,7 @@ class Measured:
     def over(self, other: Measured) -> float:
         """Returns the time of this runtime relative to that of `other`.
 
-        It is the median over rounds of the ratio of the median times.
+        The result is the median, over rounds, of the ratio of the median times of a round.
         """
         pairs = zip(self.turns, other.turns, strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)

@@ -54,9 +54,8 @@ def stderr() -> SafeConsole:
 class _Fitting:
     """Stream wrapper that replaces characters that the stream's encoding cannot represent.
 
-    Pipes on Windows have such encodings.
-
-    Only for text that people read; machine-readable output goes through `echo` and `echo_json`.
+    Pipes on Windows may have such an encoding. Only for text that people read; machine-readable
+    output goes through `echo` and `echo_json`.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -152,8 +152,8 @@ class Request:
             source_path: Path of the source model.
 
         Raises:
-            InputError: The suffix is that of the other format, a path is one of the files to read,
-                or cannot be written.
+            InputError: The suffix belongs to the other format, or an output file is one of the
+                inputs or cannot be written.
         """
         name = source_path.stem if source_path.is_file() else Path(self.source).resolve().name
         suffix = SUFFIX if self.to is Target.clrt else "_optimized.onnx"
@@ -181,7 +181,7 @@ class Conversion:
         source: Path of the source model.
         target: Path of the file to write.
         given: Arrays of --inputs by name; None without that option.
-        encoder: Text settings that a text model stores beside the graph; None for other models.
+        encoder: Text configuration to store in a compiled text model; None for other models.
         options: Options of the converter.
 
     Raises:

@@ -63,7 +63,7 @@ def embed_files(
 
     Raises:
         InputError: No input can be read, no row has a valid text, or the folder has a job with
-            other options or files.
+            different options or files.
         ClrtError: The model cannot be loaded, or a run failed.
     """
     from tqdm.auto import tqdm

@@ -39,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class AtShape:
-    """What a run at one set of input shapes needs: placement, launches and memory.
+    """Placement, launches and memory of a run at one set of input shapes.
 
     Attributes:
         shapes: Input shapes by name.
@@ -79,7 +79,7 @@ class Inspection:
         ops: Op -> number of nodes in the file, and after optimization (-1 if unknown).
         parameters: Sizes of the constants by dtype.
         device: Name of the device.
-        at: What runs need, for each set of input shapes.
+        at: Placement, launches and memory of a run, for each set of input shapes.
         unsupported: Nodes or features that clrt lacks for the model; if not empty, all other
             fields describe the file alone.
     """

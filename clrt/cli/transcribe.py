@@ -123,9 +123,7 @@ def transcribe(
 
 
 def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
-    """Returns the format of transcripts.
-
-    It is `form`, else the output file's suffix, else txt.
+    """Returns the format of transcripts: `form`, else the output file's suffix, else txt.
 
     Args:
         files: Audio files.

@@ -18,7 +18,7 @@ class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
     Args:
         model: Path or name of a sentence encoder, as in `SentenceEncoder`.
         normalize_embeddings: Whether to L2-normalize vectors.
-        options: Further arguments of `SentenceEncoder`, such as `device`; JSON values only.
+        options: Keyword arguments passed to `SentenceEncoder`, such as `device`; JSON values only.
 
     Raises:
         InputError: An option is not a JSON value.

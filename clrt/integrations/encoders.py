@@ -15,7 +15,7 @@ def encoder_of(model: SentenceEncoder | str | Path, options: Mapping[str, Any]) 
 
     Args:
         model: An encoder, or a path or name as in `SentenceEncoder`.
-        options: Further arguments of `SentenceEncoder`, for a path or name only.
+        options: Keyword arguments passed to `SentenceEncoder`, for a path or name only.
 
     Raises:
         InputError: `model` is an encoder, and there are options.

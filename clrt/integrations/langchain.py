@@ -18,7 +18,7 @@ class ClrtEmbeddings(Embeddings):  # type: ignore[misc]
         model: A `SentenceEncoder`, or a path or name to load one.
         batch_size: Texts per run.
         normalize_embeddings: Whether to L2-normalize vectors.
-        options: Further arguments of `SentenceEncoder`, such as `device`, for a path or name only.
+        options: Keyword arguments of `SentenceEncoder`, such as `device`, for a path or name only.
     """
 
     def __init__(

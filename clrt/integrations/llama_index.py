@@ -19,7 +19,7 @@ class ClrtEmbedding(BaseEmbedding):  # type: ignore[misc]
     Args:
         model: A `SentenceEncoder`, or a path or name to load one.
         normalize_embeddings: Whether to L2-normalize vectors.
-        encoder_options: Further arguments of `SentenceEncoder`, such as `device`, for a path or
+        encoder_options: Keyword arguments of `SentenceEncoder`, such as `device`, for a path or
             name only.
         fields: Fields of LlamaIndex's `BaseEmbedding`, such as `embed_batch_size`.
     """

@@ -27,7 +27,7 @@ class Predict:
         outputs: Model output -> name of the added column. None adds all outputs under their names.
         device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
             `map_batches`, else the CPU.
-        options: Further arguments of `clrt.load`.
+        options: Keyword arguments passed to `clrt.load`.
 
     Raises:
         ClrtError: The model cannot be loaded, as in `clrt.load`.

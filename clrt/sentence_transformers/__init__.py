@@ -115,7 +115,7 @@ class SentenceTransformer(SentenceEncoder):
         Args:
             sentences: Sentences to encode.
             pool: Ignored.
-            args, options: Further arguments of `encode`.
+            args, options: Arguments passed to `encode`.
         """
         return self.encode(sentences, *args, pool=pool, **options)
 

@@ -334,7 +334,7 @@ def _compiled(path: Path, kind: type[TextConfig]) -> dict[str, Any]:
         kind: Configuration class.
 
     Raises:
-        ModelError: The model has no text configuration, a damaged one, or that of another class.
+        ModelError: The model has no text configuration, a damaged one, or one for another class.
     """
     values = read_settings(path, kind.wanted)
     sequences = {n: tuple(v) for n, v in values.items() if n in ("modes", "ends")}

@@ -164,7 +164,7 @@ class CrossEncoder(TextModel):
             documents: Second texts of the pairs.
             top_k: Maximum number of results; None returns all.
             return_documents: Whether results include the document as "text".
-            options: Further arguments of `predict`.
+            options: Keyword arguments passed to `predict`.
 
         Returns:
             {"corpus_id", "score"} and optionally "text" for each result, best first; "corpus_id"

@@ -45,7 +45,7 @@ class Embedder(TextModel):
         Args:
             inputs: One string, or an iterable of strings.
             prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
-            args, options: Further arguments of `encode`.
+            args, options: Arguments passed to `encode`.
         """
         name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
@@ -61,7 +61,7 @@ class Embedder(TextModel):
         Args:
             inputs: One string, or an iterable of strings.
             prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
-            args, options: Further arguments of `encode`.
+            args, options: Arguments passed to `encode`.
         """
         name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
@@ -78,8 +78,8 @@ class Embedder(TextModel):
         Args:
             names: Candidate prompt names, in order of preference.
             asked: The caller's `prompt_name`.
-            args, options: The caller's further arguments; if they have a `prompt`, `asked` is
-                returned.
+            args, options: The caller's arguments after `prompt_name`; if they have a `prompt`,
+                `asked` is returned.
 
         Returns:
             `asked` if the caller passed it, else the first of `names` that is in `prompts`; None if
@@ -103,7 +103,7 @@ class Embedder(TextModel):
         self._similarity = similarity_name(name)
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> SimilarityArray:
-        """Computes the similarity of each vector of one set with each of the other.
+        """Computes the similarity of each vector of one set with each vector of another set.
 
         Args:
             embeddings1, embeddings2: Results of `encode`, [n, size] or [size].

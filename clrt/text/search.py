@@ -69,7 +69,7 @@ def paraphrase_mining(
         show_progress_bar, batch_size: As in `SentenceEncoder.encode`.
         query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function: As in
             `paraphrase_mining_embeddings`.
-        options: Further arguments of `SentenceEncoder.encode`.
+        options: Keyword arguments passed to `SentenceEncoder.encode`.
 
     Returns:
         [score, i, j] with i < j for each pair, best first.

@@ -40,8 +40,8 @@ class SentenceEncoder(Embedder):
     and only vectors are read back. `encode` is thread-safe. Pickles and copies as its arguments
     plus the attributes set since.
 
-    Accepts the arguments of sentence-transformers' class. Those that change no result here, such
-    as `trust_remote_code`, are ignored and logged at debug level.
+    Accepts the arguments of sentence-transformers' class. Arguments without effect in clrt, such as
+    `trust_remote_code`, are ignored and logged at debug level.
 
     Args:
         model_name_or_path: A Hugging Face folder, a compiled model, an ONNX file with its

@@ -22,10 +22,10 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
     Args:
         path: The compiled model.
         wanted: Name of the class that must run the model; the fields are validated for it. None
-            accepts any class without validation, and keeps the field "class".
+            accepts any class without validation; the result then has the field "class".
 
     Raises:
-        ModelError: The model has no text configuration, a damaged one, or that of another class.
+        ModelError: The model has no text configuration, a damaged one, or one for another class.
     """
     settings = read_extras(path).get("encoder")
     if settings is None:

@@ -112,10 +112,10 @@ class SparseVectors:
         return dict(zip(self.indices.tolist(), self.values.tolist(), strict=True))
 
     def dot(self, other: SparseVectors) -> NDArray[np.float32]:
-        """Computes the dot product of each row with each row of `other`.
+        """Computes the dot product of each row of this matrix with each row of `other`.
 
         Returns:
-            float32 [rows, rows of `other`].
+            float32 [rows of this, rows of `other`]; a vector counts as one row.
 
         Raises:
             InputError: The widths differ.

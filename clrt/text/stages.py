@@ -170,7 +170,7 @@ def _activation(folder: Path, config: Mapping[str, Any]) -> str:
         config: Contents of its config.json.
 
     Raises:
-        UnsupportedError: It is not a known class of torch.nn; no other code is trusted.
+        UnsupportedError: The activation is not a known class of torch.nn.
     """
     said = str(config.get("activation_function") or "torch.nn.modules.activation.Tanh")
     name = said.rpartition(".")[2]

@@ -13,7 +13,7 @@ def labels_of(config: dict[str, Any]) -> dict[int, str]:
     """Returns the class names by index, from `id2label` of a config.json; {} if it is missing.
 
     Raises:
-        ModelError: It is not a map from integers to names.
+        ModelError: `id2label` is not a map from integers to names.
     """
     labels = config.get("id2label") or {}
     try:

@@ -44,7 +44,7 @@ class Detection:
 
 
 class Detector(ImageModel):
-    """Detects objects by models such as DETR and YOLOS, or with YOLO-like heads.
+    """Detects objects in images with DETR-like or YOLO-like models.
 
     DETR-like models have outputs `logits` `[images, queries, classes]` and `pred_boxes`
     `[images, queries, 4]`; the image processor, else the model_type, determines the scoring.

@@ -85,14 +85,16 @@ class ImageModel:
             source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, an ONNX file in
                 one, or `clrt-convert`'s output for either, which contains labels and preprocessor.
             device: As in `clrt.load`.
-            preprocessor: Preprocessor; None for that of the folder's `preprocessor_config.json`.
+            preprocessor: Preprocessor; None creates it from the folder's
+                `preprocessor_config.json`.
             labels: Class names; None for `id2label` of the folder's `config.json`.
             batch_size: Number of images per run.
 
         Raises:
             ModelError: A file is missing or damaged.
             InputError: The model does not take images only, or there is no preprocessor.
-            UnsupportedError, DeviceError: As `clrt.load`.
+            UnsupportedError: The model needs an op or a feature that clrt does not support.
+            DeviceError: The requested device is absent, or its driver fails.
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size!r}; it is 1 or more.")

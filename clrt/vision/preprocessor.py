@@ -234,7 +234,10 @@ class Preprocessor:
             device_outputs: Whether the batch stays on the device, as input of models.
 
         Raises:
-            InputError, UnsupportedError, DeviceError: As `prepare`.
+            InputError: An input is not an image or damaged, or the images have different sizes.
+            UnsupportedError: Pillow is not installed.
+            DeviceError: The device is absent, or its driver fails.
+            OutOfMemoryError: The batch does not fit into memory.
         """
         pixels = self.prepare(images, device=device).pixels
         return pixels if device_outputs else pixels.numpy()

@@ -91,7 +91,10 @@ def downwards_first(size: tuple[int, int], outputs: tuple[int, int], name: str) 
 
 
 def filter_name(given: str | int) -> str:
-    """Returns the name of a filter, given its name or Pillow's number.
+    """Returns the name of a resampling filter.
+
+    Args:
+        given: Name of the filter, or Pillow's number of it.
 
     Raises:
         InputError: There is no such filter.

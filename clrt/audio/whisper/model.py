@@ -128,7 +128,8 @@ def _checked(preset: Preset, decoder: DecoderConfig, source: Path) -> LogMel:
         source: Path of the model, for the message.
 
     Raises:
-        ModelError: It is not Whisper's, or its number of frames or mel bands differs.
+        ModelError: The feature extractor is not Whisper's, or its number of frames or mel bands
+            differs from the encoder's.
     """
     encoder = decoder.encoder
     assert encoder is not None

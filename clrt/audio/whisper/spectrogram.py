@@ -94,7 +94,7 @@ class SpectrogramMaker:
         self._model.close()
 
     def _parts(self, samples: FloatArray, frames: int) -> Iterator[FloatArray]:
-        """Yields log10 of mel bands, `[mels, frames]`, for one window after the other.
+        """Yields log10 of mel bands, `[mels, frames]`, window by window.
 
         Args:
             samples: float32 `[samples]`.

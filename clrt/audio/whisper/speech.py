@@ -81,10 +81,10 @@ class WhisperSpeech:
         return self._engine.model
 
     def check(self, options: SpeechOptions) -> None:
-        """Checks that the model supports the language and task of the options.
+        """Checks that the model supports the language, task and prompt of the options.
 
         Raises:
-            InputError: The language or the task is not supported.
+            InputError: The language or the task is not supported, or the prompt is not a string.
         """
         self.vocabulary.check_task(options.task)
         self.vocabulary.language_of(options.language)

@@ -39,7 +39,7 @@ class Window:
 
 @dataclass(eq=False)
 class DecodedWindow:
-    """Decoded text of a window.
+    """Tokens that were decoded for a window, with their probabilities.
 
     Attributes:
         tokens: Tokens, without the end token.
@@ -95,7 +95,7 @@ class WindowReader:
         fallback: Fallback,
         ended: Event,
     ) -> list[DecodedWindow]:
-        """Decodes the text of each window; repeats poor ones at the next temperatures.
+        """Decodes the text of each window; a poor text is decoded again at higher temperatures.
 
         Args:
             windows: Windows to decode in one batch.
@@ -120,8 +120,7 @@ class WindowReader:
         """Returns whether a window must be decoded again at the next temperature.
 
         It must if its mean log-probability is too low, or its compression ratio too high; not if it
-        is
-        silent.
+        is silent.
         """
         if is_silent(text, fallback):
             return False

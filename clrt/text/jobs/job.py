@@ -187,7 +187,7 @@ def start_job(
         rows_per_part: Maximum rows per part file.
 
     Raises:
-        InputError: No input can be read, or the job in the folder has other options or files.
+        InputError: No input can be read, or the folder has a job with different options or files.
     """
     if rows_per_part < 1:
         raise InputError(f"rows_per_part is {rows_per_part}; it is at least 1.")

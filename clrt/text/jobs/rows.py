@@ -53,7 +53,7 @@ class RowReader:
         self._lines: tuple[str, Any] | None = None
 
     def read(self, unit: WorkUnit) -> WorkUnitRows:
-        """Reads the rows of a unit; if the file is damaged, returns why as `WorkUnitRows.problem`.
+        """Reads the rows of a unit; if the file is damaged, `problem` of the result says so.
 
         Raises:
             InputError: The file cannot be opened, or has fewer rows than when the job began.
