@@ -123,7 +123,7 @@ class Request:
         """Checks that the arguments do not contradict each other.
 
         Raises:
-            InputError: Two arguments contradict each other, or --precompile is not a folder.
+            InputError: Two arguments contradict each other, or --precompile names a file.
         """
         if self.quantize is not None and self.precision is not Precision.float32:
             raise InputError(

@@ -91,7 +91,11 @@ class Classifier(ImageModel):
         return found[0] if alone else found
 
     def classify(self, images: Sequence[Picture], top: int = 5) -> list[list[Classification]]:
-        """Returns the `top` most likely classes of each opened image, best first."""
+        """Returns the `top` most likely classes of each opened image, best first.
+
+        Raises:
+            InputError: An image cannot be read, or `top` is less than 1.
+        """
         if top < 1:
             raise InputError(f"top is {top!r}; it is 1 or more.")
         name = self._logits

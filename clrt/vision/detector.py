@@ -123,7 +123,13 @@ class Detector(ImageModel):
 
         Args:
             images: Opened images.
-            threshold, overlap: As in a call of the detector.
+            threshold: Minimum score, exclusive.
+            overlap: Maximum intersection over union of two boxes of a class; ignored for heads that
+                need no suppression.
+
+        Raises:
+            InputError: An image cannot be read, or a number is outside 0..1.
+            UnsupportedError: The output's shape or numbers fit no supported head.
         """
         for name, number in (("threshold", threshold), ("overlap", overlap)):
             if not 0 <= number <= 1:

@@ -67,7 +67,7 @@ def whole(image: Size, resized: Size) -> Frame:
 
 
 def center_cropped(frame: Frame, size: Size) -> Frame:
-    """Crops a placement to its center.
+    """Returns a placement whose canvas is the center of the resized image.
 
     Args:
         frame: Placement of a resized image; its canvas is replaced.
@@ -170,7 +170,7 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
 
 
 def centred_to_multiple(frame: Frame, divisor: int) -> Frame:
-    """Enlarges a canvas by a centered border, until its edges are multiples of `divisor`."""
+    """Returns a placement on a canvas enlarged by a centered border to multiples of `divisor`."""
     high, wide = (math.ceil(s / divisor) * divisor for s in frame.canvas)
     top, left = (high - frame.canvas[0]) // 2, (wide - frame.canvas[1]) // 2
     row, column = frame.offset

@@ -119,7 +119,7 @@ class Segmenter(ImageModel):
         return found[0] if alone else found
 
     def segment(self, images: Sequence[Picture]) -> list[Segmentation]:
-        """Returns the segmentation of each opened image."""
+        """Returns the segmentation of each opened image, in order."""
         name = self._logits
         results = []
         for frame, outputs in self._run_images(images, [name]):
