@@ -242,6 +242,7 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
     Dims of 0 and 1 always stay numbers, since they broadcast differently.
 
     Args:
+        value: Input of a functional call.
         sizes: Whether dims of 2 and more stay numbers too; else they become symbol names.
         names: Symbol name of each size; sizes not in it are added.
 

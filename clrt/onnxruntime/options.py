@@ -219,7 +219,7 @@ class SessionOptions(Settings):
         self._given.denoted[denotation] = operator.index(size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Replaces the value of an initializer.
+        """Replaces the value of one of the model's initializers, by its name.
 
         Raises:
             RuntimeException: `value` is not an OrtValue with a tensor.
@@ -229,7 +229,11 @@ class SessionOptions(Settings):
         self._given.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Replaces the values of several initializers.
+        """Replaces the values of several of the model's initializers.
+
+        Args:
+            names: Names of the initializers.
+            values: An OrtValue with a tensor for each name.
 
         Raises:
             RuntimeException: A value is not an OrtValue with a tensor, or the lists differ in

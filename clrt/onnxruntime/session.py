@@ -178,7 +178,7 @@ class InferenceSession(SessionFacts):
             run_options: `terminate`, set in another thread, cancels the run.
 
         Raises:
-            StatusError: As `run`: an input does not match the model, or the run fails.
+            StatusError: An input does not match the model, or the run fails.
         """
         names = self._wanted(output_names)
         results = self._run(self._feeds.of(input_dict_ort_values), names, run_options)
@@ -196,6 +196,7 @@ class InferenceSession(SessionFacts):
         """Runs the model on OrtValues, and appends the outputs to a vector.
 
         Args:
+            run_options: `terminate`, set in another thread, cancels the run; None for no options.
             feed_names: Names of the inputs in `feeds`.
             feeds: OrtValue of each of these inputs.
             fetch_names: Names of the outputs to compute.
@@ -250,6 +251,7 @@ class InferenceSession(SessionFacts):
         Args:
             feeds: Converted inputs by name.
             names: Names of the outputs to compute.
+            run_options: Options whose `terminate` cancels the run; None for none.
             on_device: Whether outputs are device tensors; else they are on the host.
         """
         overridden = self._feeds.overridden(feeds)

@@ -61,7 +61,8 @@ class ArenaPool:
         """Creates an empty pool with a queue of its own.
 
         Args:
-            planner: Plans of the model, and the effective limit.
+            session: Session of the device.
+            planner: Creates and caches the model's plans; has the effective memory limit.
             own_limit: Maximum bytes that the model may allocate; None for the device's memory.
             lock: Lock of the model, an RLock.
             background: Whether the model's runs give way to those of other models.
@@ -198,6 +199,9 @@ class ArenaPool:
         Prefers an arena that the segment is bound to. `bind` still has to be called unless the plan
         is `ready`.
 
+        Args:
+            stage: The segment.
+
         Raises:
             OutOfMemoryError: The segment exceeds the limit, or this thread's own run is the only
                 one to wait for.
@@ -258,6 +262,10 @@ class ArenaPool:
     def _has_room(self, stage: PlannedSegment, slabs: ArenaMemory) -> bool:
         """Returns whether a segment fits into an arena beside the memory now allocated.
 
+        Args:
+            stage: The segment.
+            slabs: Memory of the arena.
+
         Raises:
             OutOfMemoryError: It exceeds the limit even with nothing else allocated.
         """
@@ -270,6 +278,10 @@ class ArenaPool:
         """Returns the bytes that a run of a segment in an arena will allocate.
 
         0 if the segment is already bound to the arena.
+
+        Args:
+            stage: The segment.
+            slabs: Memory of the arena.
         """
         bound = stage.bound.get(slabs)
         if bound is not None and bound.ready:

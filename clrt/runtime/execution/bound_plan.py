@@ -277,6 +277,7 @@ class BoundPlan:
         """Returns the local size for a launch that specifies none.
 
         Args:
+            kernel: Kernel to launch, whose registers may limit the size.
             dims: Number of dimensions of the launch, 1 to 3.
         """
         if self.session.device.caps.is_cpu:

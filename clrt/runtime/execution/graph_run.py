@@ -213,6 +213,11 @@ class GraphRun:
     ) -> dict[str, RuntimeValue]:
         """Runs a segment and the host-driven nodes at the graph break after it.
 
+        Args:
+            stage: The segment.
+            graph_break: Graph break after it.
+            feeds: Inputs of the graph by name.
+
         Returns:
             The values of `feeds` and all computed values, by name.
         """
@@ -227,6 +232,14 @@ class GraphRun:
         self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Mapping[str, Feed]:
         """Runs a segment; if it is out of memory, frees all other memory and tries once more.
+
+        Args:
+            stage: The segment.
+            feeds: Inputs of the segment by name.
+            outputs: Names of the requested outputs, and whether each stays on the device.
+
+        Returns:
+            Array or device tensor per requested output, by name.
 
         Raises:
             OutOfMemoryError: The segment does not fit. With donated inputs there is no second
@@ -318,7 +331,11 @@ def _value(value: Value, feeds: Mapping[str, RuntimeValue]) -> RuntimeValue:
 
 
 def _is_available(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
-    """Returns whether a value is known without running a plan: a constant or an input."""
+    """Returns whether a value is known without running a plan: a constant or an input.
+
+    Args:
+        feeds: Inputs of the graph by name.
+    """
     return value.has_numbers if value.is_constant else value.name in feeds
 
 

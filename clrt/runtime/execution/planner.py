@@ -124,7 +124,7 @@ class PlanCache:
         return self._stages.use(key)
 
     def add(self, key: Any, stage: PlannedSegment) -> None:
-        """Adds a segment; evicts the least recently used ones if the cache is full."""
+        """Adds a segment under a key; evicts the least recently used ones if the cache is full."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
         self.recount(stage)

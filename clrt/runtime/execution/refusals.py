@@ -15,6 +15,7 @@ def no_room(
     """Returns the error for a segment that exceeds its model's limit, or that the driver refused.
 
     Args:
+        planner: Planner of the segment's model.
         stage: Segment that cannot run.
         of: Words of the message that name the limit, such as "memory_limit allows".
         error: Error of the driver; None if the segment exceeds the limit.
@@ -38,6 +39,10 @@ def over_budget(planner: Planner, stage: PlannedSegment) -> OutOfMemoryError:
     """Returns the error for a segment that exceeds what is left of the memory budget of all models.
 
     The message states the largest batch size that would fit.
+
+    Args:
+        planner: Planner of the segment's model.
+        stage: Segment that cannot run.
     """
     memory = planner.memory(stage.plan, stage.graph_break)
     shapes = {v.name: v.dims for v in stage.plan.graph.inputs}

@@ -51,6 +51,7 @@ class RunRequest:
         """Checks and converts the arguments of `Model.run`.
 
         Args:
+            signature: Inputs and outputs of the model.
             inputs: Inputs by name, or the only input itself; with `state`, the remaining inputs.
             outputs: Names of the outputs to return; None for all that `state` does not receive.
             device_outputs: Whether the returned outputs stay on the device.

@@ -130,6 +130,7 @@ class Runner:
         """Computes outputs of the model as `run` does, after waiting for other runs.
 
         Args:
+            feeds, wanted, donated, stop, recorder: Arguments of `run`.
             before: Asynchronous runs to wait for. They were all submitted earlier, so that no two
                 runs wait for each other.
         """
@@ -190,7 +191,14 @@ class Runner:
         donated: Collection[str],
         in_worker: bool,
     ) -> Pending:
-        """Enqueues a run in this thread if that needs no waits, else submits it to a worker."""
+        """Enqueues a run in this thread if that needs no waits, else submits it to a worker thread.
+
+        Args:
+            call: Call that starts the run.
+            stop: Token that cancels the run.
+            feeds, wanted, donated: Arguments of `run`.
+            in_worker: Whether to always submit it to a worker thread.
+        """
         before = _readers(feeds, donated)
         if not in_worker and not before:
             graph_run, graph_feeds = self._graph_run(feeds, stop, call)

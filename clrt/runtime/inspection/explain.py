@@ -98,7 +98,7 @@ def _step_row(
     """Returns the explanation's row of a node that a plan step computes.
 
     Args:
-        step: Plan step of the node.
+        step: Plan step that computes the node.
         missed: Reasons why launch fusions missed and why subviews are copied.
         parent: Parent of the node's output, if that is a subview that aliases it; else None.
         aliases: Whether subviews of the node alias their parent, so that they are not copied.

@@ -178,7 +178,7 @@ def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
     the mix of loads and stores that cores sustain.
 
     Args:
-        nbytes: Working set in bytes; a power of 2.
+        nbytes: Size of the working set in bytes; a power of 2.
     """
     addition = session.upload(np.ones(nbytes // 16, np.float32)), session.allocate(nbytes // 4)
     x, y, z = session.upload(np.ones(nbytes // 4, np.float32)), *addition

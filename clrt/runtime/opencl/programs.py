@@ -178,7 +178,11 @@ class ProgramCache:
             return None
 
     def _compile(self, program: cl.Program, options: Sequence[str]) -> cl.Program:
-        """Builds a program from source or binary, ignoring compiler warnings."""
+        """Builds a program from its source or binary, ignoring compiler warnings.
+
+        Args:
+            options: Compiler options.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             return program.build(list(options), [self.device], cache_dir=False)
@@ -201,6 +205,9 @@ class ProgramCache:
 
     def _store(self, key: str, program: cl.Program) -> None:
         """Writes a program's cache entry atomically; does nothing if the driver returns no binary.
+
+        Args:
+            key: Cache key of the program.
 
         Raises:
             InputError: The folder cannot be written, or is open to others.

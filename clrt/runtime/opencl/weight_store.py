@@ -40,7 +40,10 @@ class WeightStore:
         self.session.connection.owners.add(self)
 
     def get(self, source: Value | PackedWeight) -> TrackedBuffer:
-        """Returns the buffer of a constant or of its packed form, uploaded at the first call.
+        """Returns the device buffer of a constant, uploaded at the first call.
+
+        Args:
+            source: The constant, or a packed weight for the constant in a packed layout.
 
         Raises:
             InputError: The value is not a constant.
