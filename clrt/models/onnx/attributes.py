@@ -20,10 +20,10 @@ _KINDS = onnx.AttributeProto.AttributeType
 # Prefix of attributes that a runtime keeps for itself, which ONNX does not check.
 _INTERNAL = "__"
 
-# In opsets before 7: which inputs may be overwritten; ignored.
+# Ignored attributes: "consumed_inputs" in opsets before 7 lists inputs that may be overwritten.
 _HINTS = {"consumed_inputs"}
 
-# By attribute name: its kind, and whether it is required.
+# (kind, whether it is required) of each attribute, by name.
 Declared = Mapping[str, tuple[int, bool]]
 
 
@@ -34,14 +34,18 @@ def check_attributes(
     opset: int,
     others: Collection[str] = (),
 ) -> None:
-    """Checks names and kinds of a node's attributes, whose references are resolved already.
+    """Checks names and kinds of a node's attributes; does nothing for an unknown op.
 
     Args:
-        others: Names of the node's attributes that are imported already.
+        op_type: Name of the node's op.
+        attributes: Attributes of the node, with references to those of a function call resolved.
+        domain: Domain of the op; "" for ai.onnx.
+        opset: Opset version of the domain.
+        others: Names of further attributes that the node has (imported subgraphs).
 
     Raises:
         ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.
-        UnsupportedError: An attribute is unknown, of an op that ONNX does not define.
+        UnsupportedError: An attribute is unknown, and ONNX does not define the op.
     """
     declared = declared_attributes(domain, op_type, opset)
     if declared is None:
@@ -69,7 +73,7 @@ def check_attributes(
 
 
 def kind_name(kind: int) -> str:
-    """Returns ONNX's name of an attribute kind, in lower case."""
+    """Returns ONNX's name of an attribute kind (AttributeType) in lower case, such as "ints"."""
     return str(_KINDS.Name(kind)).lower() if kind in _KINDS.values() else str(kind)
 
 
@@ -81,7 +85,10 @@ def _refuse_unknown(name: str, domain: str, op_type: str, opset: int) -> None:
 
 @cache
 def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | None:
-    """Returns the attributes of an op; None if the op is unknown."""
+    """Returns the kind of each attribute of an op, and whether it is required, by name.
+
+    None if neither ONNX nor clrt's table of contrib ops knows the op.
+    """
     schema = schema_of(domain, op_type, opset)
     if schema is not None:
         return {n: (int(a.type), bool(a.required)) for n, a in schema.attributes.items()}
@@ -92,7 +99,7 @@ def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | Non
 
 
 def other_ops() -> set[tuple[str, str]]:
-    """Returns (domain, name) of the ops that have no schema but known attributes."""
+    """Returns (domain, name) of ONNX Runtime's contrib ops whose attributes clrt knows."""
     return {(domain, name) for domain, ops in _contrib().items() for name in ops}
 
 

@@ -29,10 +29,14 @@ _FEW_NODES = 2048
 
 
 class ImportsNodes(Protocol):
-    """Interface of `NodeImporter` for the parts of the importer that it calls and that call it."""
+    """Interface of `NodeImporter`, for the importers of subgraphs and decompositions."""
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
-        """Imports the nodes of a graph or of a function body."""
+        """Imports the nodes of a graph or of a function body into `scope`.
+
+        Args:
+            where: Name of the graph or function, for messages.
+        """
 
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """Imports one node; returns its outputs, None for omitted ones."""
@@ -43,14 +47,14 @@ class Context:
 
     Args:
         model: The model.
-        tensors: Reader of its tensors.
-        given: Names of initializers that are inputs of the graph.
+        tensors: Reader of the model's tensors.
+        given: Names of initializers to import as inputs of the graph.
         values: Elements that replace those of initializers, by name.
 
     Attributes:
         unsupported: Descriptions of unsupported nodes and values, for the error.
-        missing_outputs: Outputs that clrt's op does not compute, and the description to report if
-            one is read.
+        missing_outputs: Description of the unsupported node, by output that clrt does not compute;
+            it is reported if the output is read.
     """
 
     def __init__(
@@ -76,7 +80,11 @@ class Context:
 
     @cached_property
     def block(self) -> int:
-        """Channels per block in the model's blocked layout (NCHWc)."""
+        """Channels per block in the model's blocked layout (NCHWc).
+
+        Raises:
+            UnsupportedError: The number is unknown.
+        """
         return block_of(self.graph)
 
     @cached_property
@@ -84,15 +92,20 @@ class Context:
         """Maximum number of nodes to import, repeated imports of loops' subgraphs included.
 
         Raises:
-            ModelError: The inlined functions exceed CLRT_NODE_LIMIT, or are nested too deep.
+            ModelError: The model exceeds CLRT_NODE_LIMIT with its functions inlined, or functions
+                and subgraphs are nested too deep.
         """
         return _FEW_NODES + _MAX_IMPORTS * inlined_nodes(self.graph, self.functions)
 
     def visit(self, count: int, where: str) -> None:
         """Counts nodes about to be imported.
 
+        Args:
+            count: Number of nodes.
+            where: Name of their graph or function, for messages.
+
         Raises:
-            ModelError: The maximum is exceeded.
+            ModelError: `max_visits` nodes are exceeded.
         """
         self._visited += count
         if self._visited > _FEW_NODES and self._visited > self.max_visits:
@@ -102,7 +115,15 @@ class Context:
             )
 
     def refuse(self, call: NodeCall, reason: str | UnsupportedError = "") -> list[Value | None]:
-        """Records an unsupported node and returns placeholders, so that import can continue."""
+        """Records an unsupported node, so that the import can continue and report all of them.
+
+        Args:
+            call: The node.
+            reason: Why it is unsupported; "" if clrt lacks the op.
+
+        Returns:
+            Placeholders for the node's outputs; None for omitted ones.
+        """
         if isinstance(reason, UnsupportedError):
             reason = without_title(str(reason), call.title, call.op_type)
         schema = schema_of(call.domain, call.op_type, call.opset)
@@ -113,7 +134,10 @@ class Context:
         return broken(call)
 
     def look_up(self, name: str, scope: Scope) -> Value | None:
-        """Returns a value that `sort_nodes` found to exist; initializers are read on first use."""
+        """Returns the value of a name visible in a scope; None for an omitted function input.
+
+        Reads an initializer on first use. A value of an enclosing graph becomes a captured one.
+        """
         if name in scope.env:
             known = scope.env[name]
             if known not in self.missing_outputs:
@@ -129,19 +153,24 @@ class Context:
         return value
 
     def output(self, name: str, scope: Scope, where: str) -> Value:
-        """Returns a value that is an output of its graph.
+        """Returns the value of a graph output; a placeholder if its node is unsupported.
+
+        Args:
+            name: Name of the output.
+            where: Name of the graph, for messages.
 
         Raises:
-            ModelError: No node computes it.
+            ModelError: No value of the graph has this name.
         """
         if not scope.has(name):
             raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
         return self.look_up(name, scope) or UNSUPPORTED_VALUE
 
     def captured(self, value: Value | None, scope: Scope) -> Value | None:
-        """Returns a value of an outer scope as a subgraph sees it: an input of the subgraph.
+        """Returns the input of a subgraph that stands for a value of an enclosing graph.
 
-        A dim that is an expression outside becomes a symbol, bound when the subgraph runs.
+        A dim that is an expression outside becomes a symbol, bound when the subgraph runs. Returns
+        constants and placeholders unchanged, and all values if the scope is inlined.
         """
         if value is None or value is UNSUPPORTED_VALUE or (value.is_constant and value.has_numbers):
             return value
@@ -177,10 +206,14 @@ def broken(call: NodeCall) -> list[Value | None]:
 
 
 def constant_value(name: str, array: Array, where: str) -> Value:
-    """Returns a constant with these elements.
+    """Returns a constant with the elements of an array.
+
+    Args:
+        name: Name of the constant.
+        where: Name of the tensor, for messages.
 
     Raises:
-        UnsupportedError: clrt does not have their dtype.
+        UnsupportedError: clrt does not have the array's dtype.
     """
     try:
         dtype = DType.of(array.dtype)

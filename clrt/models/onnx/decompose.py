@@ -26,7 +26,7 @@ _OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
 class DecompositionImporter:
-    """Imports the nodes that replace a node of the file."""
+    """Imports the decomposition or function body that replaces a node of the file."""
 
     def __init__(self, context: Context, nodes: ImportsNodes) -> None:
         self._context = context
@@ -35,8 +35,13 @@ class DecompositionImporter:
     def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """Imports a node by its decomposition and returns its outputs.
 
-        clrt's decomposition is tried first; if it declines, the function body in the ONNX schema.
-        Neither is tried after an unsupported node, whose outputs have placeholder types.
+        clrt's decomposition is tried first; if there is none or it declines, the function body in
+        the ONNX schema. A node that has neither is recorded as unsupported. If the node reads
+        outputs of an unsupported node, clrt's decomposition is not tried, because types are
+        unknown: its outputs are then placeholders.
+
+        Returns:
+            Outputs of the node; None for omitted ones.
         """
         entry = imported_as(call.domain, call.op_type, call.opset)
         if entry is not None:
@@ -57,7 +62,14 @@ class DecompositionImporter:
     def _builtin(
         self, entry: Decomposition, call: NodeCall, scope: Scope
     ) -> list[Value | None] | None:
-        """Returns the outputs of clrt's decomposition; None if it declines."""
+        """Imports a node by clrt's decomposition `entry`.
+
+        Returns:
+            Outputs of the node, None for omitted ones; None if the decomposition declines.
+
+        Raises:
+            UnsupportedError: The decomposition does not support the node's attributes or inputs.
+        """
         context = self._context
         with NodeErrorContext(call.title):
             attrs = {
@@ -100,10 +112,14 @@ class DecompositionImporter:
         return outputs
 
     def inline(self, function: Function, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Imports a function's body in place of a call and returns its outputs.
+        """Imports the body of a function in place of the node that calls it.
+
+        Returns:
+            Outputs of the node; None for omitted ones.
 
         Raises:
-            ModelError: The call does not match the function.
+            ModelError: The function calls itself, the call has more inputs or outputs than the
+                function, or the body does not compute an output.
         """
         if function.key in scope.calls:
             raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
@@ -137,7 +153,12 @@ class DecompositionImporter:
 
 
 class _BodyImporter:
-    """Imports the nodes that a decomposition adds, by their names in ONNX."""
+    """Imports the nodes that a decomposition adds; implements `ImportsBodies`.
+
+    Args:
+        title: Name of the replaced node.
+        scope: Scope of the added nodes.
+    """
 
     def __init__(self, context: Context, nodes: ImportsNodes, title: str, scope: Scope) -> None:
         self.names = context.value_names
@@ -150,13 +171,20 @@ class _BodyImporter:
         self._local: set[Value] | None = None
 
     def add(self, node: BodyNode) -> list[Value]:
-        """Imports a node and returns its outputs."""
+        """Imports a node of a decomposition and returns its outputs."""
         return self._run(self._call(node))
 
     def add_scan(
         self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """Imports a Scan and returns its outputs; see `ImportsBodies`."""
+        """Imports a Scan of a decomposition and returns its outputs.
+
+        Args:
+            node: The Scan, without its subgraph.
+            types: Input types of the subgraph; None for unknown ones.
+            step: Builds the subgraph: gets an importer and the subgraph's inputs, returns its
+                outputs.
+        """
         call = self._call(node)
         scope = Scope(
             [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
@@ -199,7 +227,11 @@ class _BodyImporter:
         return outputs
 
     def _seen(self, value: Value | None) -> Value | None:
-        """Returns a value as the current graph sees it: captured if it is of another graph."""
+        """Returns a value for use in the graph of this importer.
+
+        A value of an enclosing graph becomes a captured one. An output that clrt does not compute
+        is recorded as unsupported, and becomes a placeholder.
+        """
         if value is not None and value in self._context.missing_outputs:
             self._context.unsupported.append(self._context.missing_outputs[value])
             return UNSUPPORTED_VALUE

@@ -11,16 +11,20 @@ from clrt.models.onnx.scope import NodeCall
 
 
 def note(call: NodeCall, reason: str = "") -> str:
-    """Returns the description of an unsupported node in an error's list."""
+    """Returns the description of an unsupported node, for the list in an error.
+
+    Args:
+        reason: Why it is unsupported; "" if clrt lacks the op.
+    """
     opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
     return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
 
 def check_kinds(call: NodeCall) -> None:
-    """Checks that inputs are sequences, optionals or maps only if the op accepts them.
+    """Checks that a node's inputs are sequences, optionals or maps only if the op accepts them.
 
     Raises:
-        ModelError: An input is of the wrong kind.
+        ModelError: An input is of a kind that the op's schema does not allow.
     """
     for index, value in enumerate(call.inputs):
         if value is None or not isinstance(value.type, ContainerType):
@@ -37,7 +41,7 @@ def check_kinds(call: NodeCall) -> None:
 
 
 def _schema_head(type_: TensorType) -> str:
-    """Returns the start of a type's name in ONNX's schemas, up to the dtype."""
+    """Returns the start of a type's name in ONNX's schemas, up to the dtype: "seq(tensor("."""
     if not isinstance(type_, ContainerType):
         return "tensor("
     inside = "" if type_.key else _schema_head(type_.element)
@@ -48,7 +52,7 @@ def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
     """Returns the error that lists everything that clrt lacks for a model.
 
     Args:
-        notes: Descriptions, possibly repeated.
+        notes: Descriptions of unsupported nodes and values; repeated ones are listed once.
     """
     unique = list(dict.fromkeys(notes))
     things = counted(len(unique), "thing")

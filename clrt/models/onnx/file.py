@@ -18,13 +18,14 @@ from clrt.models.onnx.read import read_model
 
 @dataclass(frozen=True)
 class FileValue:
-    """An input or output as the file declares it.
+    """An input or output of an ONNX model as the file declares it.
 
     Attributes:
         name: Name of the value.
         type: Type in the notation of ONNX's schemas: "tensor(float)",
             "seq(map(int64,tensor(float)))".
-        shape: For each axis a size, the text of a symbolic dim, or None; None for an unknown rank.
+        shape: For each axis its size, the text of a symbolic dim, or None for an unknown size; None
+            for an unknown rank, and for sequences, maps and sparse tensors.
     """
 
     name: str
@@ -39,8 +40,8 @@ class FileMetadata:
     Attributes:
         producer, domain, description, graph_name, graph_description: Strings of the file; "" if
             absent.
-        version: The producer's version number of the model.
-        properties: The file's metadata_props.
+        version: The producer's version number of the model; 0 if absent.
+        properties: The file's metadata_props: strings by name.
     """
 
     producer: str
@@ -57,9 +58,9 @@ class OnnxFile:
 
     Args:
         source: A file or its bytes.
-        sizes: Sizes of input dims by the name of their symbol.
-        denoted: Sizes of input dims by their denotation, such as "DATA_BATCH".
-        files: Bytes of external data by location, which replace files.
+        sizes: Sizes to set for symbolic dims of inputs, by symbol; None for none.
+        denoted: Sizes to set for dims of inputs by denotation, such as "DATA_BATCH"; None for none.
+        files: Bytes of external data by location, which replace files on disk; None for none.
 
     Attributes:
         inputs: Inputs that a run requires.
@@ -118,16 +119,18 @@ class OnnxFile:
         """Imports the graph, before any pass.
 
         Args:
-            given: Names of overridable initializers that are inputs of this graph.
-            values: Elements that replace those of initializers, by name.
+            given: Names of overridable initializers to import as inputs.
+            values: Elements that replace those of initializers, by name; None for none.
 
         Raises:
-            ModelError, UnsupportedError, ShapeError: As `import_model`.
+            ModelError: The file is not valid ONNX.
+            UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+            ShapeError: Shapes inside the model do not match.
         """
         return import_read(self._model, self._tensors, given, values)
 
     def constant(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """Returns (type, shape) of an initializer; None if there is none of this name."""
+        """Returns ("tensor(dtype)", shape) of an initializer; None if none has this name."""
         initializer = self._initializers.get(name)
         if initializer is None:
             return None

@@ -25,11 +25,11 @@ class Function:
     """A function body, and the context to inline it.
 
     Attributes:
-        key: Domain, name and overload; unique in a chain of calls.
+        key: (domain, name, overload), which detects functions that call themselves.
         inputs, outputs: Names of formal parameters.
         nodes: Nodes of the body.
-        opsets: Opset version by domain.
-        defaults: Attributes that a call may omit.
+        opsets: Opset version by domain, for the nodes of the body.
+        defaults: Default values of attributes that a call may omit, by name.
     """
 
     key: FunctionKey
@@ -41,7 +41,7 @@ class Function:
 
 
 def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
-    """Returns the functions that the file defines."""
+    """Returns the functions that a model defines, by (domain, name, overload)."""
     functions = {}
     for proto in model.functions:
         key = (normal_domain(proto.domain), proto.name, proto.overload)
@@ -57,11 +57,12 @@ def schema_function(
     inputs: Sequence[TensorType | None] | None,
     main_opset: int | None = None,
 ) -> Function | None:
-    """Returns the function body in an op's ONNX schema; None if it has none.
+    """Returns the function body that ONNX's schema of an op defines; None if it has none.
 
     Args:
-        node: The node, with resolved attributes.
-        inputs: Types of its inputs, which some bodies depend on; None if unknown.
+        node: Node of the op, with references to attributes of a function call resolved.
+        opset: Opset version of the node's domain.
+        inputs: Types of the node's inputs, which some bodies depend on; None if unknown.
         main_opset: The ai.onnx opset of the node's graph. It applies to a body of another domain
             that imports none, which may contain the node's subgraphs.
     """
@@ -109,9 +110,12 @@ def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
 def resolve_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> list[onnx.AttributeProto]:
-    """Returns a node's attributes, with references to attributes of the enclosing call resolved.
+    """Returns a node's attributes, with references to attributes of a function call resolved.
 
-    A reference to an attribute that the call omits, and that has no default, is omitted.
+    Args:
+        node: Node of a function body.
+        given: Attributes of the call and defaults of the function, by name. A reference to an
+            attribute that is not among them is dropped.
     """
     resolved = []
     for attr in node.attribute:
@@ -126,7 +130,7 @@ def resolve_attributes(
 
 
 def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
-    """Returns the initializers of a graph by name, including sparse ones."""
+    """Returns the initializers of a graph by name, both dense and sparse ones."""
     return {
         **{t.name: t for t in graph.initializer},
         **{t.values.name: t for t in graph.sparse_initializer},
@@ -134,11 +138,19 @@ def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
 
 
 def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
-    """Returns the Python value of an attribute, as in `OnnxNode.attrs`.
+    """Returns an attribute as a Python value.
+
+    Args:
+        attr: The attribute; not a graph.
+        tensors: Reader of the model's tensors.
+        where: Name of the node, for messages.
+
+    Returns:
+        int, float, str (bytes if not UTF-8), TensorType, a list of these; arrays for tensors.
 
     Raises:
-        ModelError: It is damaged.
-        UnsupportedError: It is a tensor of an unsupported dtype, or of an unknown kind.
+        ModelError: The attribute has no type, or its tensor is damaged.
+        UnsupportedError: It is a tensor of an unsupported dtype, or of an unsupported kind.
     """
     where = f"attribute '{attr.name}' of {where}"
     match attr.type:
@@ -171,12 +183,16 @@ def sort_nodes(
     where: str,
     outside: Collection[str] = (),
 ) -> list[tuple[int, onnx.NodeProto]]:
-    """Returns nodes in topological order, else in file order, with their index in the file.
+    """Sorts nodes topologically; independent ones stay in file order.
 
     Args:
-        available: Names of inputs and initializers.
+        nodes: Nodes in file order.
+        available: Names of the graph's inputs and initializers.
         where: Name of the graph, for messages.
-        outside: Names of enclosing graphs, which names of this one may hide.
+        outside: Names of values in enclosing graphs, which names of this graph may hide.
+
+    Returns:
+        (index in the file, node) pairs.
 
     Raises:
         ModelError: A value is computed twice or not at all, or the nodes form a cycle.
@@ -238,7 +254,7 @@ def _function(
 
 
 def _nearest(versions: Sequence[int], opset: int) -> int:
-    """Returns the newest version up to the opset; else the oldest, whose schema is the same."""
+    """Returns the newest of `versions` that is <= opset; if there is none, the oldest."""
     older = [v for v in versions if v <= opset]
     return max(older) if older else min(versions)
 

@@ -20,7 +20,7 @@ GRAPH = onnx.AttributeProto.GRAPH
 
 
 class SubgraphImporter:
-    """Imports the subgraphs of nodes."""
+    """Imports subgraphs: the graph attributes of If, Loop, Scan and SequenceMap."""
 
     def __init__(self, context: Context, nodes: ImportsNodes) -> None:
         self._context = context
@@ -31,10 +31,14 @@ class SubgraphImporter:
     ) -> tuple[dict[str, Graph], list[Value]]:
         """Imports the subgraphs of a node.
 
-        Each subgraph has all captured values, in the same order, as inputs after its own.
+        Args:
+            cls: Class of the node's op.
+            call: The node.
+            scope: Scope of the node.
 
         Returns:
-            The subgraphs by attribute, and the outer values that they capture.
+            The subgraphs by attribute name, and the values of the node's graph that they capture.
+            Each subgraph has all captured values, in this order, as inputs after its own.
         """
         graphs = dict(call.graphs)
         for a in call.attributes:
@@ -48,9 +52,15 @@ class SubgraphImporter:
         return {name: graph for name, (graph, _) in graphs.items()}, captured
 
     def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Inlines the branch that an If with a known condition takes; returns its outputs.
+        """Imports the branch that an If with a known condition takes, in place of the If.
 
-        The other branch may not even type-check: exporters branch on a rank.
+        The other branch is not imported: exporters branch on a rank, so it may not be valid.
+
+        Returns:
+            Outputs of the If; None for omitted ones.
+
+        Raises:
+            ModelError: The If has no such branch, or the branch has too few outputs.
         """
         name = "then_branch" if call.truth else "else_branch"
         branch = next((a.g for a in call.attributes if a.name == name), None)
@@ -69,9 +79,13 @@ class SubgraphImporter:
         ]
 
     def with_types(self, call: NodeCall, scope: Scope) -> NodeCall:
-        """Returns a SequenceMap whose body declares input and output types, inferred if absent.
+        """Returns a SequenceMap node with types declared for all inputs and outputs of its body.
 
-        The function body of ONNX's schema, which replaces it, copies the types from there.
+        Missing types are inferred by importing the body. ONNX's function body, which replaces the
+        node, copies the declared types.
+
+        Raises:
+            ModelError: The body does not have as many inputs as the node.
         """
         place = next((k for k, a in enumerate(call.attributes) if a.name == "body"), None)
         if place is None:
@@ -110,10 +124,19 @@ class SubgraphImporter:
     def _graph(
         self, proto: onnx.GraphProto, cls: type[Op], call: NodeCall, outer: Scope
     ) -> tuple[Graph, Scope]:
-        """Imports a subgraph; returns it and its scope, which has the captured values.
+        """Imports a subgraph of a node.
 
-        If a shape that the file declares holds in the first iteration only, the subgraph is
-        imported again without it.
+        If an input shape holds in the first iteration only, the subgraph is imported again without
+        the sizes that vary.
+
+        Args:
+            proto: The subgraph.
+            cls: Class of the node's op.
+            call: The node.
+            outer: Scope of the node.
+
+        Returns:
+            The subgraph, and its scope, which has the captured values.
         """
         context = self._context
         types = [None if v is None else v.type for v in call.inputs]
@@ -150,7 +173,18 @@ class SubgraphImporter:
         call: NodeCall,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
-        """Imports a subgraph with these input types; None for outputs of unsupported nodes."""
+        """Imports a subgraph of a node with given input types.
+
+        Args:
+            proto: The subgraph.
+            cls: Class of the node's op.
+            types: Types of the subgraph's inputs; None for unsupported ones.
+            call: The node.
+            outer: Scope of the node.
+
+        Returns:
+            The subgraph, and its scope, which has the captured values.
+        """
         scope = self._inner(proto, call, outer, {}, inline=False)
         if cls.loop_carried_offsets is not None:
             # Declared types of loop-carried values may hold in one iteration only.
@@ -178,7 +212,15 @@ class SubgraphImporter:
         *,
         inline: bool,
     ) -> Scope:
-        """Returns the scope of a subgraph; if inline, nodes go to the enclosing graph."""
+        """Returns a new scope for the nodes of a subgraph.
+
+        Args:
+            proto: The subgraph.
+            call: The node that has the subgraph.
+            outer: Scope of that node.
+            results: Name in the enclosing graph of each subgraph output, if inline; else {}.
+            inline: Whether nodes are added to the enclosing graph instead of a new one.
+        """
         return Scope(
             outer.nodes if inline else [],
             f"{call.name}/",
@@ -196,9 +238,14 @@ class SubgraphImporter:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
-        """Returns the type of a subgraph's input; None if it is unsupported.
+        """Returns the type of a subgraph's input; None if it is unsupported, which is recorded.
 
-        Its dims are independent: they may change between iterations, whatever their names.
+        Symbolic dims become unknown, because sizes may change between iterations.
+
+        Args:
+            info: The input as the file declares it.
+            given: Type to use if the file declares none; None if unknown.
+            call: The node that has the subgraph.
         """
         # Outputs of an unsupported node have a placeholder type.
         if info.type.WhichOneof("value") is not None or not call.is_broken:
@@ -210,9 +257,9 @@ class SubgraphImporter:
 
 
 def _element_type(type_: TensorType) -> TensorType:
-    """Returns the type of an input in the body of a SequenceMap: an element of a sequence.
+    """Returns the type of a SequenceMap's input inside its body, with unknown shape.
 
-    Tensors keep their type. Shapes are unknown.
+    For a sequence this is the type of its elements; a tensor keeps its dtype.
     """
     if isinstance(type_, ContainerType) and type_.kind == "sequence":
         return _of_any_shape(type_.element)

@@ -28,7 +28,8 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     """Imports an ONNX model.
 
     Args:
-        source: A file, its bytes, or the model itself. External data are searched beside a file.
+        source: A file, its bytes, or the model itself. External data are read from the folder of
+            the file.
 
     Returns:
         The graph. Initializers and Constant nodes are constants, even if the file lists them as
@@ -53,11 +54,15 @@ def import_read(
     """Imports a model that was read by `read_model`.
 
     Args:
-        given: Names of initializers that are inputs of this graph.
-        values: Elements that replace those of initializers, by name.
+        model: The model.
+        tensors: Reader of the model's tensors.
+        given: Names of initializers to import as inputs of the graph.
+        values: Elements that replace those of initializers, by name; None for none.
 
     Raises:
-        ModelError, UnsupportedError, ShapeError: As `import_model`.
+        ModelError: The model is not valid ONNX.
+        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+        ShapeError: Shapes inside the model do not match.
     """
     context = Context(model, tensors, given, values)
     if context.functions:
@@ -75,7 +80,13 @@ def import_read(
 
 
 def main_graph(context: Context) -> Graph:
-    """Imports the main graph of a model; raises as `import_model`."""
+    """Imports the main graph of a model.
+
+    Raises:
+        ModelError: The model is not valid ONNX.
+        UnsupportedError: clrt lacks ops or dtypes; all such nodes are listed.
+        ShapeError: Shapes inside the model do not match.
+    """
     proto = context.graph
     for name in context.initializers:
         context.value_names.reserve(name)

@@ -16,12 +16,12 @@ from clrt.models.onnx.read import normal_domain, opsets_of, read_model
 
 @dataclass(frozen=True)
 class Parameters:
-    """The initializers of one dtype.
+    """Size of all initializers of one dtype in an ONNX file.
 
     Attributes:
         dtype: Name of the dtype.
-        elements: Number of elements.
-        nbytes: Their bytes in the file.
+        elements: Number of elements in all these initializers.
+        nbytes: Size of the elements in bytes; 0 for a dtype that clrt does not have.
     """
 
     dtype: str
@@ -31,16 +31,16 @@ class Parameters:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The facts about a file.
+    """Facts about an ONNX file.
 
     Attributes:
         producer: Name and version of the producer.
         ir_version: ONNX IR version.
         opsets: Opset version by domain; the default domain is "ai.onnx".
-        functions: Number of functions that it defines.
-        inputs, outputs: Name, dtype and dims of each; initializers are not inputs.
-        ops: Number of nodes of each op, including those in subgraphs.
-        parameters: Its initializers, by dtype.
+        functions: Number of functions that the file defines.
+        inputs, outputs: Text with name, dtype and dims of each; initializers are not inputs.
+        ops: Number of nodes by op, most frequent first, including nodes in subgraphs.
+        parameters: Size of the initializers of each dtype.
     """
 
     producer: str
@@ -56,9 +56,12 @@ class FileInfo:
 def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
     """Reads the facts about an ONNX model.
 
+    Args:
+        source: A file, its bytes, or the model itself.
+
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
-        UnsupportedError: Its opset is too old or too new.
+        UnsupportedError: The opset is newer than the `onnx` package knows.
     """
     model, _ = read_model(source)
     graph = model.graph
@@ -77,7 +80,7 @@ def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
 
 
 def op_name(domain: str, op_type: str) -> str:
-    """Returns an op's name, prefixed by its domain unless that is ai.onnx."""
+    """Returns the name of an op, prefixed by its domain and a dot unless that is ai.onnx."""
     normal = normal_domain(domain)
     return f"{normal}.{op_type}" if normal else op_type
 

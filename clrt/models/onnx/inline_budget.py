@@ -19,17 +19,27 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class _InlinedSize:
-    """Number of nodes after inlining, and nesting depth."""
+    """Size of a list of nodes after inlining functions.
+
+    Attributes:
+        nodes: Number of nodes, including those of subgraphs and called functions.
+        depth: Maximum nesting depth of subgraphs and calls.
+    """
 
     nodes: int = 0
     depth: int = 0
 
 
 def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Function]) -> int:
-    """Returns the number of nodes of a graph, its subgraphs, and the functions that they call.
+    """Returns the number of nodes of a graph with all functions inlined, including subgraphs.
+
+    Args:
+        graph: Main graph of the model.
+        functions: Functions of the model, by (domain, name, overload).
 
     Raises:
-        ModelError: They exceed CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
+        ModelError: The number exceeds CLRT_NODE_LIMIT, or functions and subgraphs are nested more
+            than 64 deep.
     """
     sizes: dict[FunctionKey, _InlinedSize] = {}
     for key in functions:
@@ -70,7 +80,10 @@ def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 def _calls(
     nodes: Iterable[onnx.NodeProto], functions: Mapping[FunctionKey, Function]
 ) -> list[FunctionKey]:
-    """Returns the functions that nodes and their subgraphs call; protobuf limits the nesting."""
+    """Returns the functions that nodes and their subgraphs call, without those called by these.
+
+    Recursion into subgraphs is safe: protobuf limits their nesting.
+    """
     called: dict[FunctionKey, None] = {}
     for node in nodes:
         if (key := _key(node)) in functions:

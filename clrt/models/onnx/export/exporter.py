@@ -58,7 +58,7 @@ def export_model(graph: Graph) -> onnx.ModelProto:
 
 
 def save_model(graph: Graph, path: Path) -> None:
-    """Writes the ONNX model of a graph.
+    """Writes a graph as an ONNX file.
 
     If weights exceed 1.5 GiB in total, they are written to `<name>.data` beside the file. Each file
     is written atomically.
@@ -83,14 +83,19 @@ class _InlineTensors:
     """Stores tensors in the model."""
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
-        """Returns a tensor with these elements."""
+        """Returns an ONNX tensor that holds the elements of an array."""
         if array.dtype.kind == "U":
             array = array.astype(object)
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
 class _ExternalTensors(_InlineTensors):
-    """Stores large tensors in a file beside the model."""
+    """Stores tensors of 1 KiB or more in a file beside the model.
+
+    Args:
+        file: The opened file.
+        location: Name of the file, as the model refers to it.
+    """
 
     def __init__(self, file: BinaryIO, location: str) -> None:
         self._file = file
@@ -128,7 +133,7 @@ def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
-    """Declares the shapes, which outputs need, by ONNX's inference for outputs of unknown rank."""
+    """Declares the shapes of outputs of unknown rank as ONNX infers them; ONNX requires shapes."""
     inferred = onnx.shape_inference.infer_shapes(model)
     for output, typed in zip(model.graph.output, inferred.graph.output, strict=True):
         if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
@@ -136,10 +141,10 @@ def _declare_outputs(model: onnx.ModelProto) -> None:
 
 
 class _ExportContext:
-    """State that the graphs of a model share.
+    """State that the exporters of a model's graphs share.
 
     Attributes:
-        plain: For each graph, its form without clrt-specific ops.
+        plain: Form without clrt-specific ops of each graph.
         store: Storage of tensors.
         opset: The ai.onnx opset.
     """
@@ -151,7 +156,7 @@ class _ExportContext:
         self.names = Names()
 
     def attribute(self, value: Any) -> Any:
-        """Returns an attribute in the form that `make_node` expects."""
+        """Returns an attribute's value as `onnx.helper.make_node` expects it: arrays as tensors."""
         return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
@@ -172,7 +177,7 @@ class _GraphExporter:
         self._symbolic = SymbolicConstants(self, self.source)
 
     def main(self) -> onnx.GraphProto:
-        """Returns the main graph of the model."""
+        """Exports the graph as the main graph of a model."""
         graph = self._graph
         inputs = [self._formal(v, named=True) for v in graph.inputs]
         pairs = list(zip(graph.output_names, graph.outputs, strict=True))
@@ -188,10 +193,11 @@ class _GraphExporter:
         return self._proto(inputs, outputs)
 
     def inner(self, captured: Sequence[str]) -> onnx.GraphProto:
-        """Returns a subgraph of a node.
+        """Exports the graph as a subgraph of a node.
 
         Args:
-            captured: Names of the captured values, which are its last inputs in the IR.
+            captured: Names of the captured values: the last inputs of the graph in the IR, which
+                are no inputs in ONNX.
         """
         graph = self._graph
         own_count = len(graph.inputs) - len(captured)
@@ -282,19 +288,25 @@ class _GraphExporter:
         return None if self._outer is None else self._outer._known(value)
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attrs: int) -> str:
-        """Adds a node and returns the name of its output."""
+        """Adds a node with one output and returns the output's name: `name`, made unique."""
         output = self._context.names.unique(name)
         self._nodes.append(helper.make_node(op_type, inputs, [output], output, **attrs))
         return output
 
     def numbers(self, data: Array, name: str) -> str:
-        """Adds an initializer and returns its name."""
+        """Adds an initializer and returns its name: `name`, made unique."""
         name = self._context.names.unique(name)
         self._initializers.append(self._context.store.tensor(data, name))
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:
-        """Returns (value name, axis) of a size that is the symbol, preferring inputs; or None."""
+        """Finds a value with an axis whose size is a symbol.
+
+        Inputs of this graph are preferred, then values of enclosing graphs.
+
+        Returns:
+            (name of the value, axis); None if there is none.
+        """
         outer = None if self._outer is None else self._outer.source
         return (
             self._size(self._graph.inputs, symbol)
@@ -311,7 +323,11 @@ class _GraphExporter:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns the nodes in topological order; unchanged if they are sorted already."""
+    """Returns nodes in topological order; unchanged if they are sorted already.
+
+    Raises:
+        PassError: The nodes form a cycle.
+    """
     producers = {name: i for i, node in enumerate(nodes) for name in node.output}
     state = [0] * len(nodes)
     order: list[onnx.NodeProto] = []
@@ -335,7 +351,7 @@ def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the names that a node reads, including those that its subgraphs capture."""
+    """Yields the names of values that a node and the nodes of its subgraphs read."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():

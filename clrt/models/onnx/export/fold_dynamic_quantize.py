@@ -15,13 +15,16 @@ from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 from clrt.ops.reference_interpreter import evaluate
 
-# Maximum number of nodes that compute scale and zero point.
+# Maximum number of nodes that compute a scale and zero point to be recognised.
 _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
 
 def fold_dynamic_quantize(graph: Graph) -> None:
-    """Replaces the nodes that compute DynamicQuantizeLinear by the op."""
+    """Replaces nodes of a graph that compute DynamicQuantizeLinear by this op.
+
+    These are a QuantizeLinear, and the nodes that compute its scale and zero point from its input.
+    """
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -44,10 +47,10 @@ def fold_dynamic_quantize(graph: Graph) -> None:
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Returns whether a QuantizeLinear computes its parameters from the range of its input.
+    """Returns whether a node is a QuantizeLinear that computes the same as DynamicQuantizeLinear.
 
-    The optimiser leaves many forms of this, so the nodes are evaluated on samples instead of
-    matched.
+    Its scale and zero point must be computed from the minimum and maximum of its input. The
+    optimiser leaves many forms of this, so the nodes are evaluated on samples instead of matched.
     """
     if not isinstance(node.op, QuantizeLinear) or len(node.inputs) < 3:
         return False
@@ -70,7 +73,10 @@ def _is_dynamic(node: Node) -> bool:
 
 
 def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
-    """Returns the nodes between x and `ends` in topological order; None if they read more."""
+    """Returns the nodes that compute `ends` from x and constants, in topological order.
+
+    None if they read another value, or are too many (`_MAX_CONE`).
+    """
     order: dict[Node, None] = {}
     pending = [v.producer for v in ends]
     while pending:
@@ -87,14 +93,20 @@ def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
 
 
 def _trials(shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yields sample inputs with ranges on both sides, above and below 0."""
+    """Yields sample inputs of a shape: numbers on both sides of 0, all above, and all below 0."""
     rng = np.random.default_rng(0)
     for low, high in ((-3, 2), (1, 2), (-5, -4), (-0.01, 7)):
         yield rng.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
 
 
 def _agrees(graph: Graph, name: str, x: Array) -> bool:
-    """Returns whether the nodes compute the scale and zero point of DynamicQuantizeLinear for x."""
+    """Returns whether a graph computes the scale and zero point of DynamicQuantizeLinear for x.
+
+    Args:
+        graph: Graph with outputs "scale" and "zero".
+        name: Name of the graph's input.
+        x: Elements of the input.
+    """
     low, high = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
     scale = (high - low) / np.float32(255)
     zero = np.clip(np.rint(-low / scale), 0, 255)

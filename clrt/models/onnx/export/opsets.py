@@ -27,10 +27,14 @@ _SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def attributes(op: Op, opset: int) -> dict[str, Any]:
-    """Returns the attributes of a node that differ from the defaults of the opset.
+    """Returns the attributes of an op to write to a file: those that differ from ONNX's defaults.
+
+    Args:
+        op: The op.
+        opset: The ai.onnx opset of the file.
 
     Returns:
-        By name: ints, floats, strings, lists of these, arrays, graphs or type protos.
+        Values by name: ints, floats, strings, lists of these, arrays, graphs or type protos.
 
     Raises:
         UnsupportedError: The opset lacks an attribute.
@@ -61,10 +65,14 @@ def attributes(op: Op, opset: int) -> dict[str, Any]:
 
 
 def _schema(op: IrOp, opset: int) -> Any:
-    """Returns the schema of an op; None for domains without schemas in ONNX.
+    """Returns ONNX's schema of an op; None for com.microsoft, which has no schemas in ONNX.
+
+    Args:
+        op: The op.
+        opset: The ai.onnx opset; other domains have fixed versions.
 
     Raises:
-        UnsupportedError: The opset does not have the op.
+        UnsupportedError: The opset does not have the op, or has deprecated it.
     """
     if op.domain == "com.microsoft":
         return None
@@ -104,7 +112,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
     """Returns the oldest opset >= `OLDEST` with all ops, attributes and types of the graphs.
 
     Raises:
-        UnsupportedError: No opset has all; lists the nodes that the best one lacks.
+        UnsupportedError: No opset has all; the error lists the nodes that the best opset lacks.
     """
     nodes = [n for g in graphs for n in g.nodes]
     best: list[str] | None = None
@@ -122,7 +130,12 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
 
 
 def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetIdProto]:
-    """Returns the opset imports of all domains in the graphs."""
+    """Returns the opset imports of a model: the version of each domain that its nodes have.
+
+    Args:
+        graphs: All graphs of the model.
+        opset: The ai.onnx opset.
+    """
     domains = {n.op.domain for g in graphs for n in g.nodes} - {""}
     versions: Mapping[str, int] = {"": opset, **{d: _OTHER_DOMAINS[d] for d in sorted(domains)}}
     return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
@@ -161,7 +174,10 @@ def _reject_reason(node: Node, opset: int) -> str | None:
 
 
 def min_inputs(op: IrOp, opset: int) -> int:
-    """Returns the minimum number of inputs of a node, including omitted optional ones."""
+    """Returns the number of inputs that a node must list; omitted optional ones count, as "".
+
+    0 for com.microsoft.
+    """
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
 

@@ -11,7 +11,10 @@ from clrt.errors import ModelError
 
 
 def node_outputs(source: Path | bytes) -> set[str]:
-    """Returns the names of the values that nodes compute, without those of subgraphs.
+    """Returns the names of all values that nodes of an ONNX model compute, except in subgraphs.
+
+    Args:
+        source: A file, or its bytes.
 
     Raises:
         ModelError: The file cannot be read.
@@ -20,9 +23,13 @@ def node_outputs(source: Path | bytes) -> set[str]:
 
 
 def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
-    """Returns the serialized model with values appended to its outputs.
+    """Returns a serialized ONNX model with intermediate values added to its outputs.
 
     External data stay external.
+
+    Args:
+        source: A file, or its bytes.
+        names: Names of the values; present outputs are not added twice.
 
     Raises:
         ModelError: The file cannot be read.

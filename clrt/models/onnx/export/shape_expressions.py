@@ -17,21 +17,31 @@ _BINARY = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
 
 
 class AddsOnnxNodes(Protocol):
-    """Receiver of generated nodes and initializers."""
+    """Interface of an exporter to which nodes and initializers can be added."""
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
-        """Adds a node and returns its output; `name` is used for it if free."""
+        """Adds a node with one output.
+
+        Args:
+            op_type: Name of the op.
+            inputs: Names of the inputs.
+            name: Wanted name of the output; if it is in use, a similar one is chosen.
+            attributes: Attributes of the node.
+
+        Returns:
+            Name of the output.
+        """
 
     def numbers(self, data: Array, name: str) -> str:
-        """Adds an initializer and returns its name."""
+        """Adds an initializer; returns its name: `name`, or a similar one if that is in use."""
 
 
 class SymbolicConstants:
-    """Emits int64[1] values for dims, each once.
+    """Adds nodes that compute constants with symbolic elements; each dim is computed once.
 
     Args:
-        nodes: Receiver of the nodes.
-        source: Returns (value name, axis) whose size is a symbol; None if there is none.
+        nodes: Exporter to which the nodes are added.
+        source: Returns (name of a value, axis) whose size is a given symbol; None if there is none.
     """
 
     def __init__(
@@ -42,7 +52,10 @@ class SymbolicConstants:
         self._emitted: dict[str, str] = {}
 
     def constant(self, value: Value) -> str:
-        """Emits a constant with symbolic elements; returns the name of the value.
+        """Adds nodes that compute a constant with symbolic elements.
+
+        Returns:
+            Name of the computed value, which has the constant's dtype and shape.
 
         Raises:
             UnsupportedError: A symbol is not the size of any value's axis.
@@ -71,7 +84,14 @@ class SymbolicConstants:
         return result
 
     def dim(self, dim: Dim) -> str:
-        """Emits a dim; returns the name of an int64[1] value."""
+        """Adds nodes that compute a dim; none if it is computed already.
+
+        Returns:
+            Name of the computed value, int64 `[1]`.
+
+        Raises:
+            UnsupportedError: A symbol is not the size of any value's axis.
+        """
         key = str(dim)
         if key not in self._emitted:
             self._emitted[key] = self._emit(dim)
@@ -128,10 +148,13 @@ def _is_natural(dim: Dim) -> bool:
 
 
 def reshape_numbers(node: Node) -> Array | None:
-    """Returns the target of a Reshape as numbers, without `allowzero`; None if that is impossible.
+    """Returns the target shape of a Reshape without symbols, for `allowzero` = 0.
 
-    Symbolic dims become 0 if the input has the same dim on this axis, else -1, which may occur
-    once.
+    A symbolic dim becomes 0 if the input has the same dim on this axis, else -1.
+
+    Returns:
+        int64 `[rank]`; None if the target or the input's rank is unknown, more than one dim would
+        be -1, or a dim is 0 in a Reshape with `allowzero`.
     """
     x, target = node.arg(0), node.arg(1)
     data = target.type.data

@@ -19,7 +19,7 @@ def check_written(path: Path, name: Path) -> None:
         name: Name of the file in messages.
 
     Raises:
-        UnsupportedError: It is not valid, or ONNX Runtime does not load it.
+        UnsupportedError: The file is not valid ONNX, or ONNX Runtime does not load it.
     """
     try:
         onnx.checker.check_model(str(path))
