@@ -2,7 +2,7 @@
 // and common/pages.clh. Work-group (x, y, z) of T_ITEMS work-items: a KV head and the query heads
 // that share it, `span` tokens, split of the pages; it processes S_ROWS queries of one sequence at
 // a time. The pages are divided into up to `splits` parts, in order; their results are in parts
-// float32 [splits][tokens * heads] [PART] (common/page_parts.clh), which paged_attention_join.cl
+// float32 [splits][tokens * heads][PART] (common/page_parts.clh), which paged_attention_join.cl
 // merges. A work-group computes, for BLOCK keys at a time:
 //   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial
 //      sums are added in local memory;

@@ -1,5 +1,5 @@
 // Rotary embedding by position: y = x cos + turn(x) sin, where turn swaps the halves of a head's
-// S_D elements and negates the then first half.
+// S_D elements and negates the half that is then first.
 //   x               DATA_T, S_D contiguous elements per head; strides x_batch, x_place (position),
 //                   x_head
 //   y               DATA_T [batch, places, heads, S_D], contiguous

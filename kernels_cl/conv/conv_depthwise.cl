@@ -7,8 +7,8 @@
 //   conv_depthwise_gpu  (VW 1, T_ROWS) a work-item has T_ROWS rows of one column of a plane;
 //                       S_KERNEL1, S_STRIDE2, S_DILATION1, … are the window's geometry as defines
 //   conv_depthwise_any  (VW 1) work-item (column, row, plane): one element
-// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
-// planes = images * outputs.
+// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
+// padding before. planes = images * outputs.
 //   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
 //                                image, i1 the group, m the map of the group, n the position in the
 //                                plane

@@ -2,9 +2,10 @@
 // (common/group_tile.clh); windows are read from x in place. Operands:
 //   w  weights [groups, K, M];  x  [images, groups, C, plane];  y  [split, images, groups, M, P]
 // M maps and C channels per group, `plane` elements per channel, P output positions per image; K is
-// C times the window's taps. Rows of the product are maps, columns are the positions of all images.
-// Work-group (x, y, z), T_SIDE x T_SIDE work-items: tile of TILE_N columns, tile of TILE_M rows,
-// split * groups + group. A split sums `slices` of the `all` slices of K, T_TK deep each.
+// C times the window's taps. With several splits, y is their partial products. Rows of the product
+// are maps, columns are the positions of all images. Work-group (x, y, z), T_SIDE x T_SIDE
+// work-items: tile of TILE_N columns, tile of TILE_M rows, split * groups + group. A split sums
+// `slices` of the `all` slices of K, T_TK deep each.
 //   S_WINDOW  0: 1 x 1 window, stride 1, no padding: the window is the element at its position
 //             1: K is ordered [tap][channel]; a slice has channels of one tap only
 //             2: K is ordered [channel][tap], for few channels

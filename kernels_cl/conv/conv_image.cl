@@ -9,7 +9,8 @@
 //   T_MR, T_NV, T_VW  positions, vectors and lanes per vector of a tile
 //   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //             is the image, i1 is 0, m the position in the image, n the map
-// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
+// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
+// padding before.
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -5,7 +5,8 @@
 //   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
 //                                image, i1 the group, m the position in the image, n the map of the
 //                                group
-// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
+// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
+// padding before.
 #ifndef DATA_T
 #define DATA_T float
 #define Y_T float

@@ -11,7 +11,8 @@
 //   S_WHOLE   N is a multiple of T_NV * T_VW
 //   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //             is the image, i1 is 0, m the position in the image, n the channel
-// Geometry: in, out: sizes of x and y; kernel: window; stride; dilation; pad: padding before.
+// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
+// padding before.
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 2

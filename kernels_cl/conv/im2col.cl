@@ -7,8 +7,8 @@
 //   im2col      work-item (position, weight, batch)
 //   width       columns per panel;  columns  P rounded up to whole panels;  batches  number of
 //               batches
-// Geometry: in, out: sizes of input and output; kernel: window; stride; dilation; pad: padding
-// before.
+// Geometry, a suffix per axis: in, out sizes of input and output, kernel window, stride, dilation,
+// pad padding before.
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T

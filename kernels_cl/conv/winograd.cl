@@ -12,8 +12,8 @@
 //   room    scratch, `slot` elements per work-item: transformed windows [coefficient][tile][C,
 //           rounded up to T_VW], products [coefficient][tile][span panels], transformed weights
 //           [coefficient][depth][T_NV * T_VW]
-// A work-group of one work-item processes, in turn with the others, items of a `block` of tiles and
-// a `span` of panels each.
+// An item is a `block` of tiles and a `span` of panels. Work-group g of G, one work-item, processes
+// items g, g + G, g + 2 G, ….
 //   T_MR, T_NV, T_VW  tiles, vectors and lanes per vector of a register tile of products
 //   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //           is the image, i1 is 0, m the position in the image, n the map

@@ -17,8 +17,8 @@
 //   settings  float32 [rows, 8]: temperature (0: greedy), top_p, min_p, typical_p, repetition,
 //             presence and frequency penalty, length of the prompt
 //   limits    int32 [rows, 4]: top_k (0: all), length of the history, seed (low and high 32 bits)
-//   history   int32 [rows, most]: tokens of prompt and answer;  draw  int32 [rows]: number of the
-//             random word
+//   history   int32 [rows, most]: tokens of prompt and answer;  draw  int32 [rows]: index of the
+//             random word in the seed's sequence
 //   allowed   uint32 [rows, words]: bit mask of the tokens that may be sampled, if F_ALLOWED
 //   bias_ids, bias_values  [rows, biases]: tokens, and numbers added to their logits, if F_BIAS
 //   scores, counts  float32, int32 [rows, chunks * chunk];  parts  float32 [rows, chunks, PARTS]

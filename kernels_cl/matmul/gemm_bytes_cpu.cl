@@ -4,8 +4,8 @@
 //      (char or uchar) levels already, of zero point a_zero. At i0 * a_s0 + i1 * a_s1 + m * a_row +
 //      k
 //   b  per panel of 32 columns (clrt/kernels/gemm_int8_cpu.py): uint8 levels [K / 4][column][4],
-//      then per column int32 MIDDLE times the sum of its levels minus its zero point, int32 its
-//      zero point, and float32 the scale of its sums
+//      then per column int32 MIDDLE times the sum over k of (level - zero point), int32 its zero
+//      point, and float32 the scale of its sums
 //   y  [batch, M, N]: float32; with A_T the int32 sums, without scales. batch = i0 * d1 + i1
 // A's levels are stored as level - middle, to fit int8. MIDDLE in b is low + 128; with A_T it is 1.
 //   A_MIDDLE  with A_T: middle of its levels, 0 for char, 128 for uchar

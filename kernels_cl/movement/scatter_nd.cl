@@ -3,9 +3,9 @@
 // (common/scatter.clh). Indices out of range are clamped and reported in `status`. No two
 // work-items write one element, and repeated tuples apply in order.
 //   scatter_nd      work-item: one element of every slice
-//   scatter_nd_cpu  work-group of one work-item: part number group / pieces of y, of `share`
-//                   elements, and elements (group % pieces) * span on, `span` of them, of the
-//                   slices that start there
+//   scatter_nd_cpu  y is divided into parts of `share` elements, a slice into `pieces` of `span`
+//                   elements. Work-group g of one work-item: piece g % pieces of the slices that
+//                   start in part g / pieces
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/scatter.clh"

@@ -7,10 +7,11 @@
 //   softmax_group    x and y DATA_T [rows, n]; `lanes` work-items of a work-group share a row
 //                    (common/group.clh)
 //   softmax_any      x and y DATA_T [outer, n, step], along n; work-item: one line of n elements
-// Compiled for the first two (VW > 1), softmax_group (VW 1, T_ITEMS) or softmax_any (VW 1):
-//   DATA_T   storage type of x and y; ACC_T: type that is computed in; MATH(name): its function
+// Macros select the kernels: VW > 1 the first two, VW 1 with T_ITEMS softmax_group, else
+// softmax_any.
+//   DATA_T   storage type of x and y;  ACC_T  type computed in;  MATH(name)  ACC_T's function
 //            `name`
-//   LOG      1: LogSoftmax;  T_VW  lanes of a vector, VW unless that is defined
+//   LOG      1: LogSoftmax;  T_VW  lanes per vector: VW, unless VW is defined
 //   T_ROWS   rows per work-group;  T_NV  vectors of columns per work-group
 //   T_ITEMS  work-items of a work-group, of which `lanes` (a power of two) share a row
 #include "common/base.clh"

@@ -5,13 +5,11 @@
 //                      point, limited to LOW..HIGH. TO_FLOAT: y is a low-bit float, without zero
 //                      point, limited to -HIGH..HIGH if SATURATE
 //   dequantize_linear  y = (x - zero point) * scale; without SCALED y = x - zero point
-//   UNIFORM, LAST, BLOCKED  one scale (outer and inner are 1); inner is 1; blocks of more than one
-//                           element
-//   CENTERED                there is a zero point;  ELEMS  elements per work-item along its first
-//                           axis
-//   DATA, SCALE, ZERO, STORED  storages of x, scale, zero and y (common/storage.clh); DATA_T,
-//                           SCALE_T, ZERO_T, OUT_T: their types;  VALUE_T, OUT_VALUE_T  types
-//                             computed in
+//   UNIFORM            1: there is one scale, outer and inner are 1;  LAST  1: inner is 1
+//   BLOCKED            1: blocks have more than one element;  CENTERED  1: there is a zero point
+//   ELEMS              elements per work-item along the first axis of the range
+//   DATA, SCALE, ZERO, STORED      storages of x, scale, zero and y (common/storage.clh)
+//   DATA_T, SCALE_T, ZERO_T, OUT_T  their types;  VALUE_T, OUT_VALUE_T  types computed in
 // Work-item (x, y, z), ELEMS elements along the first: (r, i, o); with LAST (i, o); with UNIFORM
 // (i). So the only division is by the block size.
 #include "common/base.clh"

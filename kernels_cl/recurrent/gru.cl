@@ -1,5 +1,5 @@
 // Elementwise part of one GRU step (common/recurrent.clh has the operands' layouts). Gates are
-// ordered z r h (update, reset, candidate); a launch is:
+// ordered z r h (update, reset, candidate). Kernels:
 //   gru        h' = (1 - z) * candidate + z * h, into hidden and y
 //   gru_reset  (F_LINEAR 0) kept = r * h, before gru. The caller multiplies `kept` by the
 //              candidate's recurrence weights, into gn [D, B, H]

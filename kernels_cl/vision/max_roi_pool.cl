@@ -1,7 +1,7 @@
 // MaxRoiPool: divides each region of an image into rows x columns bins; y DATA_T [regions,
 // channels, rows, columns] is the maximum of each bin (NaN if any pixel is), 0 if it is empty. x
-// DATA_T [images, channels, height, width]; rois DATA_T [regions, 5]: image, x1, y1, x2, y2, in
-// pixels divided by `scale`. An image out of range is reported in `status`. Work-item (bin column,
+// DATA_T [images, channels, height, width]; rois DATA_T [regions, 5]: image, x1, y1, x2, y2, which
+// times `scale` are pixels. An image out of range is reported in `status`. Work-item (bin column,
 // bin row, region * channels + channel).
 #include "common/base.clh"
 #include "common/math.clh"

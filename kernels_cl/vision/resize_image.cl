@@ -1,13 +1,13 @@
 // ResizeImage: resamples an image of bytes as Pillow does, in integers: first along rows, to bytes,
 // in planes uint8 [3, height, outputs], then down columns, to floats in a batch of images.
 //   pixels                        uint8 [height, width, 3]
-//   columns, rows                 int32 [outputs], [outputs_down]: first source pixel, of `taps`,
-//     per output
+//   columns, rows                 int32 [outputs], [outputs_down]: first source pixel of each
+//                                 output, which has `taps` of them
 //   column_weights, row_weights   int32 [outputs, taps], [outputs_down, taps], in units of 2^-22
 //   colours                       float32 [3, 3]: scale, offset, and value of the border, per
-//     channel
+//                                 channel
 //   place                         int32 [3]: image of the batch, row and column of the result's
-//     corner
+//                                 corner
 //   batch                         float32 [images, 3 * high * wide], channels first or last
 // Numbers out of range are clamped and reported in status, place_status. Kernels by PART: 0
 // image_columns (GPUs), 1 image_lanes and 2 image_columns_cpu (CPUs), 3 image_rows (GPUs), 4

@@ -1,6 +1,6 @@
 // RoiAlign: divides each region of an image into rows x columns bins; y DATA_T [regions, channels,
 // rows, columns] is the mean or maximum of each bin's bilinear samples. x DATA_T [images, channels,
-// height, width]; rois DATA_T [regions, 4]: x1, y1, x2, y2, in pixels divided by `scale`; batches
+// height, width]; rois DATA_T [regions, 4]: x1, y1, x2, y2, which times `scale` are pixels; batches
 // INDEX_T [regions]: the image; one out of range is clamped and reported in `status`. Computed in
 // float32.
 //   roi_align       (GPUs) work-item (bin column, bin row, region * channels + channel)
