@@ -57,7 +57,7 @@ class FusionMiss:
     """A near miss: the nodes resemble a region of a rule but cannot be fused.
 
     Attributes:
-        reason: Why not, as a clause for `clrt explain`.
+        reason: Why the nodes cannot be fused, as a clause for `clrt explain`.
     """
 
     reason: str
@@ -65,10 +65,10 @@ class FusionMiss:
 
 @dataclass(frozen=True)
 class RegionLaunches:
-    """Launches of a region.
+    """Launches of a region of fused nodes.
 
     Attributes:
-        launches: Launches in order.
+        launches: Launches in execution order.
         also: Kernels that the region launches at other shapes only; compiled with the plan.
     """
 

@@ -143,6 +143,9 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
     """Returns the GEMM tiles whose slices fit local memory, the largest first.
 
+    Args:
+        tunables: Tunables of the GEMM kernel.
+
     Returns:
         (rows, columns) per work-item of each tile.
 

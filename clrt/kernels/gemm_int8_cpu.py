@@ -168,7 +168,11 @@ def unsigned(levels: Array) -> Array:
 
 
 def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) -> list[Launch]:
-    """Returns the launches of an int8 GEMM that quantizes A, float32 with contiguous rows, itself.
+    """Returns the launches of an int8 GEMM whose kernel quantizes A.
+
+    Args:
+        product: The GEMM; A is float32 with contiguous rows.
+        weights: B, and the scale of A.
 
     Raises:
         UnsupportedError: An operand of the epilogue is not float32, or has more than two batch

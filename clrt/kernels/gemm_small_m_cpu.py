@@ -26,7 +26,7 @@ SECOND = Code("second[i * T_NV + j]")
 
 @dataclass(frozen=True)
 class SmallMThresholds(Thresholds):
-    """When the small-M kernel is worth compiling besides the general one.
+    """Thresholds from which the small-M kernel is worth compiling besides the general one.
 
     Attributes:
         narrow_kib: Minimum size of 16-bit weights in KiB; smaller ones save less time than the
@@ -101,10 +101,10 @@ def emit_few_rows(
 
 
 def of_rows(product: GemmProblem, rows: Value) -> GemmProblem:
-    """Returns a GEMM with the rows of another tensor as A, which has the same shape as before.
+    """Returns a GEMM with its A replaced by another tensor of the same shape.
 
     Args:
         product: The GEMM.
-        rows: The tensor.
+        rows: The new A.
     """
     return replace(product, a=replace(product.a, buffer=BufferArg(rows)))

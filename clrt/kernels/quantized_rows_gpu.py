@@ -45,7 +45,7 @@ def stored_bits(bits: int) -> tuple[int, int]:
 
 
 def pack_fields(levels: Array, bits: int) -> Array:
-    """Packs levels of fewer than 8 bits; returns uint8 `[rows, bytes]`.
+    """Packs levels of 1, 2, 4 or 8 bits; returns uint8 `[rows, bytes]`.
 
     Args:
         levels: uint8 `[rows, k]`.

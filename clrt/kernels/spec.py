@@ -148,7 +148,7 @@ class PackedWeight:
 
     Attributes:
         value: The constant to pack.
-        layout: Name of the layout with its parameters; (value, layout) is the identity.
+        layout: Name of the layout with its parameters; (value, layout) identifies a packed weight.
         pack: Packs the constant's elements on the host.
         nbytes: Packed size in bytes, known before packing.
         rows: Device packing recipe; None if only the host can pack.

@@ -27,7 +27,7 @@ class LiveInterval:
     last: int
 
     def meets(self, other: LiveInterval) -> bool:
-        """Returns whether two buffers are both alive in some step."""
+        """Returns whether the lifetimes of two buffers overlap."""
         return self.first <= other.last and other.first <= self.last
 
 

@@ -170,7 +170,7 @@ class _SubviewSearch:
             node: The node that declares the subview.
             number: Index of the subview among the node's subviews.
             part: The subview.
-            alone: Whether the value is only one subview of the node.
+            alone: Whether the node declares the value as a subview only once.
         """
         if not prod(part.value.dims):
             return
@@ -199,10 +199,10 @@ class _SubviewSearch:
             node: The node that declares the subview.
             number: Index of the subview among the node's subviews.
             part: The subview.
-            alone: Whether the value is only one subview of the node.
+            alone: Whether the node declares the value as a subview only once.
 
         Returns:
-            None on success; else the reason, with the state restored.
+            None on success; else why the subview cannot be aliased, with the state restored.
         """
         index, value, whole = self._step_of[node], self.base(part.value), self.base(part.parent)
         inner = list(islice(self._within(value), _MAX_NESTED))
