@@ -97,7 +97,7 @@ class BeamSearch:
         return cls(scheduler, model, prompt, sampling, source, calls)
 
     def run(self) -> list[GeneratedText]:
-        """Returns the `num_return_sequences` most likely texts, best first.
+        """Runs the search; returns the `num_return_sequences` texts of highest score, best first.
 
         Raises:
             InputError: The prompt is longer than the context, or the rules ban all tokens.

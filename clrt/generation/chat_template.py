@@ -205,6 +205,6 @@ def _reason(error: Exception) -> str:
 
 
 def _line(error: Exception) -> int:
-    """Returns the template line that raised an error; 0 if unknown."""
+    """Returns the number of the template line that raised an error; 0 if unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((f.lineno or 0 for f in reversed(frames) if f.filename == "<template>"), 0)

@@ -56,7 +56,7 @@ class TextStream:
         self._skipped = {token.content for token in added if token.special} - set(kept)
 
     def anew(self) -> TextStream:
-        """Returns a new stream with the same options, before its first token."""
+        """Returns a new stream with the same tokenizer and options, to which no token was added."""
         stream = copy(self)
         stream._steps = decoding_steps(self._state)
         return stream

@@ -54,7 +54,7 @@ class EncoderInput:
 
     @property
     def left(self) -> int:
-        """Number of positions yet to be encoded."""
+        """Number of encoder positions still to be encoded: all, or 0 if the input is encoded."""
         return 0 if self.done else self.places
 
     @property
@@ -83,6 +83,10 @@ class CheckedSource(NamedTuple):
 
 def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
     """Checks an encoder input and converts it to an array.
+
+    Args:
+        given: Tokens, or frames `[frames, features]`.
+        encoder: Configuration of the encoder; None if the model has none.
 
     Raises:
         InputError: The model has no encoder, or the input has a wrong shape, is empty or too long.

@@ -295,7 +295,7 @@ class DecoderEngine(EngineMemory):
         Keys and values of the accepted draft tokens are kept.
 
         Returns:
-            Number of draft tokens accepted.
+            Number of draft tokens accepted: leading ones that equal those of `tokens`.
         """
         accepted = sequence.commit(tokens)
         self._register_pages(sequence)

@@ -69,7 +69,7 @@ class KvCache:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the slabs in bytes."""
+        """Total size of all slabs in bytes, with unused pages."""
         return sum(slab.nbytes for slab in self.slabs)
 
     @property

@@ -92,7 +92,7 @@ _GGUF_KEYS = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen, and what ends a text.
+    """Options of text generation: how tokens are chosen, and what ends a text.
 
     Attributes:
         max_new_tokens: Maximum number of generated tokens.
@@ -134,8 +134,9 @@ class Sampling:
         forced_bos_token_id: Second token of a text whose prompt is one token; None for any.
         forced_eos_token_id: Last token of a text of the maximum length; the lowest of several; None
             for any.
-        sequence_bias: Pairs of a token sequence and a number, which is added to the logit of its
-            last token after the others; may be a mapping from tuples of tokens.
+        sequence_bias: Pairs of a token sequence and a number, which is added to the logit of the
+            sequence's last token if the text ends with the tokens before it; or a mapping from
+            tuples of tokens to numbers.
         length_penalty: Exponent of the number of tokens by which a beam's log-probability is
             divided.
         early_stopping: True ends a beam search once there are `num_beams` results; False once no

@@ -85,7 +85,7 @@ class KvPagePool:
         return pages, last
 
     def allocate(self) -> int:
-        """Allocates a page: a free one, else a new one, else the least recently used cached one.
+        """Allocates a page: a free one, else the least recently used cached one, else a new one.
 
         Raises:
             OutOfMemoryError: All pages are referenced, and the cache cannot grow.

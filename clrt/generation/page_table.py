@@ -63,11 +63,11 @@ class PageTable:
         self._device_table = None
 
     def on_device(self) -> DeviceTensor:
-        """Returns the table on the device, int32; the same tensor until the table changes."""
+        """Returns the table as an int32 device tensor; the same tensor until the table changes."""
         if self._device_table is None:
             self._device_table = self._session.tensor_of(self._table, DType.INT32)
         return self._device_table
 
     def release(self) -> None:
-        """Frees the tensor on the device."""
+        """Frees the device tensor of the table."""
         self._device_table = None

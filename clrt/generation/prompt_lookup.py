@@ -30,7 +30,7 @@ class LookupIndex:
     _places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens to the text."""
+        """Appends tokens to the indexed text."""
         for token in tokens:
             end = len(self.tokens)
             for length in _LENGTHS:

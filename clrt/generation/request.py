@@ -194,8 +194,14 @@ class RequestReader:
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
         """Returns the tokens of one prompt, in a list, or of each prompt of a list of prompts.
 
+        Args:
+            prompt: A string, tokens or the messages of a chat; or a list of these.
+            request: Options of the call, with tools and variables of the chat template.
+
         Raises:
-            InputError, ModelError, UnsupportedError: As `tokens_of`.
+            InputError: A prompt is invalid.
+            ModelError: The chat template is invalid or exceeds its budget.
+            UnsupportedError: Jinja is not installed.
         """
         each = several(prompt)
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
@@ -224,8 +230,10 @@ class RequestReader:
                 an encoder.
 
         Raises:
-            InputError: `sources` does not fit the model or the number of texts.
-            InputError, ModelError, UnsupportedError: As `tokens_of`.
+            InputError: A text or source is invalid, or `sources` does not fit the model or the
+                number of texts.
+            ModelError: The chat template is invalid or exceeds its budget.
+            UnsupportedError: Jinja is not installed.
         """
         model, plain = self._model, GenerateRequest(self._model.sampling)
         token_lists = self.prompts(texts, plain)

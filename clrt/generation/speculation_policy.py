@@ -59,7 +59,7 @@ class StepTimeModel:
         self._seconds[size] = min(seconds, known + _NEW_SAMPLE_WEIGHT * (seconds - known))
 
     def of(self, tokens: int) -> float:
-        """Returns the predicted step time in seconds, interpolated between samples; 0 if none."""
+        """Returns the predicted seconds of a step of `tokens` tokens; 0 if no step was measured."""
         size, sizes = bucket_size(tokens), sorted(self._seconds)
         if not sizes:
             return 0.0
@@ -104,7 +104,7 @@ class AcceptanceRate:
         return (self._right + usual) / (self._tried + 1)
 
     def note(self, guessed: int, right: int) -> None:
-        """Records that the first `right` of `guessed` draft tokens were accepted."""
+        """Records a step in which the first `right` of `guessed` draft tokens were accepted."""
         self._tried = self._tried * self.memory + min(right + 1, guessed)
         self._right = self._right * self.memory + right
         if self.prior is not None:
@@ -118,7 +118,7 @@ class AcceptanceRate:
             self.prior.pass_over()
 
     def worth(self, count: int) -> float:
-        """Returns the expected number of accepted tokens of `count` draft tokens."""
+        """Returns how many of `count` draft tokens are expected to be accepted."""
         share = self.share
         return sum(share**k for k in range(1, count + 1))
 

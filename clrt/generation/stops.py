@@ -50,7 +50,7 @@ class StopMatcher:
         self._buffer = ""
 
     def push(self, text: str, token: int | None = None) -> str:
-        """Adds a text chunk; returns text that cannot be part of a stop string, "" after the end.
+        """Adds a text chunk; returns text that certainly belongs to the result, "" after the end.
 
         Args:
             text: Text chunk; may be empty.

@@ -55,11 +55,11 @@ class TextChunkReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream has neither ended nor been closed."""
+        """Whether the stream was neither read to its end nor closed."""
         return not self._is_finalized
 
     def cancel(self) -> None:
-        """Ends generation without waiting; may be called from any thread."""
+        """Ends generation without waiting for a running step; may be called from any thread."""
         self._scheduler.end(self._answer)
 
     def _next(self) -> str:

@@ -108,7 +108,7 @@ class Budget:
 
 
 def length(value: object) -> int:
-    """Returns the characters of a string, `STEP` per element of a container, 1 for other values."""
+    """Returns the cost of a value: its characters, `STEP` per element of a container, else 1."""
     if isinstance(value, str | bytes):
         return len(value)
     sized = isinstance(value, Sequence | Mapping | AbstractSet)

@@ -137,10 +137,15 @@ class TextGenerator(TextMeasures):
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
         """Generates the continuation of a prompt as a stream of text chunks.
 
-        Closing the stream ends the text; its `result` is a `GeneratedText`.
+        Closing the stream ends generation; its `result` is a `GeneratedText`.
+
+        Args:
+            prompt: A string, tokens or the messages of a chat.
+            options: Options of `GenerateOptions`; missing ones come from the model's files.
 
         Raises:
-            ClrtError: As `generate`.
+            InputError: An option or the prompt has no valid value.
+            UnsupportedError: The model's files require a feature that clrt does not support.
         """
         request = self._requests.read(options, "stream")
         return self._stream(tokens_of(self._model, prompt, request.chat), request)
@@ -153,7 +158,8 @@ class TextGenerator(TextMeasures):
         Cancelling the task ends generation. Arguments and result are those of `generate`.
 
         Raises:
-            ClrtError: As `generate`.
+            InputError: An option or a prompt has no valid value.
+            OutOfMemoryError: One text alone does not fit into the cache.
         """
         from clrt.generation.async_streaming import finish_all, search_all
 
@@ -171,8 +177,13 @@ class TextGenerator(TextMeasures):
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
         """Generates the continuation of a prompt as an async stream of text chunks.
 
+        Args:
+            prompt: A string, tokens or the messages of a chat.
+            options: Options of `GenerateOptions`; missing ones come from the model's files.
+
         Raises:
-            ClrtError: As `generate`.
+            InputError: An option or the prompt has no valid value.
+            UnsupportedError: The model's files require a feature that clrt does not support.
         """
         request = self._requests.read(options, "astream")
         tokens = tokens_of(self._model, prompt, request.chat)
@@ -235,7 +246,7 @@ class TextGenerator(TextMeasures):
         return self._scheduler.exclusive(restore)
 
     def close(self) -> None:
-        """Ends all texts and frees the device memory; the generator cannot be used afterwards."""
+        """Ends all generations and frees device memory; the generator cannot be used afterwards."""
         self._scheduler.close()
         with self._lock:
             if self._workers is not None:

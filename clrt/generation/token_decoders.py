@@ -256,8 +256,8 @@ def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecoderStage | None
 
     Args:
         kind: Type of the decoder.
-        one: Its configuration in tokenizer.json.
-        whole: Whether its input is one text instead of separate tokens.
+        one: Configuration of the decoder in tokenizer.json.
+        whole: Whether earlier decoders have joined the tokens to one text.
     """
     if kind == "Strip":
         return Stripped(one["content"], one["start"], one["stop"], whole)

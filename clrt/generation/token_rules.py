@@ -81,7 +81,18 @@ class NextTokenRules:
         limit: int,
         source: NDArray[Any] | None = None,
     ) -> NextTokenRules | None:
-        """Creates the rules of a text; None if the options define none."""
+        """Creates the rules of a text.
+
+        Args:
+            sampling: Options that define the rules.
+            ends: Tokens that end the text.
+            prompt: Prompt tokens.
+            limit: Maximum number of generated tokens.
+            source: Encoder input; None without an encoder.
+
+        Returns:
+            The rules; None if the options define none.
+        """
         forced = sampling.forced_bos_token_id is not None or sampling.forced_eos_token_id != ()
         if not forced and not any(getattr(sampling, name) for name in (*_DYNAMIC, *_STATIC)):
             return None

@@ -163,7 +163,7 @@ class CallReader:
         return bool(self._buffer)
 
     def push(self, text: str) -> str:
-        """Adds a text chunk and returns the text that is certain not to belong to a call."""
+        """Adds a text chunk; returns the text that certainly is not part of a call, "" if none."""
         self._buffer += text
         shown = []
         while self._buffer:

@@ -69,7 +69,7 @@ class Heads:
         length: S, the number of tokens.
         count: H, the number of heads.
         size: D, the head size in elements.
-        scale: Constant factor by which the attention operand exceeds `base`.
+        scale: Constant factor: the attention operand is `scale` times `base`.
         by_head: Whether the heads axis of `base` comes before the tokens axis.
         repeat: Number of adjacent query heads that share each head.
         source: Tensor [B, S, W] of which `base` is a range of columns, reshaped; None if there is
@@ -243,7 +243,7 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
     """Returns the heads of a value that `perm` transposes to [B, H, S, D]; None if unsupported.
 
     Args:
-        perm: Permutation from axes of `value` to [B, H, S, D]; of three axes to [B, S, D].
+        perm: Axis of `value` for each axis of [B, H, S, D], or of [B, S, D] if it has rank 3.
         scale: Factor applied to the value afterwards.
     """
     shape = value.shape

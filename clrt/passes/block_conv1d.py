@@ -59,7 +59,7 @@ class _Geometry:
 
     @property
     def more(self) -> int:
-        """Number of elements by which the window of a block exceeds that of one output."""
+        """Number of elements by which a block's window exceeds the window of a single output."""
         return (self.places - 1) * self.stride
 
 

@@ -67,7 +67,7 @@ class CanonicalizeViews(Pass):
 
 
 class SimplifyTransposes(Pass):
-    """Transpose of Transpose -> one Transpose; Reshape, batched Transpose, Reshape -> Transpose.
+    """Two Transposes -> one; Reshape, Transpose of rank 3, Reshape -> one Transpose.
 
     Reshape [L…,M,N] -> [L,M,N], Transpose (0,2,1), Reshape -> [L…,N,M] is how torch's dynamo
     exporter swaps the last two axes of a batched matrix.

@@ -85,7 +85,7 @@ class Pass(ABC):
     required_op_classes: ClassVar[tuple[type[IrOp], ...]] = ()
 
     def may_match(self, op: type[IrOp]) -> bool:
-        """Whether nodes of an op class may match; called once per class and sweep."""
+        """Whether nodes of an op class may match the pass; called once per class and sweep."""
         return True
 
     @abstractmethod
@@ -351,7 +351,7 @@ class PassRunner:
         self._misses: dict[Pass, dict[Node, tuple[str, str]]] = {}
 
     def run(self, pass_: Pass) -> PassRecord:
-        """Applies a pass until nothing matches.
+        """Applies a pass to the graph until no node matches.
 
         Returns:
             The record of this run, also appended to the report.

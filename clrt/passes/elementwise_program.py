@@ -93,7 +93,7 @@ class ProgramBuilder:
         )
 
     def trouble(self) -> str | None:
-        """Returns why no kernel can be generated for the program; None if one can."""
+        """Returns why no kernel can be generated for the program; None if one can be."""
         if self.size > MAX_STEPS:
             return f"the program would have {self.size} steps (at most {MAX_STEPS})"
         program = render(self.build(), [v.dtype for v in self.inputs])

@@ -20,7 +20,7 @@ _DTYPES = (DType.FLOAT32, DType.FLOAT64)
 class ExpandBatchNormalization(Pass):
     """BatchNormalization with constant statistics -> x * factor + shift.
 
-    FoldAffine then folds Mul and Add into a convolution before them, or they are fused elsewhere.
+    Later passes fold Mul and Add into a convolution before them, or fuse them with other nodes.
 
     Numerics: factor and shift are rounded once, from float64.
     """
@@ -59,7 +59,8 @@ class ExpandBatchNormalization(Pass):
 class FoldAffine(Pass):
     """Conv(x, w, bias) * a + b with per-channel constants -> Conv(x, w * a, bias * a + b).
 
-    `fold_constants` then computes the new weights and bias.
+    Mul and Add match separately, after a convolution of float32 or float64 whose output nothing
+    else reads. Constant folding then computes the new weights and bias.
     """
 
     name = "fold_affine"

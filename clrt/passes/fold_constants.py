@@ -29,7 +29,7 @@ class FoldConstants(Pass):
     """Node whose inputs are all constant -> constants, computed by the op's NumPy reference.
 
     Results of more than 16 MiB that are larger than the inputs, or past the fold budget, are not
-    folded. Transposes of weights of matrix products neither: `canonicalize_matmul` absorbs them.
+    folded. Nor are Transposes of weights of matrix products: `canonicalize_matmul` absorbs them.
 
     Args:
         dequantize: Whether DequantizeLinear of weights of more than 4 bits is folded.

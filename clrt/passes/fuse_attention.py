@@ -54,7 +54,7 @@ class _AttentionMatch:
 
     @property
     def score_shape(self) -> Shape:
-        """Shape [B, H, Sq, Sk] of the scores."""
+        """Shape [B, H, Sq, Sk] of the scores: batch, heads, queries, keys."""
         return (self.q.batch, self.q.count, self.q.length, self.k.length)
 
 
@@ -222,7 +222,7 @@ def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str
 
 
 def _disagreement(attention: _AttentionMatch) -> str | None:
-    """Returns why q, k, v and masks do not fit one attention op; None if they do."""
+    """Returns why q, k, v and masks do not fit one FusedAttention node; None if they do."""
     q, k, v = attention.q, attention.k, attention.v
     if not (provably_equal(q.batch, k.batch) and provably_equal(k.batch, v.batch)):
         return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
@@ -253,7 +253,7 @@ def _aligned(shape: Shape, attention: _AttentionMatch) -> list[tuple[Dim, Dim]]:
 
 
 def _broadcasts(shape: Shape, attention: _AttentionMatch) -> bool:
-    """Whether a mask shape broadcasts to the scores."""
+    """Whether a mask of shape `shape` broadcasts to the scores of an attention."""
     rank = attention.scores.product.output.type.rank
     fits = all(provably_equal(d, 1) or provably_equal(d, t) for d, t in _aligned(shape, attention))
     return fits and len(shape) <= (rank or 0)

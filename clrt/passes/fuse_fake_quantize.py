@@ -225,7 +225,7 @@ def _zero_points(node: Node) -> Array:
 
 
 def _number(value: Value) -> float | None:
-    """Returns the number of a constant scalar or vector of one element, else None."""
+    """Returns the element of a constant scalar or one-element vector; None for other values."""
     numbers = value.numbers if value.is_constant else None
     if numbers is None or numbers.size != 1 or numbers.ndim > 1:
         return None

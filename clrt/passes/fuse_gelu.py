@@ -35,7 +35,7 @@ class _FlatProduct:
 class FuseGelu(Pass):
     """x/2 (1 + erf(x/√2)) -> Gelu, and x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))) -> Gelu(tanh).
 
-    Products match in any order and nesting, the cube as Pow or as a product.
+    Products match in any order and nesting; the cube may be Pow or a product.
     """
 
     name = "fuse_gelu"

@@ -110,7 +110,11 @@ def _core(node: Node) -> _Norm | str | None:
 
 
 def _quotients(node: Node) -> list[tuple[Value, Value, list[Node]]]:
-    """Returns (x, v, nodes) for every way to read a node as x / sqrt(v)."""
+    """Matches x / sqrt(v), or x times the reciprocal of sqrt(v).
+
+    Returns:
+        (x, v, nodes of the pattern) for every way to read `node` so; [] if there is none.
+    """
     if op_name(node) == "Div":
         root = produced_by(node.arg(1), "Sqrt")
         return [(node.arg(0), root.arg(0), [node, root])] if root else []

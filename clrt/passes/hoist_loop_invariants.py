@@ -12,7 +12,7 @@ from clrt.passes.matching import produced_by
 
 
 class HoistLoopInvariants(Pass):
-    """Loop-carried value that each iteration returns unchanged -> captured value.
+    """Loop-carried value that each iteration returns unchanged -> value captured by the body.
 
     TensorFlow's loops carry all values that they read, including weights.
     """

@@ -34,7 +34,7 @@ def produced_by(value: Value | None, *names: str) -> Node | None:
 
 
 def scalar(value: Value | None) -> float | None:
-    """Returns the number of a constant of one element and any rank, else None."""
+    """Returns the element of a one-element constant of any rank; None for other values."""
     numbers = None if value is None or not value.is_constant else value.numbers
     return float(numbers.reshape(-1)[0]) if numbers is not None and numbers.size == 1 else None
 

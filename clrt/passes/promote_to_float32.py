@@ -110,7 +110,7 @@ def _is_narrow(value: Value, op: Op) -> bool:
 
 
 def _wide_source(value: Value) -> Value | None:
-    """Returns the float32 value that was cast to a 16-bit value, else None."""
+    """Returns the float32 input of the Cast that produced a 16-bit value; None for other values."""
     cast = value.producer
     if cast is None or not isinstance(cast.op, Cast) or value.dtype not in HALVES:
         return None

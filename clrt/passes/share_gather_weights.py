@@ -13,7 +13,7 @@ from clrt.passes.driver import GraphView, Match, Pass
 class ShareGatherWeights(Pass):
     """QuantizedGather -> QuantizedGather(exact=1), whose table has the layout of float32 products.
 
-    A table that is also the weight of a product is then stored on the device once.
+    A table that is also the weight of a matrix product is then stored on the device only once.
     """
 
     name = "keep_scales"

@@ -24,12 +24,12 @@ _WIDE = (DType.INT64, DType.INT32)
 
 @dataclass(frozen=True)
 class Grid:
-    """Integer tensor that is affine in its indices: offset + sum of step_k * i_k.
+    """Integer tensor whose element at index (i_0, i_1, …) is offset + sum of steps[k] * i_k.
 
     Attributes:
         shape: Shape of the tensor.
         steps: Coefficient per axis; 0 if the axis has size 1.
-        offset: Element at index 0.
+        offset: First element.
     """
 
     shape: Shape
