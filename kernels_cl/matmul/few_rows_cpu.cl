@@ -80,7 +80,8 @@ static inline void one_row(F *tile, __global const float *a, __global const B_T 
 }
 
 #if T_MR == 8
-// Missing rows repeat the last one: a second code path through the panel would wait for it.
+// Rows past `count` repeat the last one: a code path for fewer rows would have to wait for the
+// panel, too.
 #define ROW_OF(i) __global const float *const row##i = a + i_min(i, count - 1) * a_row;
 #define ROW_STEP_OF(i)               \
   {                                  \

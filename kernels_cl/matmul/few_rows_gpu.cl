@@ -170,7 +170,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   }
 #else
   __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * (S_B_N_LAST ? 1 : b_n);
-  // RUN k at once; those past the end are clamped to the last one, and count as 0 * 0.
+  // RUN k at once; indices past the end are clamped to the last one, and their products are 0 * 0.
   const IDX_T begin = S_B_N_LAST ? slice * RUN : lane, next = S_B_N_LAST ? 1 : LANES;
   for (IDX_T k0 = begin; k0 < K; k0 += RUN * (S_B_N_LAST ? SLICES : LANES)) {
     float w[RUN];

@@ -223,7 +223,7 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
     PUT(0, k0)
 #endif
 #if UNIT != UNIT_MMA
-    barrier(CLK_LOCAL_MEM_FENCE);  // else AMD's compiler waits for what is fetched
+    barrier(CLK_LOCAL_MEM_FENCE);  // before FETCH: AMD's barriers wait for loads in flight
 #endif
     if (k0 + SLICES * UNIT_K < K) {
       FETCH(k0 + SLICES * UNIT_K)

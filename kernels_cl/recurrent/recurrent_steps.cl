@@ -148,7 +148,7 @@ MULTIPLY_ROWS(multiply_many, ROWS)
 #endif
 #if F_LENS
 #define LENS_PARAM , IN(LENS_T, lens)
-#define LENGTH(b) (IDX_T)clamp((long)AT(lens)[b], (long)0, (long)T)  // see recurrent.clh
+#define LENGTH(b) (IDX_T)clamp((long)AT(lens)[b], (long)0, (long)T)  // steps of sequence b
 #define LIVE_STEPS(live) LONGEST(live, AT(lens), B, T)
 #else
 #define LENS_PARAM

@@ -136,8 +136,8 @@ void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN
 }
 #endif
 
-// `high` and `wide` are the sizes of an image of the batch along `rows` and `columns`; elements
-// have these strides, channels first or last.
+// `high` and `wide` are the sizes of an image of the batch, step_c, step_y and step_x its strides
+// in elements of channels, rows and columns. LINE is the offset of row y of channel c.
 #define LINE(image, c, y) (((image) * 3 * high * wide) + (c) * step_c + (y) * step_y)
 #define PLACE(axis, most) clrt_length(AT(place)[axis], most, AT(place_status))
 #define ROW_PARAMS                                                                        \

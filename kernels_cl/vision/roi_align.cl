@@ -30,7 +30,8 @@ static inline int2 samples_near(const float start, const float step, const float
                             0.0f, count));
 }
 
-// Offsets in a plane of the pixels around a point, and their weights; false if it is outside.
+// Computes at[4], the offsets in a plane of the pixels around point (v, u), and share[4], their
+// weights; returns false if the point is outside of the image.
 static inline bool find_corners(float v, float u, const IDX_T height, const IDX_T width, IDX_T *at,
                                 float *share) {
   if (!(height > 0 && width > 0 && v >= -1.0f && v <= height && u >= -1.0f && u <= width))
