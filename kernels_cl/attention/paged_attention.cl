@@ -182,7 +182,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
     __global const int *const all = AT(step) + 1;
     const int own = all[token * STEP_TOKEN];
     while (last_token < tokens && all[last_token * STEP_TOKEN] == own) ++last_token;
-    if (token && all[(token - 1) * STEP_TOKEN] == own) last_token = token;  // done by an earlier work-group
+    if (token && all[(token - 1) * STEP_TOKEN] == own) last_token = token;  // of an earlier group
   }
 #if LEVELS
   __global uchar *const rounded =
