@@ -22,10 +22,15 @@ _ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 
 
 def read_graph(source: Source) -> Graph:
-    """Returns the graph of a model before any pass; a compiled model's is already optimised.
+    """Reads a model as a graph, before any pass; that of a compiled model is already optimised.
+
+    Args:
+        source: An ONNX file, its bytes or ModelProto; a model folder; a compiled model; or a graph,
+            which is copied.
 
     Raises:
-        ModelError, UnsupportedError: As `load`.
+        ModelError: A file is missing, damaged or not valid.
+        UnsupportedError: clrt cannot run the model, or it is a language or speech model.
     """
     if isinstance(source, Graph):
         return source.copy()
@@ -43,10 +48,13 @@ def read_graph(source: Source) -> Graph:
 
 
 def onnx_file(source: str | Path) -> Path | None:
-    """Returns the ONNX file at a path; None for a folder that only has safetensors weights.
+    """Returns the ONNX file of a model; None for a folder without model.onnx.
+
+    Args:
+        source: A file, which is returned unchecked; or a model folder.
 
     Raises:
-        ModelError: A folder has no safetensors weights, and ONNX files of other names only.
+        ModelError: A folder has ONNX files, but none named model.onnx and no safetensors weights.
     """
     if not os.path.isdir(source):  # Path.is_dir raises for some paths
         return Path(source)
@@ -63,7 +71,7 @@ def onnx_file(source: str | Path) -> Path | None:
 
 
 def model_files(source: Path) -> list[Path]:
-    """Returns the files that a model is read from; the file itself if `source` is a file."""
+    """Returns the files that a model folder is read from; [source] if it is a file."""
     if not source.is_dir():
         return [source]
     folder = _transformer_folder(source)
@@ -72,7 +80,10 @@ def model_files(source: Path) -> list[Path]:
 
 
 def _transformer_folder(folder: Path) -> Path:
-    """Returns the folder of the transformer: 0_Transformer in old sentence-transformers folders."""
+    """Returns the folder with the transformer of a sentence-transformers folder.
+
+    This is the subfolder 0_Transformer in old models, else `folder` itself.
+    """
     inner = folder / "0_Transformer"
     if not (inner / "config.json").is_file():
         return folder
@@ -100,11 +111,14 @@ def _import_folder(folder: Path) -> Graph:
 
 
 def _check_is_one_graph(source: Path) -> None:
-    """Raises if the source is a language or speech model, which is several graphs and a loop.
+    """Checks that a model is not a language or speech model, which need several graphs and a loop.
+
+    Args:
+        source: A GGUF file, or a model folder.
 
     Raises:
-        UnsupportedError: It is one; the message names the class and commands that run it.
-        ModelError: Its config.json cannot be read.
+        UnsupportedError: It is such a model; the message names the class and commands that run it.
+        ModelError: The folder's config.json cannot be read.
     """
     from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
     from clrt.models.huggingface.model_files import read_optional

@@ -47,17 +47,18 @@ def cut_tensors(
 ) -> tuple[bytes, dict[bytes, Array]]:
     """Replaces the raw_data of large initializers and node attributes by short tokens.
 
-    All other bytes are unchanged and in order: protobuf accepts the result exactly if it accepts
-    the data. Anything that the walk does not understand is left to protobuf. Tokens contain random
-    bytes, so that a file cannot forge one.
+    Other bytes are unchanged and in order (except lengths): protobuf accepts the shortened model
+    exactly if it accepts `data`. Bytes that clrt cannot parse are copied and left to protobuf.
+    Tokens contain random bytes, so that a file cannot forge one.
 
     Args:
         data: A serialized `ModelProto`, valid or not.
         min_bytes: Minimum size of raw_data to cut out.
 
     Returns:
-        The shortened model, and by token a read-only uint8[size] view of `data`. On big-endian
-        hosts, which have to swap the elements, nothing is cut.
+        The shortened model; and the raw_data of each token, a read-only uint8 `[size]` view of
+        `data`. Nothing is cut on big-endian hosts, which have to swap the elements, and from data
+        that are too large for protobuf.
     """
     if sys.byteorder == "big" or len(data) > MAX_MODEL_BYTES:
         return bytes(data), {}
@@ -70,11 +71,19 @@ def cut_tensors(
 
 
 class _UnclearError(Exception):
-    """The walk does not understand the bytes; they are left to protobuf."""
+    """Raised for bytes that are not a valid message as far as clrt can tell; protobuf decides."""
 
 
 class _Cutter:
-    """Walks a serialized message and cuts out large tensors; see `cut_tensors`."""
+    """Walks a serialized message and replaces large tensors by tokens (`cut_tensors`).
+
+    Attributes:
+        views: Elements of each tensor that was cut out, by token: uint8 views of `data`.
+
+    Args:
+        data: The serialized message.
+        min_bytes: Minimum size of raw_data to cut out.
+    """
 
     def __init__(self, data: bytes | mmap.mmap, min_bytes: int) -> None:
         self.views: dict[bytes, Array] = {}
@@ -88,8 +97,8 @@ class _Cutter:
         """Returns the bytes of a message as chunks, with tokens inserted.
 
         Args:
-            fields: Fields to follow in the message.
-            start, end: Byte range of the message.
+            fields: Fields to follow in the message, by number; `_RAW` for raw_data itself.
+            start, end: Byte range of the message in the data.
         """
         if fields is _RAW:
             return [self._token(start, end)]
@@ -117,7 +126,16 @@ class _Cutter:
         return token
 
     def _body(self, wire_type: int, pos: int, end: int) -> tuple[int, int]:
-        """Returns the start and end of a field's body, without its length prefix."""
+        """Returns the start and end of a field's body, without its length prefix.
+
+        Args:
+            wire_type: Wire type of the field (protobuf's encoding of its length).
+            pos: Position after the field's tag.
+            end: End of the message.
+
+        Raises:
+            _UnclearError: The field is not valid, or there are too many fields.
+        """
         self._fields_left -= 1
         if wire_type == _VARINT:
             stops = (i + 1 for i in range(pos, min(pos + 10, end)) if self._bytes[i] < 0x80)
@@ -134,7 +152,11 @@ class _Cutter:
         return pos, after
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
-        """Returns a number of at most five bytes, and the position after it."""
+        """Returns the variable-length integer (varint) at `pos`, and the position after it.
+
+        Raises:
+            _UnclearError: The integer has more than five bytes, or reaches beyond `end`.
+        """
         value = 0
         for i in range(pos, min(pos + 5, end)):
             byte = self._bytes[i]

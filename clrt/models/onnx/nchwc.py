@@ -16,13 +16,13 @@ _WIDE, _NARROW = 16, 8
 
 
 def block_of(graph: onnx.GraphProto) -> int:
-    """Returns the number of channels per block.
+    """Returns the number of channels per block in a graph with NCHWc layout: 8 or 16.
 
-    It mostly follows from the shapes of weights. If they fit both sizes, it is that of this CPU:
-    ONNX Runtime documents that such a file is only for the machine that wrote it.
+    It mostly follows from the shapes of weights. If these fit both sizes, the size of this CPU is
+    used: ONNX Runtime documents that such a file is only for the machine that wrote it.
 
     Raises:
-        UnsupportedError: The weights fit both, and the kind of this CPU is unknown.
+        UnsupportedError: The weights fit both sizes, and that of this CPU is unknown.
     """
     block = next(_evidence(graph), None) or _block_of_cpu()
     if block is None:
@@ -34,7 +34,7 @@ def block_of(graph: onnx.GraphProto) -> int:
 
 
 def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
-    """Yields block sizes that follow from the shapes of weights."""
+    """Yields the block size, 8 or 16, for each node whose weights fit only one of them."""
     dims = {t.name: t.dims for t in graph.initializer}
     channels = {}
     for node in graph.node:
@@ -53,7 +53,7 @@ def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _block_of_cpu() -> int | None:
-    """Returns the block size of this CPU; None if it is unknown."""
+    """Returns the channels per block that ONNX Runtime uses on this CPU; None if it is unknown."""
     try:
         flags = Path("/proc/cpuinfo").read_text("utf-8").split()
     except OSError:

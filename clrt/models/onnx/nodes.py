@@ -44,11 +44,14 @@ class NodeImporter:
         self._decompositions = DecompositionImporter(context, self)
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
-        """Imports the nodes of a graph or of a function body.
+        """Imports the nodes of a graph or of a function body into `scope`.
+
+        Args:
+            where: Name of the graph or function, for messages.
 
         Raises:
-            ModelError: They are not valid.
-            ShapeError: Shapes do not match.
+            ModelError: The nodes are not valid ONNX.
+            ShapeError: Input shapes of a node do not match.
         """
         context = self._context
         context.visit(len(nodes), where)
@@ -66,7 +69,14 @@ class NodeImporter:
                     scope.env[formal] = value
 
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Imports one node and returns its outputs; raises as `import_nodes`."""
+        """Imports one node and returns its outputs; None for omitted ones.
+
+        An unsupported node is recorded, and its outputs are placeholders.
+
+        Raises:
+            ModelError: The node is not valid ONNX.
+            ShapeError: Input shapes of the node do not match.
+        """
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
             return self._decompositions.inline(function, call, scope)
@@ -151,7 +161,15 @@ class NodeImporter:
         return [constant_value(call.outputs[0], array, call.title)]
 
     def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Imports a node that is an op of the IR; returns its outputs."""
+        """Imports a node whose op the IR has; returns its outputs, None for omitted ones.
+
+        Args:
+            cls: Class of the op.
+
+        Raises:
+            Decompose: The op's decomposition must be imported instead.
+            UnsupportedError: clrt does not support the node's attributes, inputs or outputs.
+        """
         values = {v.name: v for v in call.inputs if v is not None}
         with NodeErrorContext(call.title):
             node = self._onnx_node(cls, call, values, scope)
@@ -173,7 +191,18 @@ class NodeImporter:
         types: Sequence[TensorType],
         scope: Scope,
     ) -> Mapping[str, Value]:
-        """Adds the node and returns its outputs by name."""
+        """Adds a node to the graph of a scope and returns its outputs by name.
+
+        Args:
+            op: Op of the node.
+            call: The node as in the file.
+            inputs: Inputs of the node, captured values included.
+            names: Names of the outputs, "" for omitted ones.
+            types: Inferred types of the outputs, refined here by types that the file declares.
+
+        Raises:
+            UnsupportedError: The op computes fewer outputs than the node has.
+        """
         if len(names) > len(types):
             raise UnsupportedError(
                 f"clrt computes {len(types)} of its {counted(len(names), 'output')}"

@@ -34,7 +34,7 @@ class FormalParameter:
         option: "single", "optional" or "variadic".
         type_name: Type variable; parameters with the same one have the same type.
         types: Allowed types, in ONNX's notation.
-        description: First paragraph of the schema's text.
+        description: First paragraph of the parameter's description in the schema.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Attribute:
         name: Name in the schema.
         kind: ONNX's kind in lower case ("ints"); "object" for a field of a clrt-specific op.
         required: Whether it must be present.
-        default: Default value; `NO_DEFAULT` if omission differs from any value.
-        description: First paragraph of the schema's text.
+        default: Default value; `NO_DEFAULT` if there is none.
+        description: First paragraph of the attribute's description in the schema; "" if none.
     """
 
     name: str
@@ -76,10 +76,10 @@ class OpSchemaInfo:
         domain: Domain; "" for ai.onnx.
         name: Name of the op.
         opset: The newest opset that has it.
-        inputs: None if only the op's implementation knows them.
-        outputs: None if only the op's implementation knows them.
+        inputs: Inputs; None for an op without ONNX schema.
+        outputs: Outputs; None for an op without ONNX schema.
         attributes: Attributes by name.
-        summary: First paragraph of its documentation.
+        summary: First paragraph of the op's documentation.
     """
 
     domain: str
@@ -92,12 +92,12 @@ class OpSchemaInfo:
 
     @property
     def title(self) -> str:
-        """Name, prefixed by the domain unless that is ai.onnx."""
+        """Name of the op, prefixed by its domain and a dot unless that is ai.onnx."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
     @property
     def has_graphs(self) -> bool:
-        """Whether it has graphs as attributes (control flow)."""
+        """Whether the op has graphs as attributes (control flow)."""
         return any(a.kind in _GRAPHS for a in self.attributes.values())
 
 
@@ -197,5 +197,5 @@ def _python(value: Any) -> Any:
 
 
 def _first_paragraph(text: str) -> str:
-    """Returns the first paragraph of a text, on one line."""
+    """Returns the first paragraph of a text on one line, with single spaces."""
     return " ".join(text.strip().partition("\n\n")[0].split())

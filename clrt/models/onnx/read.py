@@ -23,11 +23,16 @@ _MAX_NAME_CHARS = 1024  # maximum path length that a message shows in full
 def read_model(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[onnx.ModelProto, TensorReader]:
-    """Reads a model; returns it and the reader of its tensors, external ones included.
+    """Reads an ONNX model without copying its large tensors.
 
-    Large tensors can only be read through the reader: they are views of the mapped file (see
-    `mmap_tensors` on changes of the file) or of the bytes, and the model has tokens in their place.
-    Tensors of a given `ModelProto` are copied once, since protobuf does not expose its memory.
+    Args:
+        source: A file, its bytes, or the model itself. Tensors of a `ModelProto` are copied once,
+            since protobuf does not expose its memory.
+
+    Returns:
+        The model, in which tokens replace the elements of large tensors; and the reader of its
+        tensors, external ones included. The elements are views of the bytes or of the mapped file,
+        which must not be changed (see `mmap_tensors`).
 
     Raises:
         InputError: The source is of another type.
@@ -61,20 +66,28 @@ def read_model(
 
 
 def normal_domain(domain: str) -> str:
-    """Returns the domain as in the op registry: "" for ai.onnx."""
+    """Returns a domain as clrt's op registry names it: "" for "ai.onnx", others unchanged."""
     return "" if domain == "ai.onnx" else domain
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Returns opset versions by domain."""
+    """Returns opset versions by domain, "" for ai.onnx.
+
+    Args:
+        imports: OperatorSetIdProto of a model or function.
+    """
     return {normal_domain(i.domain): i.version for i in imports}
 
 
 def check_opsets(imports: Iterable[Any], where: str) -> None:
-    """Checks the version of ai.onnx.
+    """Checks the version of ai.onnx; does nothing if it is not imported.
+
+    Args:
+        imports: OperatorSetIdProto of a model or function.
+        where: Name of the model or function, for messages.
 
     Raises:
-        ModelError: There is no such version.
+        ModelError: The version is below 1.
         UnsupportedError: The version is newer than the `onnx` package knows.
     """
     version = opsets_of(imports).get("")
@@ -89,7 +102,11 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
 
 
 def _map_file(path: Path) -> bytes | mmap.mmap:
-    """Maps a file; reads it into memory if it cannot be mapped (pipes, empty files)."""
+    """Maps a file; reads it into memory if it cannot be mapped (pipes, empty files).
+
+    Raises:
+        ModelError: The file is missing, a folder, 2 GiB or larger, or cannot be read.
+    """
     try:
         if path.is_dir():
             raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
@@ -150,7 +167,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    """Yields every name in a model by which things are looked up."""
+    """Yields all names in a model: of values, nodes, ops, attributes, dims, functions, domains."""
     yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
     for function in model.functions:
         yield from (function.name, function.domain, *function.input, *function.output)

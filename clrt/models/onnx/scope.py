@@ -22,21 +22,22 @@ UNSUPPORTED_VALUE = Value("?", TensorType(DType.FLOAT32, None))
 
 @dataclass
 class Scope:
-    """The names visible to nodes: those of a graph, or of one call of a function.
+    """The names visible to the nodes of a graph, or of a function body in one call.
 
     Attributes:
-        nodes: Nodes of the graph, which imported ones are appended to.
+        nodes: Nodes of the IR graph; imported nodes are appended.
         prefix: Prefix of the names of nodes and values.
         opsets: Opset version by domain.
         env: Values by their name in this scope; None for an input that the call omits.
-        results: Name in the graph of each output, by its name in this scope.
-        attrs: Attributes of the call.
+        results: Name in the IR graph of each output, by its name in this scope.
+        attrs: Attributes of the function call, and defaults of the function, by name.
         calls: Functions that are being inlined, outermost first.
         initializers: Initializers of the graph by name; read on first use.
         declared: Types that the file declares for values of the graph.
-        outer: The enclosing scope of a subgraph.
-        captures: Values of outer scopes that the subgraph reads, and its inputs for them.
-        sizes: Symbol in the subgraph of each dim of a captured value that is an expression outside.
+        outer: The enclosing scope of a subgraph; None for the main graph.
+        captures: Input of the subgraph by the value of an outer scope that it stands for.
+        sizes: Symbol in the subgraph by the text of the outer dim that it stands for, for dims of
+            captured values that are expressions.
         allows_clrt_ops: Whether the nodes are of a decomposition, which may use ops of the domain
             `clrt`.
     """
@@ -57,12 +58,12 @@ class Scope:
     allows_clrt_ops: bool = False
 
     def has(self, name: str) -> bool:
-        """Returns whether a name is visible."""
+        """Returns whether a value name is visible, in this scope or an outer one."""
         here = name in self.env or name in self.initializers
         return here or (self.outer is not None and self.outer.has(name))
 
     def names(self) -> set[str]:
-        """Returns all visible names."""
+        """Returns the names of all visible values, those of outer scopes included."""
         seen = {*self.env, *self.initializers}
         return seen if self.outer is None else seen | self.outer.names()
 
@@ -72,12 +73,16 @@ class NodeCall:
     """A node about to be imported.
 
     Attributes:
-        inputs: Its inputs; None for omitted ones.
-        outputs: Names of the outputs in the graph, "" for omitted ones.
+        op_type: Name of the op, or of the function that the node calls.
+        name: Name of the node in the IR graph.
+        domain: Domain of the op; "" for ai.onnx.
+        opset: Opset version of the domain.
+        inputs: Inputs; None for omitted ones.
+        outputs: Names of the outputs in the IR graph, "" for omitted ones.
         formals: Names of the outputs in the scope, "" for omitted ones.
         attributes: Attributes, with references to those of a function call resolved.
-        overload: Overload of the function that it calls.
-        graphs: Subgraphs that are imported already, with their scopes.
+        overload: Overload of the function that the node calls.
+        graphs: Subgraphs that are imported already, with their scopes, by attribute name.
     """
 
     op_type: str
@@ -98,18 +103,18 @@ class NodeCall:
 
     @property
     def is_broken(self) -> bool:
-        """Whether an input comes from an unsupported node."""
+        """Whether an input is the placeholder for an output of an unsupported node."""
         return any(v is UNSUPPORTED_VALUE for v in self.inputs)
 
     @property
     def truth(self) -> bool | None:
-        """The first input as a boolean if it is known, else None."""
+        """Value of the first input, the condition of an If; None if it is not a constant."""
         condition = self.inputs[0] if self.inputs else None
         numbers = None if condition is None else condition.numbers
         return None if numbers is None else bool(numbers.all())
 
     def proto(self) -> onnx.NodeProto:
-        """Returns the node as a NodeProto, with generated input names."""
+        """Returns the node as a NodeProto, with inputs named x0, x1, …, "" for omitted ones."""
         inputs = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
         node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, input=inputs)
         node.output.extend(self.formals)

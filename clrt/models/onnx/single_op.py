@@ -30,17 +30,20 @@ def single_graph(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> Graph:
-    """Builds the graph of one call of an op, with inputs x0, x1, … (constants excepted).
+    """Builds a graph with a single call of an op (or its decomposition).
+
+    The inputs of the graph are named x0, x1, …; inputs with known elements are constants.
 
     Args:
         form: The op.
-        inputs: Types of the inputs; None for an omitted one. A type with elements is a constant.
+        inputs: Types of the op's inputs; None for an omitted one. A type with elements is a
+            constant.
         attributes: Attributes from `settled_attributes`.
         outputs: Number of outputs; ignored for a clrt-specific op, which has all of them.
 
     Raises:
         InputError, ShapeError: The call is not valid.
-        UnsupportedError: clrt does not run it, or only with more knowledge of its inputs.
+        UnsupportedError: clrt does not run the op, or only if more is known about the inputs.
     """
     try:
         if form.domain == OWN_DOMAIN:
@@ -93,7 +96,14 @@ def _imported(
 
 
 def settled_attributes(form: OpSchemaInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts attributes to the types of their kinds; omits those that are None.
+    """Converts attributes given by a caller to the Python types that the op's schema declares.
+
+    Args:
+        form: The op.
+        given: Attributes by name; None counts as omitted.
+
+    Returns:
+        Converted attributes by name, without omitted ones.
 
     Raises:
         InputError: An attribute is unknown, missing or of another kind.
@@ -124,7 +134,11 @@ def _coerce(form: OpSchemaInfo, name: str, value: Any) -> Any:
 
 
 def _integer(value: Any) -> int:
-    """Returns an integer; for a dtype, ONNX's number of it."""
+    """Converts an attribute value to an integer; a dtype becomes its number in ONNX.
+
+    Raises:
+        TypeError: The value is text, or has a fraction.
+    """
     if isinstance(value, (DType, np.dtype, type)):
         return (value if isinstance(value, DType) else DType.of(np.dtype(value))).onnx
     if isinstance(value, str) or int(value) != value:
@@ -151,7 +165,7 @@ def _tensor(value: Any) -> Array:
 
 
 def with_texts(array: Array) -> Array:
-    """Converts an object array of strings to NumPy's string type; returns others unchanged."""
+    """Converts an object array of strings to NumPy's string dtype; other arrays are unchanged."""
     if array.dtype == object and all(isinstance(x, str) for x in array.flat):
         return text_array(array.reshape(-1).tolist(), array.shape)
     return array

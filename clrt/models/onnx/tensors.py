@@ -23,6 +23,10 @@ from clrt.util.host_limits import check_host_bytes, text_array
 def dtype_of(elem_type: int, where: str) -> DType:
     """Returns the dtype of an ONNX element type.
 
+    Args:
+        elem_type: Number of the element type (TensorProto.DataType).
+        where: Name of the tensor or value, for messages.
+
     Raises:
         UnsupportedError: clrt has no such dtype (complex).
         ModelError: ONNX has no such element type.
@@ -39,14 +43,15 @@ def dtype_of(elem_type: int, where: str) -> DType:
 
 
 class TensorReader:
-    """Reads tensors; files of external data are mapped once and their elements not copied.
+    """Reads the tensors of a model as arrays; each file of external data is mapped once.
 
-    A view may start at any address in the file, so it may be misaligned: NumPy and OpenCL copies
-    accept it, other code must check `flags.aligned`.
+    Arrays of external data are views of the mapped file. A tensor may start at any address, so a
+    view may be misaligned: NumPy and OpenCL copies accept it, other code must check
+    `flags.aligned`.
 
     Args:
         folder: Folder of external data; None for a model that is not from a file.
-        views: raw_data of tensors that `cut_tensors` cut out, by token.
+        views: raw_data of tensors that `cut_tensors` cut out, by token; None for none.
     """
 
     def __init__(self, folder: Path | None, views: Mapping[bytes, Array] | None = None) -> None:
@@ -55,14 +60,18 @@ class TensorReader:
         self._files: dict[str, Array] = {}
 
     def hold(self, files: Mapping[str, Array]) -> None:
-        """Sets the bytes of external files, by location, which replace files on disk."""
+        """Sets bytes to read instead of files of external data, by location in the ONNX file."""
         self._files.update(files)
 
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:
-        """Returns the elements of a tensor.
+        """Returns the elements of a tensor: a view if possible, else a copy.
+
+        Args:
+            tensor: The tensor, inline or external.
+            where: Name of the tensor, for messages.
 
         Raises:
-            ModelError: They are damaged, missing, or outside the model's folder.
+            ModelError: The elements are damaged, missing, or outside the model's folder.
             UnsupportedError: clrt does not have the dtype.
         """
         dtype = dtype_of(tensor.data_type, where)
@@ -88,6 +97,10 @@ class TensorReader:
 
     def sparse(self, tensor: onnx.SparseTensorProto, where: str) -> Array:
         """Returns the elements of a sparse tensor as a dense array.
+
+        Args:
+            tensor: The sparse tensor.
+            where: Name of the tensor, for messages.
 
         Raises:
             ModelError: Indices are damaged or outside the shape.
@@ -186,14 +199,24 @@ class TensorReader:
 
 
 def _is_memory_layout(tensor: onnx.TensorProto, dtype: DType) -> bool:
-    """Returns whether raw_data has the elements in their memory layout."""
+    """Returns whether a tensor's raw_data can be used as an array's memory, without conversion."""
     if not tensor.HasField("raw_data") or tensor.HasField("segment") or sys.byteorder == "big":
         return False
     return dtype is not DType.STRING and dtype.file_bits == 8 * dtype.itemsize
 
 
 def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:
-    """Returns the elements in raw bytes: a view, or unpacked if several share a byte."""
+    """Returns the elements in the raw bytes of a tensor.
+
+    Args:
+        raw: uint8 `[bytes]`.
+        dtype: Dtype of the elements.
+        code: ONNX's number of the dtype.
+        shape: Shape of the tensor.
+
+    Returns:
+        A view of `raw`; an unpacked copy if several elements share a byte.
+    """
     if dtype.file_bits == 8 * dtype.itemsize:
         return raw.view(dtype.numpy).reshape(shape)
     packed = onnx.TensorProto(data_type=code, dims=shape, raw_data=raw.tobytes())

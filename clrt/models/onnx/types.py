@@ -29,6 +29,9 @@ class DimNames:
     does not accept it. Any other is parsed as an expression if all its symbols are also dims by
     themselves ("past + sequence"), because only these are bound by input shapes. Everything else
     ("?", as Paddle's exporter writes, or "batch-size") is an independent dim.
+
+    Args:
+        inputs: The inputs of the main graph.
     """
 
     def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
@@ -50,11 +53,14 @@ class DimNames:
                     self._dims[text] = dim
 
     def fresh(self, hint: str) -> Expr:
-        """Returns a new symbol, named after the hint."""
+        """Returns a new symbol whose name is like `hint`."""
         return symbol(self._names.unique(_sanitise(hint), "_"))
 
     def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
-        """Returns the shape of a graph input; None if the model declares none."""
+        """Returns the shape of a graph input; None if the file declares none.
+
+        Dims without a known number or symbol become new symbols.
+        """
         tensor = info.type.tensor_type
         if not tensor.HasField("shape"):
             return None
@@ -67,7 +73,7 @@ class DimNames:
         return tuple(dims)
 
     def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
-        """Returns a dim as a number or in symbols of the inputs; None if it is neither."""
+        """Returns a dim as a number, or as an expression of input symbols; None if it is neither."""
         kind = proto.WhichOneof("value")
         if kind == "dim_value":
             # Some exporters write -1 for "any".
@@ -90,11 +96,16 @@ class DimNames:
 
 
 def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
-    """Returns the type of a graph input.
+    """Returns the type of an input of the main graph.
+
+    Args:
+        info: The input as the file declares it.
+        names: Symbols of the inputs' dims.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
-        ModelError: It has no valid type.
+        UnsupportedError: The input is a sparse tensor, a map of containers, or of an unsupported
+            dtype.
+        ModelError: The declared type is not valid.
     """
     type_ = value_type(info.type, f"input '{info.name}'")
     if isinstance(type_, ContainerType):
@@ -103,14 +114,16 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
 
 
 def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
-    """Returns the type of a subgraph's input.
+    """Returns the type of a subgraph's input, with unknown dims for symbolic ones.
 
     Args:
-        given: Type of the node's argument, used if the file declares none.
+        info: The input as the file declares it.
+        given: Type to use if the file declares none; None if unknown.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
-        ModelError: It has no valid type.
+        UnsupportedError: The input is a sparse tensor, a map of containers, or of an unsupported
+            dtype.
+        ModelError: The file declares no valid type, and `given` is None.
     """
     if is_typed(info.type) or given is None:
         return value_type(info.type, f"input '{info.name}'")
@@ -131,9 +144,12 @@ def is_typed(proto: onnx.TypeProto) -> bool:
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
     """Returns the type of a captured value inside a subgraph.
 
+    Dims that are expressions become symbols of the subgraph, which cannot relate an outer
+    expression to the symbols in it.
+
     Args:
-        sizes: Symbols inside for expressions outside, by the expression; new ones are added. A
-            subgraph cannot relate an outer expression to its symbols.
+        type_: Type of the value in the enclosing graph.
+        sizes: Symbol inside by the text of the expression outside; new ones are added.
     """
     if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
         return type_
@@ -146,11 +162,15 @@ def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
 
 
 def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
-    """Converts an ONNX type; all dims that are not numbers become unknown.
+    """Converts an ONNX type; dims that are not numbers become unknown dims.
+
+    Args:
+        where: Name of the value, for messages.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
-        ModelError: It is not valid.
+        UnsupportedError: The type is a sparse tensor, a map of containers, or has an unsupported
+            dtype.
+        ModelError: The type is not valid.
     """
     kind = proto.WhichOneof("value")
     if kind == "sequence_type":
@@ -183,7 +203,13 @@ def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
-    """Returns the inferred type, with unknown dims and ranks filled in from the file."""
+    """Returns an inferred type, with an unknown rank or unknown dims filled in from the file.
+
+    Args:
+        inferred: Type inferred by the op.
+        info: Type that the file declares; None, or one of another rank, changes nothing.
+        names: Symbols of the inputs' dims.
+    """
     declared_kind = None if info is None else info.type.WhichOneof("value")
     if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred
@@ -203,13 +229,15 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
 def varying_types(
     graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
 ) -> dict[int, TensorType]:
-    """Returns types without the varying dims of loop-carried inputs, by input index.
-
-    An input is included if its rank, or a dim that is a number, changes between iterations.
+    """Finds loop-carried inputs whose rank, or a dim that is a number, varies between iterations.
 
     Args:
-        carries: As `Op.loop_carried_offsets`.
-        given: Types of the node's inputs, which the first iteration reads.
+        graph: Subgraph of a Loop or Scan.
+        carries: Indices of the first loop-carried input and output of the subgraph.
+        given: Types of the node's inputs, which the first iteration reads; None for unknown ones.
+
+    Returns:
+        Types that hold in all iterations, by index of the subgraph's input; others do not vary.
     """
     first, result = carries
     varying = {}
@@ -225,13 +253,13 @@ def varying_types(
 
 
 def _loses_static_dims(before: Shape | None, after: Shape | None) -> bool:
-    """Returns whether `after` lacks the rank, or a dim that is a number in `before`."""
+    """Returns whether `after` lacks a rank, or has a symbol where `before` has a number."""
     pairs = zip(before or (), after or (), strict=False)
     return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
 
 
 def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
-    """Returns the ONNX form of a type; an empty one for None.
+    """Returns the ONNX form of a type; an empty TypeProto for None.
 
     Args:
         named: Whether symbolic dims keep their text; if not, they are unnamed.

@@ -19,13 +19,14 @@ def check_charsmap(raw: bytes, file: Path, key: str) -> int:
     Args:
         raw: The table.
         file: Source of the table, for messages.
-        key: Its name in the file, for messages.
+        key: Name of the table in the file, for messages.
 
     Returns:
         Length in bytes of the longest replacement text.
 
     Raises:
-        ModelError: A unit of the trie or a leaf points out of the table.
+        ModelError: The table is truncated, a unit of the trie or a leaf points out of it, or
+            replacement texts are not UTF-8.
     """
     size = struct.unpack("<I", raw[:4])[0] if len(raw) >= 4 else 0
     if size == 0 or size % 4 or size > len(raw) - 4:

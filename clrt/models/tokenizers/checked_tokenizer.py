@@ -70,11 +70,15 @@ class CheckedTokenizer:
     def encode_batch(
         self, texts: Sequence[Any], add_special_tokens: bool = True
     ) -> Sequence[Encoding]:
-        """Encodes texts or pairs of texts; the encodings have no character offsets.
+        """Encodes a batch of texts; the encodings have no character offsets.
+
+        Args:
+            texts: Strings, or pairs of strings.
+            add_special_tokens: Whether to add tokens such as BOS and EOS.
 
         Raises:
             InputError: The tokenizer cannot encode a text, or exceeds the time limit.
-            TypeError, UnicodeError: An element is not a text, or not valid Unicode.
+            TypeError, UnicodeError: An element is not a string, or not valid Unicode.
         """
         return self._call(
             lambda: self.library.encode_batch_fast(texts, add_special_tokens=add_special_tokens),
@@ -85,7 +89,8 @@ class CheckedTokenizer:
         """Encodes a text, with character offsets.
 
         Raises:
-            InputError, TypeError, UnicodeError: As `encode_batch`.
+            InputError: The tokenizer cannot encode the text, or exceeds the time limit.
+            TypeError, UnicodeError: `text` is not a string, or not valid Unicode.
         """
         return self._call(
             lambda: self.library.encode_batch([text], add_special_tokens=add_special_tokens)[0],
@@ -109,14 +114,14 @@ class CheckedTokenizer:
 
 
 def load_tokenizer(text: str, file: Path) -> CheckedTokenizer:
-    """Builds the tokenizer that a tokenizer.json describes, after checking it.
+    """Builds the tokenizer that a tokenizer.json describes, after checking the JSON.
 
     Args:
-        text: The JSON.
-        file: Source of the JSON, for messages.
+        text: Content of the tokenizer.json.
+        file: Its path, for messages.
 
     Raises:
-        ModelError: It is not a tokenizer, or exceeds a limit.
+        ModelError: The JSON does not describe a tokenizer, or exceeds a limit.
     """
     is_slow = check_tokenizer(text, file)
     what = f"'{file}' is not a tokenizer that the tokenizers library reads"
@@ -132,12 +137,16 @@ def load_tokenizer(text: str, file: Path) -> CheckedTokenizer:
 def check_tokenizer(text: str, file: Path) -> bool:
     """Checks the JSON of a tokenizer against limits of size and work.
 
+    Args:
+        text: Content of the tokenizer.json.
+        file: Its path, for messages.
+
     Returns:
-        Whether it is slow: it has unknown patterns, or other steps whose work may grow faster than
-        the text.
+        Whether the tokenizer may be slow: it has patterns that clrt does not know, or other steps
+        whose work may grow faster than the text.
 
     Raises:
-        ModelError: As `load_tokenizer`.
+        ModelError: The JSON does not describe a tokenizer, or exceeds a limit.
     """
     what = f"'{file}' is not a tokenizer that the tokenizers library reads"
     try:
@@ -156,9 +165,10 @@ def check_tokenizer(text: str, file: Path) -> bool:
 
 
 def within(call: Callable[[], T], chars: int) -> T:
-    """Calls a function in a thread and abandons it after a time limit.
+    """Calls a function of the tokenizers library in a thread, with a time limit.
 
     Args:
+        call: The function; it continues in its thread if the limit is exceeded.
         chars: Length of the text in characters; the time limit grows with it.
 
     Raises:
@@ -181,11 +191,13 @@ def translated(
     """Turns errors and panics of the tokenizers library into `kind` (context manager).
 
     Args:
+        kind: Class of the error to raise.
         what: Start of the message.
         remedy: End of the message.
 
     Raises:
-        ClrtError: Of class `kind`, for errors of the library; other ClrtErrors pass through.
+        ClrtError: Of class `kind`, for errors of the library. ClrtErrors of any class raised in the
+            context pass through.
         TypeError, UnicodeError: Passed through, for wrong arguments.
     """
     try:
@@ -206,8 +218,8 @@ class _Check:
     The library accepts several spellings of a step, so values are recognized by their keys.
 
     Attributes:
-        growth: Product of the factors by which the steps so far lengthen a text.
-        is_slow: As `check_tokenizer` returns.
+        growth: Product of the factors by which the steps checked so far may lengthen a text.
+        is_slow: Whether a pattern is unknown, or the work of a step may grow faster than the text.
     """
 
     def __init__(self, file: Path) -> None:
@@ -217,11 +229,12 @@ class _Check:
         self.is_slow = False
 
     def component(self, value: object, where: str, depth: int) -> None:
-        """Checks a component and the steps nested in it.
+        """Checks a component of the tokenizer, such as its normalizer, and the steps nested in it.
 
         Args:
-            where: Name of the component, e.g. "normalizer".
-            depth: Nesting depth.
+            value: JSON value of the component or of a nested part.
+            where: Name of the component: "normalizer".
+            depth: Nesting depth of `value` in the component.
 
         Raises:
             ModelError: A limit is exceeded.
@@ -262,7 +275,15 @@ class _Check:
             raise self._wrong(where, f"has the number {value}")
 
     def _step(self, value: Mapping[str, object], where: str) -> None:
-        """Multiplies `growth` by a normalizer or decoder step's factor; raises beyond the limit."""
+        """Multiplies `growth` by the factor by which a step may lengthen a text.
+
+        Args:
+            value: JSON object of the step.
+            where: "normalizer" or "decoder".
+
+        Raises:
+            ModelError: `growth`, the number of steps, or a length to strip exceeds its limit.
+        """
         kind = value.get("type")
         if kind == "Sequence" or "normalizers" in value or "decoders" in value:
             return
@@ -288,7 +309,11 @@ class _Check:
             raise self._wrong(where, f"has more than {_MAX_STEPS} steps")
 
     def _min_match_chars(self, pattern: object) -> int:
-        """Returns the minimum number of characters that a pattern matches; 0 if unknown."""
+        """Returns a lower bound of the number of characters that a pattern matches; 0 if unknown.
+
+        Args:
+            pattern: A string, {"String": text} or {"Regex": expression}.
+        """
         if not isinstance(pattern, Mapping):
             return len(pattern) if isinstance(pattern, str) else 0
         if isinstance(text := pattern.get("String"), str):
@@ -320,10 +345,13 @@ class _Check:
             raise self._wrong("normalizer", f"may lengthen a text more than {_MAX_GROWTH} times")
 
     def model(self, model: object) -> None:
-        """Checks the ids and sizes of the vocabulary.
+        """Checks the tokenizer's model: token ids of its vocabulary, and lengths of its texts.
+
+        Args:
+            model: JSON value of the model; other values than objects are ignored.
 
         Raises:
-            ModelError: An id or a size is out of range.
+            ModelError: An id or a length is out of range.
         """
         if not isinstance(model, Mapping):
             return
@@ -341,10 +369,13 @@ class _Check:
                 raise self._wrong("model", f"has a {key} of {len(text)} characters")
 
     def added(self, tokens: object) -> None:
-        """Checks the added tokens: their ids, and their size after normalization.
+        """Checks the ids of added tokens, and their total length after normalization.
+
+        Args:
+            tokens: JSON list of the added tokens; other values are ignored.
 
         Raises:
-            ModelError: An id or a size is out of range.
+            ModelError: An id or the total length is out of range.
         """
         chars = 0
         for token in tokens if isinstance(tokens, list) else ():
@@ -382,9 +413,12 @@ def _cannot_be_empty(pattern: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; raises ValueError for repeated keys, except in vocabularies.
+    """Returns a JSON object from its (key, value) pairs; rejects repeated keys.
 
-    In a vocabulary (all values are integers) the last one wins.
+    Vocabularies (objects of integers only) may repeat a key; the last value counts.
+
+    Raises:
+        ValueError: A key is repeated.
     """
     result = dict(pairs)
     if len(result) < len(pairs) and not all(type(value) is int for _, value in pairs):

@@ -1,7 +1,7 @@
 """Pre-tokenization rules of byte-level BPE tokenizers in GGUF files.
 
 A file only names its rule ("tokenizer.ggml.pre"). A rule is a list of regular expressions, applied
-in order: each splits the pieces that are left, and each match becomes a piece.
+in order: each splits all pieces of the text so far, and each match becomes a piece of its own.
 
 Source: the models' tokenizer.json files. Rule of each name: llama.cpp, src/llama-vocab.cpp.
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A pre-tokenization rule, and settings of the models that use it.
+    """A pre-tokenization rule, which splits text before BPE, and settings of models that use it.
 
     Attributes:
         patterns: Oniguruma regular expressions, applied in order.
         nfc: Whether text is normalized to NFC first.
-        ignore_merges: Whether a piece that is a token is not split further.
-        add_bos: Whether texts start with BOS if the file does not say.
+        ignore_merges: Whether a piece that is a token stays whole.
+        add_bos: Whether texts start with BOS if the file does not tell.
         byte_level: Whether tokens use the byte-level alphabet; if not, "▁" marks a space.
     """
 
@@ -43,12 +43,22 @@ _ASCII_SYMBOL = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
 
 
 def _llama(digits: str) -> str:
-    """Returns the pattern of Llama 3 and its relatives, with another pattern of digits."""
+    """Returns the regular expression of Llama 3 and its relatives.
+
+    Args:
+        digits: Regular expression of a piece of digits.
+    """
     return "|".join((_CONTRACTIONS, _WORD, digits, _SYMBOLS, _SPACES))
 
 
 def _cased(digits: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Returns a pattern of words that are split before a capital after a lowercase letter."""
+    """Returns a regular expression that splits words before a capital after a lowercase letter.
+
+    Args:
+        digits: Regular expression of a piece of digits.
+        suffix: Regular expression that a word may end with.
+        upper, lower: Regular expressions of an uppercase and of a lowercase letter.
+    """
     start = r"[^\r\n\p{L}\p{N}]?"
     words = (f"{start}{upper}*{lower}+{suffix}", f"{start}{upper}+{lower}*{suffix}")
     return "|".join((*words, digits, _SYMBOLS_AND_SLASHES, _SPACES))

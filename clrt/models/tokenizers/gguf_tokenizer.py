@@ -53,8 +53,8 @@ class GgufTokenizer:
     """The tokenizer of a GGUF file.
 
     Attributes:
-        library: The tokenizer of the tokenizers library. `encode` adds BOS and EOS if the file says
-            so, and by default recognizes special tokens in texts.
+        library: The tokenizer of the tokenizers library. Its `encode` adds BOS and EOS if the file
+            says so, and recognizes special tokens in texts.
         model: The kind of tokenizer in the file: "gpt2", "llama", "t5", "bert" or "gemma4".
         bos_id: Id of the token that starts a text; None, as for the other ids, if there is none.
         eos_id: Id of the token that ends a text.
@@ -102,8 +102,11 @@ class _TokenizerKind:
 def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     """Builds the tokenizer of a GGUF file.
 
+    Args:
+        metadata: Metadata of the file.
+
     Raises:
-        ModelError: Its vocabulary is missing or damaged.
+        ModelError: The vocabulary is missing or damaged.
         UnsupportedError: The kind of tokenizer is unknown.
     """
     model = metadata.text(f"{PREFIX}model")
@@ -161,7 +164,13 @@ def _special_ids(
 
 
 def _end_ids(vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> frozenset[int]:
-    """Returns the ids that end generation: those in the metadata, and those of `_ENDS`."""
+    """Returns the ids of all tokens that end generation.
+
+    These are EOS, EOT and EOM, and the tokens of `_ENDS` that the vocabulary has.
+
+    Args:
+        ids: Ids of special tokens, by their name in metadata keys.
+    """
     named = {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}
     known = {t: vocabulary.ids[t] for t in _ENDS if t in vocabulary.ids}
     if _CALLS & known.keys() and "<|end|>" in known:
@@ -175,8 +184,9 @@ def _add_tokens(
     """Registers special and user-defined tokens, which are matched whole in texts.
 
     Args:
-        ids: Ids that are special regardless of their type.
-        swallowing: Whether special tokens strip the spaces after them (Phi-3), which no file says.
+        library: The tokenizer to change.
+        ids: Ids of tokens that are special whatever their type in the file.
+        swallowing: Whether special tokens strip the spaces after them (Phi-3).
     """
     named = [vocabulary.tokens[i] for i in sorted(ids)]
     special = dict.fromkeys([*vocabulary.of_type(CONTROL, UNKNOWN), *named])
@@ -193,9 +203,10 @@ def _add_tokens(
 def _add_ends(
     library: Tokenizer, vocabulary: Vocabulary, ends: Mapping[str, int | None], in_pairs: bool
 ) -> None:
-    """Adds a post-processor that puts BOS and EOS around texts.
+    """Adds a post-processor that puts BOS before and EOS after texts; none if both are None.
 
     Args:
+        library: The tokenizer to change.
         ends: Token ids of "bos" and "eos"; None if the token is not added.
         in_pairs: Whether the first text of a pair gets an EOS too.
     """
@@ -253,7 +264,11 @@ def _stored_merges(metadata: Metadata) -> list[tuple[str, str]]:
 
 
 def _marked_spaces(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """Builds BPE with stored merges over text whose spaces are replaced by "▁"."""
+    """Builds a BPE tokenizer for text whose spaces are replaced by "▁", with stored merges.
+
+    Args:
+        unk: The unknown token; None if there is none.
+    """
     tokenizer = _merging(vocabulary, _stored_merges(metadata), unk)
     tokenizer.normalizer = normalizers.Replace(" ", _MARK)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[^\n]+|\n+"), "isolated")
@@ -262,7 +277,12 @@ def _marked_spaces(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) 
 
 
 def _merging(vocabulary: Vocabulary, merges: list[tuple[str, str]], unk: str | None) -> Tokenizer:
-    """Builds BPE that encodes unknown text as byte tokens, if the vocabulary has them."""
+    """Builds a BPE tokenizer without normalizer.
+
+    Args:
+        merges: Pairs of tokens to merge, in order of priority.
+        unk: Token for unknown text, unless the vocabulary has byte tokens; None if there is none.
+    """
     return Tokenizer(
         models.BPE(
             vocabulary.ids,
@@ -288,13 +308,17 @@ def _spaces(prefix: bool) -> list[Any]:
     """Returns the normalizer steps that replace spaces by "▁".
 
     Args:
-        prefix: Whether a space is prepended, as llama.cpp does also after special tokens.
+        prefix: Whether a space is prepended to the text, and to text after a special token.
     """
     return [*([normalizers.Prepend(_MARK)] if prefix else []), normalizers.Replace(" ", _MARK)]
 
 
 def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """Builds SentencePiece BPE; merges follow from the scores if none are stored."""
+    """Builds SentencePiece's BPE tokenizer; merges follow from token scores if none are stored.
+
+    Args:
+        unk: The unknown token; None if there is none.
+    """
     stored = f"{PREFIX}merges" in metadata
     merges = _stored_merges(metadata) if stored else vocabulary.merges()
     prefix = metadata.flag(f"{PREFIX}add_space_prefix", True)
@@ -305,7 +329,14 @@ def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) 
 
 
 def _unigram(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """Builds SentencePiece's unigram model."""
+    """Builds SentencePiece's unigram tokenizer.
+
+    Args:
+        unk: The unknown token.
+
+    Raises:
+        ModelError: The vocabulary has no scores, or no unknown token.
+    """
     if vocabulary.scores is None or unk is None:
         raise damaged(metadata.file, "its vocabulary has no scores, or no unknown token")
     scored = list(zip(vocabulary.tokens, map(float, vocabulary.scores), strict=True))
@@ -323,7 +354,16 @@ def _unigram(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tok
 
 
 def _word_piece(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """Builds BERT's WordPiece; GGUF stores "▁word" for "word" and "piece" for "##piece"."""
+    """Builds BERT's WordPiece tokenizer.
+
+    GGUF files store "▁word" for the token "word", and "piece" for "##piece".
+
+    Args:
+        unk: The unknown token.
+
+    Raises:
+        ModelError: The vocabulary has no unknown token.
+    """
     if unk is None:
         raise damaged(metadata.file, "its vocabulary has no unknown token")
     whole = set(vocabulary.of_type(CONTROL, UNKNOWN, USER_DEFINED)) | {unk}

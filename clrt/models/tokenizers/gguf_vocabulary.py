@@ -19,7 +19,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # Maximum characters of all tokens: the tokenizers library needs a hundred times as many bytes for
 # some models.
 _MAX_TEXT_CHARS = 1 << 24
-# Maximum characters of tokens that merges are derived for: the search takes quadratic time.
+# Maximum characters of a token that merges are derived for: the search takes quadratic time.
 _MAX_MERGED_CHARS = 512
 
 
@@ -30,8 +30,8 @@ class Vocabulary:
     Attributes:
         file: The file, for messages.
         tokens: Text of each token.
-        ids: Id of each token.
-        scores: float32 `[tokens]`; None if the file has none.
+        ids: Id of each token by its text.
+        scores: Score of each token, float32 `[tokens]`; None if the file has none.
         types: int32 `[tokens]`: NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED or BYTE.
     """
 
@@ -45,7 +45,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def of_type(self, *types: int) -> list[str]:
-        """Returns the tokens of some types, in order of ids."""
+        """Returns the texts of all tokens that have one of `types`, in order of ids."""
         return [self.tokens[i] for i in np.flatnonzero(np.isin(self.types, types))]
 
     @property
@@ -54,9 +54,9 @@ class Vocabulary:
         return all(f"<0x{byte:02X}>" in self.ids for byte in range(256))
 
     def merges(self) -> list[tuple[str, str]]:
-        """Returns the pairs of tokens to merge, best score of the merged token first.
+        """Returns the pairs of tokens that BPE merges, best score of the merged token first.
 
-        This is the order of SentencePiece.
+        SentencePiece merges in this order. Each token is split in all ways into two known tokens.
         """
         scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
         normal = np.flatnonzero(~np.isin(self.types, (UNKNOWN, CONTROL, BYTE)))
@@ -65,9 +65,17 @@ class Vocabulary:
         return [pair for i in order for pair in _halves(self.tokens[i], known)]
 
     def special_id(self, metadata: Metadata, name: str, default: int | None = None) -> int | None:
-        """Returns the id of a special token such as "bos"; `default` if the metadata has none.
+        """Returns the id of a special token.
 
-        None if neither is in the vocabulary; an invalid id in the metadata causes a warning.
+        Warns of an id in the metadata that the vocabulary lacks, and ignores it.
+
+        Args:
+            metadata: Metadata of the file.
+            name: Name of the special token in metadata keys: "bos".
+            default: Id if the metadata has none; None for none.
+
+        Returns:
+            The id; None if the vocabulary has neither.
         """
         key = f"{PREFIX}{name}_token_id"
         stored_id = metadata.integer(key, -1)
@@ -83,7 +91,10 @@ class Vocabulary:
 
 
 def _halves(token: str, known: set[str]) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of known tokens that concatenate to a token, longest first part first."""
+    """Yields all pairs of known tokens that concatenate to `token`, longest left token first.
+
+    Nothing for a token of more than `_MAX_MERGED_CHARS` characters.
+    """
     if len(token) > _MAX_MERGED_CHARS:
         return
     for at in range(len(token) - 1, 0, -1):
@@ -93,10 +104,14 @@ def _halves(token: str, known: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
-    """Reads the vocabulary of a file.
+    """Reads and checks the vocabulary of a GGUF file; an empty token becomes "[EMPTY_<id>]".
+
+    Args:
+        metadata: Metadata of the file.
 
     Raises:
-        ModelError: It is missing, too large, has a token twice, or scores or types that do not fit.
+        ModelError: The vocabulary is missing, too large, has a token twice, fewer scores or types
+            than tokens, or scores that are not finite.
     """
     file = metadata.file
     tokens = metadata.texts(f"{PREFIX}tokens")
@@ -122,6 +137,10 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
 def _per_token(metadata: Metadata, name: str, count: int) -> NDArray[np.generic]:
     """Returns the first `count` elements of an array with one element per token.
 
+    Args:
+        name: Name of the array after "tokenizer.ggml.": "scores".
+        count: Number of tokens.
+
     Raises:
         ModelError: The array is shorter.
     """
@@ -136,7 +155,7 @@ def read_charsmap(metadata: Metadata) -> bytes:
     """Returns SentencePiece's checked normalization table; b"" if there is none.
 
     Raises:
-        ModelError: The trie or a leaf points out of its table.
+        ModelError: The table is damaged.
     """
     key = f"{PREFIX}precompiled_charsmap"
     if key not in metadata:
