@@ -274,14 +274,20 @@ def no_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def upper_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for layers >= `max_window_layers` if `use_sliding_window` (Qwen 2 and 3)."""
+    """Returns which layers have a sliding window in Qwen 2 and 3.
+
+    Those with index >= `max_window_layers`; none if `use_sliding_window` is false.
+    """
     first = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer >= first for layer in range(layers)]
 
 
 def lower_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True for even layers < `max_window_layers` if `use_sliding_window` (Qwen 2 MoE)."""
+    """Returns which layers have a sliding window in Qwen 2 MoE.
+
+    Those with even index < `max_window_layers`; none if `use_sliding_window` is false.
+    """
     end = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer % 2 == 0 and layer < end for layer in range(layers)]
@@ -293,7 +299,7 @@ def all_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns the flag `use_sliding_window` for all layers (Qwen 3 MoE)."""
+    """Returns which layers have a window in Qwen 3 MoE: all if `use_sliding_window`, else none."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
@@ -307,7 +313,10 @@ def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns True (a sliding window) for layers without RoPE if `use_sliding_window` (SmolLM3)."""
+    """Returns which layers have a sliding window in SmolLM3.
+
+    Those without a rotary embedding; none if `use_sliding_window` is false.
+    """
     used = config.flag("use_sliding_window", False)
     return [used and not has_rope for has_rope in rope_in_some_layers(config, layers)]
 

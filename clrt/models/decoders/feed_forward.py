@@ -101,7 +101,10 @@ def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> 
 
 
 def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
-    """Returns activation(gate) * up; with a gate limit gpt-oss's form, swish(gate) * (up + 1)."""
+    """Adds the product of activated gate and up projection: activation(gate) * up.
+
+    If the decoder has a gate limit (gpt-oss), swish(gate) * (up + 1), with both limited first.
+    """
     limit = build.decoder.gate_limit
     if limit:
         gate = build.clamped(gate, None, limit, path)

@@ -60,7 +60,7 @@ def decoder_graph(
 
 
 class DecoderGraph:
-    """Builds the graph of a decoder with a paged KV cache (see `decoder_graph`)."""
+    """Builds the graph of a decoder with a paged KV cache; `decoder_graph` documents arguments."""
 
     def __init__(self, decoder: DecoderConfig, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder

@@ -261,7 +261,7 @@ class DecoderBuilder(Builder):
         return self(path, Reshape(), heads, self.ints(-1, size))
 
     def columns(self, x: Value, first: int, end: int, path: str) -> Value:
-        """Returns x[:, first:end]."""
+        """Adds x[:, first:end], with a node named after `path`."""
         return self(path, Slice(), x, self.ints(first), self.ints(end), self.ints(1))
 
     def rows(

@@ -119,5 +119,5 @@ class LayerBuilder(Builder):
         )
 
     def first_token(self, x: Value, layer: str) -> Value:
-        """Returns x[:, 0]."""
+        """Adds x[:, 0]: the vector of each sequence's first token."""
         return self(layer, Gather(axis=1), x, self.numbers(0))

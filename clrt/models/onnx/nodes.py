@@ -36,7 +36,10 @@ _OWN_DOMAIN = "clrt"
 
 
 class NodeImporter:
-    """Imports nodes; subgraphs and decompositions call it recursively."""
+    """Imports nodes of a model as IR nodes.
+
+    The importers of subgraphs and decompositions, which it calls, call it recursively.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -98,7 +98,7 @@ class NodeCall:
 
     @property
     def title(self) -> str:
-        """Name of the node in messages."""
+        """Op and name of the node, for messages: "Add 'sum'"."""
         return f"{self.op_type} '{self.name}'"
 
     @property

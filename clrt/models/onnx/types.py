@@ -73,7 +73,7 @@ class DimNames:
         return tuple(dims)
 
     def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
-        """Returns a dim as a number, or as an expression of input symbols; None if it is neither."""
+        """Returns a dim as a number or as an expression of input symbols; None if neither."""
         kind = proto.WhichOneof("value")
         if kind == "dim_value":
             # Some exporters write -1 for "any".

@@ -120,7 +120,10 @@ class HeadJoiner:
         return _Columns(self._build.add(Reshape(1), apart, shape), 0, count)
 
     def _concatenated(self, parts: Sequence[_Columns]) -> Value:
-        """Returns ranges of columns side by side; without a node if they are all of one value."""
+        """Returns ranges of columns side by side, by as few nodes as possible.
+
+        If they are all columns of one value in order, this is the value itself.
+        """
         first, at = parts[0], 0
         for part in parts:
             if part.source is not first.source or part.first != at:

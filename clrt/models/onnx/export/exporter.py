@@ -80,7 +80,7 @@ def save_model(graph: Graph, path: Path) -> None:
 
 
 class _InlineTensors:
-    """Stores tensors in the model."""
+    """Stores the elements of tensors inside the ONNX model."""
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
         """Returns an ONNX tensor that holds the elements of an array."""
