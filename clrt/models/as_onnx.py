@@ -9,7 +9,13 @@ from clrt.models.sources import is_compiled, onnx_file, read_graph
 
 
 def onnx_model(source: str | Path) -> Path | bytes:
-    """Returns the path of a model's ONNX file; if it has none, its graph exported to ONNX as bytes.
+    """Returns a model in ONNX form, for other runtimes.
+
+    Args:
+        source: A file or folder.
+
+    Returns:
+        Path of the model's ONNX file; if it has none, the bytes of its graph exported to ONNX.
 
     Raises:
         ModelError, UnsupportedError: The model has no ONNX file, and cannot be read or exported.

@@ -151,7 +151,7 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
 
     Raises:
         ModelError: The file is damaged, invalid, not a compiled model, or of a newer version.
-        OutOfMemoryError: It needs more host memory than CLRT_HOST_LIMIT.
+        OutOfMemoryError: The graph needs more host memory than CLRT_HOST_LIMIT.
     """
     header = open_compiled(source) if isinstance(source, Path) else source
     path, data = header.file, header.map()

@@ -345,9 +345,9 @@ def rope_in_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def rope_in_some_layers(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns whether each layer has RoPE (SmolLM3).
+    """Returns which layers have a rotary embedding in SmolLM3.
 
-    These are the layers with a nonzero entry in `no_rope_layers`; without it, all but every
+    Those with a nonzero entry in `no_rope_layers`; if config.json has no such list, all but every
     `no_rope_layer_interval`-th layer.
 
     Source: Yang et al., Rope to Nope and Back Again (2025).

@@ -102,7 +102,9 @@ class DecoderKeys:
         """Returns the error for a value of the wrong type or range.
 
         Args:
+            name: Key without the architecture.
             kind: The expected value, e.g. "an even number".
+            value: The value in the file.
         """
         return ModelError(
             f"The metadata '{self.key(name)}' of {self.metadata.file} is {value} and not {kind}; "

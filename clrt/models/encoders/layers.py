@@ -101,7 +101,11 @@ class LayerBuilder(Builder):
         return self(path, LayerNormalization(epsilon=epsilon), x, scale, bias)
 
     def activation(self, x: Value, kind: str, layer: str) -> Value:
-        """Applies the activation with transformers' name `kind`.
+        """Applies an activation to x.
+
+        Args:
+            kind: Name of the activation in transformers: "gelu_new".
+            layer: Prefix of the node's name.
 
         Raises:
             UnsupportedError: The activation is unknown.

@@ -48,6 +48,12 @@ def _table(file: Path) -> Array:
 
     model2vec's files may map several tokens to one row (`mapping`), and scale each token's vector
     (`weights`).
+
+    Args:
+        file: The safetensors file.
+
+    Raises:
+        ModelError: A tensor has the wrong dtype or shape, or `mapping` points out of the table.
     """
     header = read_header(file)
     data = header.map()

@@ -21,7 +21,7 @@ _MAX_CONTAINERS = 1 << 21
 
 
 def read_text(file: Path) -> str:
-    """Returns a text file, decoded from UTF-8.
+    """Returns the content of a UTF-8 text file.
 
     Raises:
         ModelError: The file is missing, not a regular file, larger than `MAX_BYTES`, not UTF-8, or

@@ -100,6 +100,10 @@ class CheckedTokenizer:
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Decodes token ids to text.
 
+        Args:
+            tokens: Token ids.
+            skip_special_tokens: Whether to leave out special tokens such as BOS.
+
         Raises:
             InputError: The tokenizer cannot decode them, or exceeds the time limit.
         """

@@ -88,9 +88,9 @@ class _TokenizerKind:
     Attributes:
         build: Builds the tokenizer without special tokens, from (metadata, vocabulary, unknown
             token or None).
-        ids: Default ids of special tokens, by their name in metadata keys.
-        pad: Default id of the padding token.
-        add: Whether (BOS, EOS) are added by default.
+        ids: Default ids of special tokens, by their name in metadata keys ("bos").
+        pad: Default id of the padding token; None for none.
+        add: Whether (BOS, EOS) are added to texts by default.
     """
 
     build: Callable[[Metadata, Vocabulary, str | None], Tokenizer]

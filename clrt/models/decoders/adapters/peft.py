@@ -39,11 +39,11 @@ _PLACES = "position_embd"
 
 @dataclass(frozen=True)
 class _Module:
-    """A module that an adapter has tensors for.
+    """A module of the base model (in torch's sense) that an adapter has tensors for.
 
     Attributes:
-        name: Its name in transformers.
-        tensors: Names of its tensors by role (values of `_PARTS`).
+        name: Dotted name of the module in transformers.
+        tensors: Names of the adapter's tensors by role (values of `_PARTS`).
     """
 
     name: str

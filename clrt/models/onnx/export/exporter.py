@@ -46,7 +46,7 @@ _ALIGNMENT = 1 << 12
 
 
 def export_model(graph: Graph) -> onnx.ModelProto:
-    """Returns the ONNX model of a graph.
+    """Exports a graph as an ONNX model in memory.
 
     Args:
         graph: An optimised graph with symbolic dims; unchanged.
@@ -161,9 +161,11 @@ class _ExportContext:
 
 
 class _GraphExporter:
-    """Exports one graph.
+    """Exports one graph of a model: the main graph or a subgraph.
 
     Args:
+        context: State that the exporters of the model's graphs share.
+        graph: The graph.
         outer: Exporter of the enclosing graph; None for the main graph.
     """
 
