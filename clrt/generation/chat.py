@@ -187,7 +187,7 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
-        """Returns the tokens of a rendered prompt, reusing the last turn's tokens; [] if it cannot.
+        """Returns the tokens of a rendered prompt that continues the last turn; else [].
 
         The cache holds the generated tokens, which may differ from the tokenization of their text.
         They may replace it if the prompt begins with the last turn's text and an added token

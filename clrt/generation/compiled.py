@@ -204,6 +204,11 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
 def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
     """Returns the encoder's configuration from a compiled file's extras; None if it has no encoder.
 
+    Args:
+        path: The file, for error messages.
+        extras: JSON data of the file, not yet checked.
+        context: Maximum number of encoder positions; None for the value in the file.
+
     Raises:
         ModelError: The file is damaged.
     """

@@ -151,7 +151,7 @@ def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
-    """Returns the encoder graph's inputs, by name, for a batch of encoder inputs; may be empty."""
+    """Returns the encoder graph's inputs by name for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
         # Limits the number of shapes, each of which has a plan.

@@ -329,7 +329,12 @@ def start_token(folder: Path) -> int:
 
 
 def _object(file: Path, part: str) -> Mapping[str, Any]:
-    """Returns the object in a JSON file, or its member `part` unless ""; {} if it is absent."""
+    """Reads an object from a JSON file; returns {} if there is none.
+
+    Args:
+        file: Path of the file, which may be missing.
+        part: Member of the file's object to return; "" for the object itself.
+    """
     contents = read_optional(file)
     value = contents.get(part, {}) if part else contents
     return value if isinstance(value, dict) else {}

@@ -94,7 +94,7 @@ def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) ->
 
 
 def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
-    """Renders messages by the model's chat template; ends with the start of an assistant message.
+    """Renders messages by the model's chat template, up to the start of the assistant's answer.
 
     Raises:
         InputError: A message is invalid, or the model has no chat template.

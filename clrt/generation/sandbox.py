@@ -278,7 +278,7 @@ class _Instrument(NodeTransformer):
         self._level = 0
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """Visits a node; raises TooMuchError if statements nest too deep to compile fast."""
+        """Rewrites a node; raises TooMuchError if statements nest more than 24 levels deep."""
         is_block = isinstance(node, nodes.Stmt)
         self._level += is_block
         if self._level > _MAX_BLOCK_DEPTH:

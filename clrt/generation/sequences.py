@@ -90,7 +90,11 @@ class KvSequence:
         self.guessed += len(tokens)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Replaces draft tokens by verified tokens; returns the number of equal leading ones."""
+        """Replaces the draft tokens by the verified tokens at their positions.
+
+        Returns:
+            Number of draft tokens accepted: leading ones that equal those of `tokens`.
+        """
         known, accepted = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
             if guess != token:

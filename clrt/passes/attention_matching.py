@@ -102,7 +102,7 @@ def as_product(node: Node | None) -> Operands | None:
 
 
 def find_scores(value: Value) -> Scores | str | None:
-    """Matches a value that is a matrix product, scaled, soft-capped or masked.
+    """Matches attention scores: a matrix product q k^T that may be scaled, soft-capped and masked.
 
     Returns:
         The scores; a reject reason for a near miss; None if the value does not originate in a

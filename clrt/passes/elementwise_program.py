@@ -60,7 +60,7 @@ class ProgramBuilder:
         return _Input(self.inputs.index(value))
 
     def step(self, op: IrOp, *args: Ref) -> Ref:
-        """Adds a step: `op` on `args`, or reuses an equal Literal; returns its result."""
+        """Adds a step that applies an op, or reuses one of an equal Literal; returns its result."""
         if isinstance(op, Literal) and op in self._literals:
             return self._literals[op]
         self._steps.append((op, args))
@@ -76,7 +76,15 @@ class ProgramBuilder:
         return self.splice(op.steps, args)
 
     def splice(self, steps: Sequence[ElementwiseStep], args: Sequence[Ref]) -> Ref:
-        """Appends a program on operands `args`; returns its result, `args[0]` if empty."""
+        """Appends the steps of another program.
+
+        Args:
+            steps: Steps of the program.
+            args: References to its inputs, at least one.
+
+        Returns:
+            Reference to the result of the last step; `args[0]` if there are no steps.
+        """
         refs = list(args)
         for step in steps:
             refs.append(self.step(step.op, *(refs[a] for a in step.args)))

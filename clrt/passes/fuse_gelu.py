@@ -165,6 +165,8 @@ def _exponent(value: Value, x: Value, nested: int = 0) -> float:
     """Returns n if a value is x to the power n, as Pow or a product; else NaN.
 
     Args:
+        value: Power of x, or any other value.
+        x: Base of the power.
         nested: Recursion depth; products nested deeper than 3 give NaN.
     """
     if value is x:

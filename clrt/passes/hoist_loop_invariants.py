@@ -53,7 +53,7 @@ def _invariants(loop: Loop) -> list[int]:
 
 
 def _origin(value: Value) -> Value:
-    """Returns the input of the first of a chain of Identity nodes; `value` if there is none."""
+    """Returns the value that a chain of Identity nodes copies to `value`, else `value` itself."""
     while (node := produced_by(value, "Identity")) is not None:
         value = node.arg(0)
     return value

@@ -62,7 +62,8 @@ def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
     """Builds the conversion of [B, S, H * D] to [B, H, S, D]; returns rank 4 unchanged.
 
     Args:
-        parts: Batch, number of heads, length and head size.
+        value: q, k, v or the output of an attention.
+        parts: Batch size B, number of heads H, length S and head size D.
     """
     if value.type.rank == 4:
         return value

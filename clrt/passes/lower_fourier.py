@@ -145,7 +145,12 @@ def _key(node: Node, transform: Transform) -> tuple[object, ...]:
 
 
 def _numbers(node: Node, transform: Transform) -> Array:
-    """Computes the matrix `[rows, columns]` of a DFT or Conv weights of an STFT, in float64."""
+    """Computes the constant operand that replaces a DFT or STFT, in float64.
+
+    Returns:
+        For a DFT the matrix `[transform.rows, transform.columns]`; for an STFT weights of a Conv,
+        `[transform.columns, numbers per sample, points]`, multiplied by the window.
+    """
     matrix = transform.matrix()
     if isinstance(node.op, DFT):
         return matrix.reshape(transform.rows, transform.columns)

@@ -82,7 +82,10 @@ def _single(node: Node) -> Value | None:
 
 
 def _slice(node: Node) -> Value | None:
-    """Returns the input of a Slice without negative steps, which equals an output of its shape."""
+    """Returns the input of a Slice if no step is negative, else None.
+
+    Without negative steps, a Slice whose output has the shape of its input returns its input.
+    """
     steps = node.input(4)
     if steps is None:
         return node.arg(0)

@@ -113,7 +113,7 @@ def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
 
 
 def _is_moderate(number: float) -> bool:
-    """Whether the magnitude of a factor is in `_FACTOR_RANGE`."""
+    """Whether the magnitude of a factor is from 1e-6 to 1e6, so that factors can be merged."""
     return _FACTOR_RANGE[0] <= abs(number) <= _FACTOR_RANGE[1]
 
 

@@ -54,7 +54,10 @@ class Worklist:
             self._log.append(node)
 
     def begin(self, reader: Hashable) -> None:
-        """Starts a reader, which visits current nodes itself: `due` yields later touches only."""
+        """Starts a reader: `due` then yields nodes that are touched after this call only.
+
+        The reader visits the current nodes of the graph without this worklist.
+        """
         self._readers[reader] = _Reader(len(self._log))
 
     def has_begun(self, reader: Hashable) -> bool:
