@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def get_hook_dirs() -> list[str]:
-    """Returns the folders with PyInstaller's hooks for clrt and pyopencl: this one."""
+    """Returns the folders with PyInstaller's hooks for clrt and pyopencl: only this package's."""
     return [str(Path(__file__).parent)]

@@ -64,7 +64,7 @@ class RecentlyUsed(Generic[_T]):
                 self._values.popitem(last=False)
 
     def clear(self) -> None:
-        """Removes all values."""
+        """Removes all values from the cache."""
         with self._lock:
             self._values.clear()
 
@@ -228,8 +228,8 @@ def _elements(value: Any) -> Array:
 def _category(value: RuntimeValue) -> Hashable:
     """Returns a cache key of an input: calls with equal keys probably have the same `Need`.
 
-    Dtype, rank and whether it is small (`_is_few`) for tensors; the type's text for sequences and
-    maps; None for None.
+    The key of a tensor has its dtype, its rank, and whether it may be an axis, shape or count; that
+    of a sequence or map is its type as a string, that of None is None.
     """
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)
@@ -247,7 +247,7 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
         names: Symbol name of each size; sizes not in it are added.
 
     Returns:
-        (dtype, dims) of a tensor; text of the type of a sequence or map; None for None.
+        (dtype, dims) of a tensor; the type of a sequence or map as a string; None for None.
     """
     if not isinstance(value, np.ndarray | DeviceTensor):
         return None if value is None else str(_type(value, None))

@@ -275,9 +275,9 @@ def attention(
 
     Args:
         query: [batch, heads, queries, size], or [batch, queries, heads * size] with `num_heads`.
-        key: As `query`, with `keys` in place of `queries`; it may have fewer heads, each shared by
-            several heads of the query.
-        value: As `key`, possibly with another size per head.
+        key: [batch, heads, keys, size], or [batch, keys, heads * size] with `num_heads`; may have
+            fewer heads than the query, each shared by several of the query's heads.
+        value: Array in the layout of `key`, possibly with another size per head.
         mask: Numbers added to the scores, or bools that are False for hidden keys; broadcasts to
             [batch, heads, queries, keys].
         causal: Whether keys after a query's position are hidden.
@@ -429,7 +429,7 @@ def concat(tensors: Sequence[Any], axis: int = 0, *, device: Device = None) -> A
 
 
 def _ones(x: Any, axis: int) -> Any:
-    """Returns ones with the dtype of x and its shape from `axis` on.
+    """Returns an array of ones with the dtype of x, and the shape of x from `axis` on.
 
     Raises:
         InputError: The axis is outside the rank.

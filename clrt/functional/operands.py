@@ -132,7 +132,7 @@ def _array(
 
 
 def _typed(value: Any) -> bool:
-    """Returns whether a list contains, at any depth, an element that has a dtype."""
+    """Returns whether a list or tuple has, at any depth, an element with a dtype; else False."""
     return isinstance(value, list | tuple) and any(hasattr(x, "dtype") or _typed(x) for x in value)
 
 

@@ -146,19 +146,19 @@ class IOBinding:
         return [v.numpy() if v.is_tensor() else v.held for v in self._outputs]
 
     def clear_binding_inputs(self) -> None:
-        """Removes all bindings of inputs."""
+        """Unbinds all inputs."""
         self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Removes all bindings of outputs, and the outputs of the last run."""
+        """Unbinds all outputs, and drops the outputs of the last run."""
         self._targets.clear()
         self._outputs = OrtValueVector()
 
     def wanted(self) -> tuple[list[str], bool]:
-        """Returns the names of the bound outputs, and whether any of them stays on the device.
+        """Returns the names of the bound outputs, and whether any of them stays on a device.
 
         Raises:
-            InvalidArgument: No output is bound, or one is unknown.
+            InvalidArgument: No output is bound, or the model has no output of a bound name.
         """
         if not self._targets:
             raise InvalidArgument("At least one output should be requested.")

@@ -21,7 +21,11 @@ from clrt.errors import (
 
 
 class StatusError(ClrtError):
-    """An error whose message begins with the number and name of an ONNX Runtime status."""
+    """Base of ONNX Runtime's errors; messages begin with the number and name of a status.
+
+    Attributes:
+        status: Number and name of the status, as in the message.
+    """
 
     status: ClassVar[str] = "1 : FAIL"
 

@@ -24,15 +24,15 @@ class SessionFacts:
     _trace: SessionTrace | None
 
     def get_inputs(self) -> list[NodeArg]:
-        """Returns the inputs of the model, without overridable initializers."""
+        """Returns descriptions of the model's inputs, without overridable initializers."""
         return self._loaded.inputs
 
     def get_outputs(self) -> list[NodeArg]:
-        """Returns the outputs of the model."""
+        """Returns descriptions of the model's outputs."""
         return self._loaded.outputs
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Returns the initializers for which runs may pass other values."""
+        """Returns descriptions of the initializers for which runs may pass other values."""
         return self._loaded.overridable
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -61,11 +61,17 @@ class SessionFacts:
         """Has no effect: if a device fails, an error is raised, and no other device is tried."""
 
     def end_profiling(self) -> str:
-        """Writes the profile of the runs so far, and returns its file name; "" if not profiling."""
+        """Writes the profile of the runs so far, and returns its file name.
+
+        "" if the session does not profile, or from the second call on.
+        """
         return "" if self._trace is None else self._trace.save()
 
     def get_profiling_start_time_ns(self) -> int:
-        """Returns the start of profiling by `time.perf_counter_ns`; 0 if not profiling."""
+        """Returns the time at which profiling began, from `time.perf_counter_ns`.
+
+        0 if the session does not profile.
+        """
         return 0 if self._trace is None else self._trace.start_ns
 
     def create_ortvalue_from_shape_and_type(

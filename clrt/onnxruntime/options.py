@@ -143,8 +143,8 @@ class SessionOptions(Settings):
 
     These have an effect: `graph_optimization_level`, `intra_op_num_threads` on a CPU device,
     `optimized_model_filepath`, `enable_profiling` with `profile_file_prefix`, overrides of free
-    dims, values of initializers, external data in memory, and providers. All others are ignored,
-    with a log message of level DEBUG.
+    dims, values of initializers, external data in memory, and providers. All other options are
+    ignored, with a log message of level DEBUG.
     """
 
     _followed: ClassVar = frozenset(

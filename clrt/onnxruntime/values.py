@@ -76,7 +76,7 @@ class OrtDevice:
         return self.name == "cpu"
 
     def device_id(self) -> int:
-        """Returns the number of the device among those of its type."""
+        """Returns the number of the device among those of its type, as passed."""
         return self._id
 
     def device_type(self) -> int:
@@ -334,7 +334,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 class SparseTensor:
-    """Is not supported: clrt has no sparse tensors."""
+    """ONNX Runtime's sparse tensor, which clrt lacks: its constructor raises NotImplemented."""
 
     def __init__(self, *_: object) -> None:
         raise exceptions.NotImplemented(_SPARSE)

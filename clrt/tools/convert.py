@@ -309,8 +309,8 @@ def compare(
         device: Device for a compiled `target`.
 
     Returns:
-        A difference per output, and a text that names the implementations that computed the two
-        sides.
+        A difference per output, and a string that names the implementations that computed the
+        outputs of original and converted model.
     """
     with load(source, device=device, optimize_level=0) as original:
         exact = original.feeds(feeds)  # in the source's dtypes: the user's may be narrower

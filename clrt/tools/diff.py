@@ -241,7 +241,8 @@ class Diff:
         source: File of the model.
         other: Implementation to compare with.
         device: Device that runs the model.
-        weights: Dtype to store the model's weights in, as `clrt-convert` does; None for their own.
+        weights: Dtype to convert the model's weights to, as `clrt-convert` would; None for their
+            own.
 
     Raises:
         InputError: The model is compiled, or it has no float value in common with `other`.

@@ -40,8 +40,8 @@ class ArenaPool:
     """Assigns each execution an arena, within the model's limit and the budget of all models.
 
     Attributes:
-        account: Ledger of the model's device memory, which limits it.
-        weights: Constants of the model, shared by its plans.
+        account: Ledger that counts and limits the model's device memory.
+        weights: Constants of the model on the device, shared by its plans.
         lane: Queue of the model's runs.
         own_limit: Maximum bytes that the model may allocate; None for the device's memory.
         session: Session of the device.
@@ -89,7 +89,7 @@ class ArenaPool:
 
     @property
     def _idle(self) -> list[ArenaMemory]:
-        """Arenas that a run may use."""
+        """Arenas of the model that no run uses and that a new run may use."""
         return [s for s in self._arenas if not s.in_use and not s.is_torn]
 
     @property
@@ -294,7 +294,10 @@ class ArenaPool:
         return max(uploads + 8 * plan.status_count - own, 0) + grows
 
     def _unattended(self) -> Execution | None:
-        """Returns the oldest execution that no call handles: detached, or interrupted."""
+        """Returns the oldest execution that no call handles: detached, or interrupted.
+
+        None if there is none.
+        """
         return next((e for e in self._in_use.values() if e.is_left), None)
 
     def _check_others(self, stage: PlannedSegment) -> None:
@@ -341,7 +344,7 @@ class ArenaPool:
     def await_detached(self) -> None:
         """Waits for all executions that no call handles: detached, or interrupted.
 
-        Callers that wait for a detached one later still get its results or error.
+        Callers that wait for a detached execution later still get its results or error.
         """
         while True:
             with self.lock:
@@ -411,6 +414,6 @@ class ArenaPool:
 
 
 def _is_own(execution: Execution) -> bool:
-    """Returns whether an execution belongs to a call of this thread that is in progress."""
+    """Returns whether an execution belongs to a call in progress of the current thread."""
     call = execution.call
     return call is not None and call.thread == get_ident() and not call.is_over

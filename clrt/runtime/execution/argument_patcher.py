@@ -50,7 +50,10 @@ class BoundLaunch(NamedTuple):
 
 
 class ArgumentPatcher:
-    """Caches the kernel arguments of a plan template, and updates those that changed."""
+    """Updates kernel arguments when a plan of the same template takes over the kernels.
+
+    Caches the current arguments, so that only those that differ are set.
+    """
 
     def __init__(
         self, plan: InstantiatedPlan, steps: Sequence[BoundLaunch], generation: int

@@ -87,7 +87,7 @@ class BoundPlan:
         weights: Constants of the model, shared by its plans.
         slabs: Memory of the arena.
         model_constants: Values whose buffers are in `weights`.
-        lane: Queue that the plan runs in.
+        lane: Queue in which the plan runs.
         seconds_a_run: Duration, in seconds, of the last run that had the device for itself, or of
             a faster one; None before the first run.
         broken: Whether the status words may hold reports of a run that failed.
@@ -141,7 +141,7 @@ class BoundPlan:
 
     @property
     def expected_s(self) -> float:
-        """Expected duration of a run in seconds; a high estimate before the first run."""
+        """Expected duration of the plan's runs in seconds; a high estimate before the first run."""
         if self.seconds_a_run is not None:
             return self.seconds_a_run
         memory_s = self.plan.arena.nbytes * self.plan.launches / _MIN_BYTES_PER_S
@@ -323,9 +323,9 @@ class BoundPlan:
         return buffer, offset * value.dtype.itemsize
 
     def host_memory(self, value: Value) -> Array | None:
-        """Returns the value's memory in the arena as an array; None if the host cannot access it.
+        """Returns an array that shares a value's memory in the arena.
 
-        Also None for values outside of the arena.
+        None if the host cannot access the memory, or if the value is not in the arena.
         """
         if value not in self._views:
             self._views[value] = self._find_host_memory(value)
@@ -341,7 +341,7 @@ class BoundPlan:
         return elements.reshape(value.dims)
 
     def copy_status(self) -> tuple[Array, cl.Event] | None:
-        """Enqueues a copy of the status words.
+        """Enqueues a copy of the plan's status words to the host.
 
         Returns:
             An int64 array and the event of its copy; None if the plan has no status words or the
@@ -394,7 +394,7 @@ class BoundPlan:
             self.forget_status()
 
     def forget_status(self) -> None:
-        """Waits for the queue, and resets the status words after a run that failed."""
+        """Waits for the queue's commands, and resets the status words, after a run that failed."""
         copied = self.copy_status()
         self.lane.finish()
         self.status_words(copied)

@@ -72,7 +72,7 @@ class Branches:
             graph: Graph of the model, which runs if no input decides a condition, or if such an
                 input is on the device.
             rewrite: Applies the model's passes to a graph in place.
-            adopt: Called with each specialised graph.
+            adopt: Called with each specialised graph that will be run.
         """
         self._first = _Branch(graph)
         self._rewrite, self._adopt = rewrite, adopt
@@ -148,7 +148,7 @@ def _with_values(graph: Graph, known: Mapping[str, Array]) -> Graph:
 
 
 def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Returns a copy of a graph in which the inputs have the given static shapes.
+    """Returns a copy of a graph in which the inputs have static shapes.
 
     Args:
         shapes: Shape of each input by name.

@@ -54,7 +54,7 @@ class Execution:
         recorder: Runs the steps if a profile is requested; else None.
         stop: Cancels a long run.
         call: Call that starts the execution, or waits for it; None if there is none.
-        ended: Called at the end, also after an error.
+        ended: Called with the execution once it has ended, also after an error.
         detached: Whether `detach` was called: no call waits for the end.
         enqueued: Whether all commands are in the queue.
     """
@@ -80,7 +80,7 @@ class Execution:
         self._moves = Transfers(self.bound)
 
     def run(self) -> dict[str, Feed]:
-        """Starts and finishes the execution.
+        """Starts the execution, waits for its end and returns its outputs by name.
 
         Returns:
             An array, or a tensor if it stays on the device, per requested output.
@@ -325,7 +325,7 @@ class Execution:
             self.lane.wait(self._moves.last)
 
     def _fail(self) -> None:
-        """Ends a failed run; donated tensors return to the caller, with undefined contents."""
+        """Ends a failed execution; donated tensors get back their memory, overwritten or not."""
         self._moves.drop()
         self._end()
 

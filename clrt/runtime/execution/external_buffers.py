@@ -75,7 +75,7 @@ class ExternalBuffers:
             tensor.lease = None
 
     def give_back(self) -> None:
-        """Returns the memory of donated tensors to the caller, after a run that failed."""
+        """Gives donated tensors their memory back, after a run that failed."""
         for tensor, lease in self._donated:
             tensor.lease = lease
 

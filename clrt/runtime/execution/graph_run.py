@@ -143,7 +143,10 @@ class GraphRun:
         return _on_host(value)
 
     def notes(self, graph: Graph) -> dict[Hashable, Any]:
-        """Returns a dict in which ops cache results about a graph, for the graph's lifetime."""
+        """Returns a dict in which host-driven ops cache data about a subgraph that they run.
+
+        It is kept for the graph's lifetime, across runs.
+        """
         return self.planner.notes.setdefault(graph, {})
 
     def optimise(self, graph: Graph) -> None:

@@ -36,7 +36,7 @@ class CancellationToken:
     def __init__(
         self, error: Callable[[], ClrtError], outer: CancellationToken | None = None
     ) -> None:
-        """Creates a token.
+        """Creates a token for which cancellation is not requested.
 
         Args:
             error: Creates the error that `check` raises.

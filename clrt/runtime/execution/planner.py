@@ -116,7 +116,7 @@ class PlanCache:
         return self.host_bytes + 2 * self.own_bytes
 
     def values(self) -> ValuesView[PlannedSegment]:
-        """Returns the segments, least recently used first."""
+        """Returns the cached segments, least recently used first."""
         return self._stages.values()
 
     def get(self, key: Any) -> PlannedSegment | None:
@@ -153,7 +153,7 @@ class PlanCache:
             self._drop(self._stages.pop_oldest())
 
     def clear(self) -> None:
-        """Removes all segments."""
+        """Removes all segments from the cache."""
         for stage in self._stages.values():
             stage.kept = False
         self._stages.clear()
@@ -338,7 +338,11 @@ class Planner:
         return make_plan(graph, self._caps, record, contract)
 
     def adopt(self, graph: Graph) -> None:
-        """Adds the constants of the model's graph, or of one derived from it, to `constants`."""
+        """Adds a graph's constants to `constants`, so that all plans share their buffers.
+
+        Args:
+            graph: Graph of the model, or one derived from it.
+        """
         self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
     def forget(self) -> None:

@@ -45,7 +45,7 @@ class NodeRun:
 
 @dataclass
 class Recorder:
-    """Runs the steps of plans on a profiling queue of the session, and records when they ran."""
+    """Runs the steps of plans on its own profiling queue, and records when each step ran."""
 
     session: DeviceSession
     _runs: list[PlanRun | NodeRun] = field(default_factory=list)

@@ -100,7 +100,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return, or raise the run's error, at once."""
+        """Whether the run has ended: `wait` would return, or raise the run's error, at once."""
         return self._pending.done()
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Run:
     def cancel(self) -> None:
         """Cancels the run between two launches, and waits for those already enqueued.
 
-        A run that was enqueued as a whole, which takes at most 50 ms, completes.
+        A run whose launches were all enqueued at once, which takes at most 50 ms, completes.
         """
         self._stop.requested = True
         with suppress(Exception):

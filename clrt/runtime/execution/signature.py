@@ -26,9 +26,10 @@ from clrt.util.host_limits import text_array
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model.
+    """Description of an input or output of a model.
 
     Attributes:
+        name: Name of the input or output.
         dtype: Dtype of the tensor, of the elements of a sequence or optional, or of the values of
             a map.
         shape: Per axis its size, or a symbolic dim such as "batch"; None if the rank is unknown.
@@ -303,7 +304,7 @@ def _strings(array: Array, spec: TensorSpec) -> Array:
         spec: Input of the model that the array is for, for the error's message.
 
     Raises:
-        InputError: An element is not text.
+        InputError: An element is neither str nor bytes.
     """
     if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
         array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
@@ -336,10 +337,10 @@ def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Returns the size of each symbol in the input shapes, solved from the actual shapes.
+    """Returns the size of each symbol in a graph's input shapes, by the symbol's name.
 
     Args:
-        inputs: Inputs of the graph, with symbolic shapes.
+        inputs: Inputs of the graph, whose shapes may have symbols.
         shapes: Actual shape of each input by name.
 
     Raises:

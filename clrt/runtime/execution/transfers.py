@@ -39,7 +39,7 @@ class Transfers:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """Queue of the plan."""
+        """OpenCL queue in which the run's commands are enqueued: that of its plan."""
         return self.bound.lane.queue
 
     @property
@@ -124,7 +124,10 @@ class Transfers:
             self._note(self._status[1])
 
     def _keep(self, value: Value) -> DeviceTensor:
-        """Returns a device tensor for a value: its external buffer, or a copy from the arena."""
+        """Returns an output that stays on the device as a tensor.
+
+        It owns the value's external buffer or, if the value is in the arena, a copy.
+        """
         claimed = None if self.leases is None else self.leases.claim(value)
         if claimed is not None:
             return claimed
@@ -173,7 +176,7 @@ class Transfers:
                     result[...] = host
 
     def drop(self) -> None:
-        """Drops the results of a failed run, and returns donated memory to the caller."""
+        """Drops the results of a failed run, and gives donated tensors their memory back."""
         if self.leases is not None:
             self.leases.give_back()
         self._results = {}

@@ -185,17 +185,18 @@ class Model(PlannedModel, PicklesBySource):
         return f"<clrt.Model ({takes}) on {self.device}>"
 
     def close(self) -> None:
-        """Frees the device memory; the model cannot run afterwards.
+        """Frees the model's device memory; the model cannot run afterwards.
 
-        Runs in other threads end with an error after their enqueued work: a tenth of a second, or
-        one kernel. A run that takes longer than a second to end frees the memory itself.
+        Runs in other threads end with an error once their enqueued launches are done, which takes
+        a tenth of a second or one kernel. If one takes longer than a second, the memory is freed
+        when it ends.
         """
         self._runner.close()
         for model in tuple(self._variants.values()):
             model.close()
 
     def trim(self) -> None:
-        """Frees idle arenas, pooled buffers and plans; the weights stay.
+        """Frees the model's arenas and plans, and pooled buffers; the weights stay on the device.
 
         Waits for runs of other threads. The next run plans and allocates again.
 

@@ -75,7 +75,7 @@ class PlannedModel:
             shapes: Shape of each input by name.
 
         Returns:
-            An explanation, which prints as text, and has a row per node (`rows`).
+            An explanation, which can be printed, and has a row per node (`rows`).
         """
         from clrt.runtime.inspection.explain import explain  # imported late to speed up the start
 
@@ -151,7 +151,10 @@ class PlannedModel:
         return self._runner.room.bind(plan, own=bool(tunables))
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Checks input shapes and converts them to tuples.
+        """Checks input shapes and converts them to tuples of ints, by input name.
+
+        Args:
+            shapes: Shape of each input by name.
 
         Raises:
             InputError: An input is missing or unknown, or a shape is invalid.

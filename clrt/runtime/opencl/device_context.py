@@ -53,7 +53,7 @@ class InFlight(Protocol):
 
     @property
     def rank(self) -> int:
-        """Priority; the run gives way to runs of lower rank."""
+        """Priority: the run waits for runs of lower rank in other queues."""
 
 
 @dataclass(eq=False)
@@ -105,11 +105,13 @@ class DeviceContext:
     """The OpenCL context of a device, with its lock and queues, shared by all its sessions.
 
     Attributes:
+        device: The device.
+        context: Its OpenCL context.
         undrained_queues: Queues that may hold commands of runs that failed.
         in_flight: Runs that have commands in a queue, or are about to.
         begun: Number of runs begun so far.
         lost: Whether this process is a fork that cannot use the driver.
-        owners: Objects that hold driver objects, referenced weakly.
+        owners: Python objects that hold objects of the driver, referenced weakly.
     """
 
     device: DeviceInfo
@@ -124,7 +126,7 @@ class DeviceContext:
     _process: int = field(default_factory=os.getpid)
 
     def new_queue(self) -> cl.CommandQueue:
-        """Creates an in-order queue.
+        """Creates an in-order OpenCL queue in the context.
 
         Raises:
             cl.Error: The driver fails.
@@ -157,7 +159,7 @@ class DeviceContext:
 
     @cached_property
     def looks(self) -> bool:
-        """Whether waits must poll: the driver's own wait would occupy a core besides the device's.
+        """Whether waits poll, because the driver's own wait would occupy another CPU core.
 
         True for CPU sub-devices of drivers that compute in the waiting thread.
         """

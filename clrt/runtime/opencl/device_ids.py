@@ -35,7 +35,7 @@ class DeviceIds:
     product: int = 0
 
     def matches(self, kind: str, text: str) -> bool:
-        """Returns whether an identifier that a user wrote is this device's.
+        """Returns whether an identifier written by a user is that of this device.
 
         Args:
             kind: "pci", "uuid" or "luid".
@@ -89,7 +89,10 @@ def _address(domain: int, bus: int, device: int, function: int) -> str:
 
 
 def _full_address(text: str) -> str:
-    """Completes a PCI address that may lack its domain or function; "" if it is malformed."""
+    """Completes a PCI address that may lack its domain or function, as "0000:01:00.0".
+
+    "" if it is malformed.
+    """
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return ""

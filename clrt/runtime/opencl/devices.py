@@ -81,7 +81,7 @@ class DeviceInfo:
 
     @property
     def ids(self) -> DeviceIds:
-        """PCI address, UUID and LUID, as far as the driver reports them."""
+        """PCI address, UUID and LUID of the device, as far as its driver reports them."""
         return DeviceIds() if self.handle is None else _ids(self.handle)
 
     @property
@@ -91,7 +91,7 @@ class DeviceInfo:
 
     @property
     def kind(self) -> str:
-        """One of "cpu", "gpu" (discrete), "igpu" (shares the host's memory) or "accelerator"."""
+        """Kind of the device: "cpu", "gpu" (discrete), "igpu" (integrated) or "accelerator"."""
         return self.caps.kind
 
     def __str__(self) -> str:
@@ -255,7 +255,13 @@ def _unusable(caps: DeviceCaps) -> str:
 
 
 def devices() -> list[DeviceInfo]:
-    """Returns every OpenCL device of this machine, in the ICD loader's order."""
+    """Returns every OpenCL device of this machine, usable or not.
+
+    The order is the ICD loader's; devices of an Intel runtime that it does not find come last.
+
+    Raises:
+        DeviceError: The ICD loader or the query of a device fails.
+    """
     handles = _handles()
     caps = [read_caps(handle) for handle in handles]
     candidates = [i for i, c in enumerate(caps) if not _unusable(c) and not c.simulator]

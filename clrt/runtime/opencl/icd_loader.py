@@ -81,7 +81,7 @@ def intel_library() -> Path | None:
 
 
 def _data_folders() -> list[str]:
-    """Returns the folders below which pip installs data files of packages."""
+    """Returns the folders in which pip may have installed data files of packages."""
     folders = [sys.prefix, sysconfig.get_path("data")]
     if site.ENABLE_USER_SITE:
         folders.append(site.getuserbase())

@@ -23,7 +23,7 @@ class Claimant(Protocol):
 
 
 class Ledger:
-    """Sums the sizes of live buffers, and checks the sum against a limit.
+    """Sums the sizes of live device buffers, and checks the sum against a limit.
 
     The sum is not a counter, which an exception between two statements could leave wrong forever:
     it is computed from the live buffers, which built-in methods add and remove.
@@ -76,7 +76,7 @@ class Ledger:
             )
 
     def add(self, buffer: TrackedBuffer) -> None:
-        """Counts a buffer until it is garbage-collected."""
+        """Counts a buffer towards the sum until it is garbage-collected."""
         self._sizes[ref(buffer, self._sizes.pop)] = buffer.nbytes
 
 
@@ -85,7 +85,7 @@ class MemoryHolder(Protocol):
 
     @property
     def used_s(self) -> float:
-        """Time of the last use, in seconds of `time.perf_counter`."""
+        """Time at which the owner's memory was last used, in seconds of `time.perf_counter`."""
 
     @property
     def is_busy(self) -> bool:
@@ -165,7 +165,7 @@ class MemoryBudget(Ledger):
         return any(other.is_busy for other in self._holders if other is not holder)
 
     def clear_pools(self) -> None:
-        """Frees the pooled buffers of released tensors."""
+        """Frees the pooled buffers of released tensors on all devices."""
         for clear in tuple(self._pools):
             clear()
 

@@ -43,9 +43,9 @@ class Peaks:
     Attributes:
         gflops: Peak in 10^9 floating-point operations per second.
         gbs: Memory bandwidth in 10^9 bytes per second, read plus written.
-        cached: Pairs of a working set in bytes, ascending, and the bandwidth within it in 10^9
-            bytes per second. A launch may read results of the last one from caches, faster than
-            memory allows.
+        cached: (size, bandwidth) of each measured working set, in bytes, ascending, and in 10^9
+            bytes per second. A launch may read results of the launch before it from caches, faster
+            than memory allows.
     """
 
     gflops: float

@@ -69,7 +69,7 @@ class Saver:
                 self.save()
 
     def save(self) -> None:
-        """Writes all queued programs now.
+        """Writes all queued programs to the cache folder now.
 
         Raises:
             InputError: A program cannot be written; it stays in the queue.

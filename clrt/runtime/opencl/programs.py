@@ -50,6 +50,7 @@ class ProgramCache:
     write to them.
 
     Attributes:
+        folder: Cache folder on disk.
         requests: Number of programs compiled or loaded from disk.
         builds: Number of these programs that were compiled from source.
     """

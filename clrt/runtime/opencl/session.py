@@ -35,6 +35,8 @@ class DeviceSession:
     """Allocates buffers and tensors on a device, and compiles its programs.
 
     Attributes:
+        connection: OpenCL context of the device, shared with its other sessions.
+        programs: Cache of compiled programs.
         allocations: Number of buffers allocated so far.
     """
 
@@ -95,7 +97,7 @@ class DeviceSession:
 
     @cached_property
     def guard(self) -> Guard:
-        """Context manager that converts errors of the driver to clrt's errors."""
+        """Context manager that converts errors of the device's driver to clrt's errors."""
         caps = self.device.caps
         return Guard(str(self.device), caps.global_mem_bytes, lambda: self.allocated_bytes)
 

@@ -24,8 +24,9 @@ class PooledBuffer:
     """A device buffer that returns to its session's pool once no tensor references it.
 
     Attributes:
-        back: Weak reference whose callback returns the buffer to the pool; it must live as long
-            as this object.
+        buffer: The device buffer.
+        back: Weak reference to this object whose callback returns the buffer to the pool; held
+            here, since it must exist when this object is collected.
     """
 
     buffer: TrackedBuffer
@@ -61,9 +62,9 @@ class DeviceTensor:
     without a copy if it is host memory, as on most CPU devices.
 
     Attributes:
-        lease: Its memory; None after it was donated to a run, or released.
-        readers: Asynchronous runs that still have to read the tensor; a run that it is donated to
-            waits for them.
+        lease: Memory of the tensor; None after it was donated to a run, or released.
+        readers: Futures of asynchronous runs that still have to read the tensor; a run that it is
+            donated to waits for them.
     """
 
     shape: tuple[int, ...]
@@ -83,7 +84,7 @@ class DeviceTensor:
         return self.held().buffer
 
     def held(self) -> PooledBuffer:
-        """Returns the tensor's memory.
+        """Returns the pooled buffer that holds the tensor's elements.
 
         Raises:
             InputError: The tensor was donated to a run, or released.
@@ -118,17 +119,17 @@ class DeviceTensor:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of axes of the tensor."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the tensor."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size of the elements in bytes."""
+        """Size of the tensor's elements in bytes."""
         return self.size * self.dtype.itemsize
 
     def numpy(self) -> Array:

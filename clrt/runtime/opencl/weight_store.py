@@ -76,7 +76,7 @@ class WeightStore:
 
     @property
     def sizes(self) -> dict[tuple[Value, str], int]:
-        """Size of each buffer in bytes, by constant and packed layout ("" if not packed)."""
+        """Size of each device buffer in bytes, by (constant, packed layout or "" if not packed)."""
         return {key: b.nbytes for key, b in self._buffers.items()}
 
     @property

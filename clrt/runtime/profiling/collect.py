@@ -147,7 +147,7 @@ def _kernel(
 def _footprint(plan: Plan, launch: Launch) -> int:
     """Returns the bytes of distinct memory that a launch accesses.
 
-    Views and in-place outputs count once.
+    Memory that several values share, as views and in-place outputs do, counts once.
     """
     sizes: dict[object, int] = {}
     for buffer, nbytes in accessed_bytes(launch).items():

@@ -223,8 +223,8 @@ class Timings:
         inputs: Shape of each input, by name.
         repeat: Number of runs with the profiler, and of runs without.
         wall_ms: Median duration of a run without the profiler, including copies in and out.
-        run_ns: Duration of the median run under the profiler, which is the run shown: `start_ns`
-            of steps and gaps refer to it.
+        run_ns: Duration, in nanoseconds, of the median run under the profiler; `start_ns` and
+            `end_ns` of steps and gaps are relative to its start.
         peaks: Peak rates of the device.
         steps: Kernel launches and host steps in order of execution.
         stages: Plans of the run.
@@ -250,7 +250,7 @@ class Timings:
 
     @property
     def step_ns(self) -> float:
-        """Sum of the median durations of all steps in nanoseconds."""
+        """Sum of the median durations of all steps of a run, in nanoseconds."""
         return sum(s.median_ns for s in self.steps)
 
     @property

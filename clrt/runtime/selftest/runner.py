@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the error exceeds the limit."""
+        """Whether the case found wrong results: `error` exceeds `limit`."""
         return self.error > self.limit
 
     def __str__(self) -> str:
