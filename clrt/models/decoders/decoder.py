@@ -38,8 +38,8 @@ def check_head_size(size: int, file: object) -> None:
 def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
     """Returns the ALiBi slope of each head, by which a key's distance lowers its score.
 
-    With n, the largest power of two <= heads, the slopes are powers of 2 ** (-max_bias / n), then
-    odd powers of 2 ** (-max_bias / 2n).
+    With n the largest power of two <= heads, the first n slopes are the powers 1 to n of
+    2 ** (-max_bias / n), the others odd powers of 2 ** (-max_bias / 2n).
 
     Args:
         max_bias: The smallest slope is 2 ** -max_bias.
@@ -217,7 +217,7 @@ class DecoderConfig:
 
     @property
     def score_scale(self) -> float:
-        """Multiplier of attention scores."""
+        """Multiplier of attention scores: `scale`, or head_size ** -0.5 if that is None."""
         return self.head_size**-0.5 if self.scale is None else self.scale
 
     def page_elements(self, cache: DType) -> int:

@@ -74,6 +74,10 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
 def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> Value:
     """Adds a mixture of experts: the weighted sum of the outputs of each token's experts.
 
+    Args:
+        x: `[tokens, hidden]`.
+        path: The layer: "blk.N".
+
     Source: Jiang et al., Mixtral of Experts (2024).
     """
     size, count, used = build.decoder.hidden, experts.count, experts.used

@@ -132,7 +132,7 @@ def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _gemma3(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Returns Gemma 3's fields of DecoderConfig: Gemma's, optional soft limit of logits."""
+    """Returns Gemma 3's fields of DecoderConfig: Gemma's, and a soft limit of logits."""
     softcap = keys.number("final_logit_softcapping", 0.0, least=0.0)
     return {**_gemma(keys, tensors), **_scale_of_27b(keys, 62), "final_softcap": softcap}
 

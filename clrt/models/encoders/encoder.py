@@ -59,7 +59,7 @@ class Encoder:
         return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
 
     def hidden_states(self) -> Value:
-        """Adds all layers; returns the last hidden state, `[batch, sequence, hidden]`."""
+        """Adds embeddings and layers; returns the last hidden state `[batch, sequence, hidden]`."""
         hidden = self._embeddings()
         bias = self._attention_bias()
         for path in self.config.layer_paths():
@@ -125,7 +125,10 @@ class Encoder:
         return self.build("sequence", Shape_(start=1, end=2), self._token_ids)
 
     def _attention_bias(self) -> Value:
-        """Returns the bias of attention scores in all layers: the mask, plus any position bias."""
+        """Returns the bias of attention scores in all layers: the mask, plus any position bias.
+
+        `[batch, 1, 1, sequence]`; `[batch, heads, sequence, sequence]` with a position bias.
+        """
         build, layer = self.build, "attention_bias"
         mask = build(layer, Cast(DType.FLOAT32), self._mask)
         mask = build(layer, Unsqueeze(), mask, build.ints(1, 2))

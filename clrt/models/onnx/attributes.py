@@ -41,7 +41,7 @@ def check_attributes(
         attributes: Attributes of the node, with references to those of a function call resolved.
         domain: Domain of the op; "" for ai.onnx.
         opset: Opset version of the domain.
-        others: Names of further attributes that the node has (imported subgraphs).
+        others: Names of the node's attributes that are not in `attributes` (imported subgraphs).
 
     Raises:
         ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.

@@ -25,7 +25,7 @@ class Function:
     """A function body, and the context to inline it.
 
     Attributes:
-        key: (domain, name, overload), which detects functions that call themselves.
+        key: (domain, name, overload); a key that repeats in a chain of calls is a recursion.
         inputs, outputs: Names of formal parameters.
         nodes: Nodes of the body.
         opsets: Opset version by domain, for the nodes of the body.

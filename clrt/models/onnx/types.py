@@ -131,7 +131,7 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
 
 
 def is_typed(proto: onnx.TypeProto) -> bool:
-    """Returns whether a type states its element type, which exporters omit in subgraphs."""
+    """Returns whether a type states its element type; some exporters omit it in subgraphs."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         inner: onnx.TypeProto = getattr(proto, kind).elem_type

@@ -83,7 +83,7 @@ class TensorDelta:
         return merged * _ratio(product.lengths[part], norms)[:, None]
 
     def vector(self, base: Floats) -> Floats:
-        """Returns the changed vector.
+        """Returns a vector (bias or norm scale) with the change applied.
 
         Args:
             base: The unchanged vector.

@@ -163,7 +163,11 @@ class _DecoderRewriter:
         return self._build.add(Reshape(1), column, self._build.dims(value.shape))
 
     def _attend(self, layer: LayerAttention) -> Value:
-        """Adds paged attention for a layer; returns the value that replaces the old output."""
+        """Adds paged attention for a layer.
+
+        Returns:
+            The value that replaces the output of the original attention node.
+        """
         op, shows, build = layer.op, layer.shows, self._build
         x, tables = self._joiner.join(layer)
         geometry = (op.num_heads, self._kv_heads, self._head_size, layer.layer)
@@ -246,7 +250,14 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: SizeValues) -> None:
 
 
 def _shortest_table(graph: Graph, places: Value) -> int | None:
-    """Returns the length of the shortest constant table indexed by positions; None if none is."""
+    """Returns the length of the shortest constant table that is indexed by positions.
+
+    Args:
+        places: Positions of the tokens.
+
+    Returns:
+        The length; None if there is no such table.
+    """
     positions, lengths = {places}, list[int]()
     for node in graph.nodes:
         if isinstance(node.op, (View, Cast)) and node.arg(0) in positions:
