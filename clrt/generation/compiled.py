@@ -108,7 +108,7 @@ def sizes_of(decoder: DecoderConfig) -> dict[str, int]:
 def decoder_of(
     path: Path, told: object, family: str, encoder: DecoderConfig | None = None
 ) -> DecoderConfig:
-    """Creates the configuration of an encoder or a decoder from its sizes.
+    """Creates the configuration of an encoder or decoder from sizes stored in a file.
 
     Args:
         path: File that the sizes come from, for error messages.

@@ -259,7 +259,12 @@ class RequestReader:
     def searches(
         self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[BeamSearch]:
-        """Creates a beam search for each prompt, given as tokens; does not start it.
+        """Creates a beam search for each prompt, without starting it.
+
+        Args:
+            scheduler: Scheduler of the model.
+            prompts: Tokens of each prompt.
+            request: Options of the call.
 
         Raises:
             InputError: A prompt is too long.
@@ -268,7 +273,11 @@ class RequestReader:
         return [BeamSearch.of(*search_args, tokens, request.sampling, calls) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[GenerationState]:
-        """Creates `num_return_sequences` generation states for a prompt, given as tokens.
+        """Creates `num_return_sequences` generation states for one prompt.
+
+        Args:
+            tokens: Tokens of the prompt.
+            request: Options of the call.
 
         Raises:
             InputError: A constraint is not valid, or the prompt is longer than the context or

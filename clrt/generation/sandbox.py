@@ -145,14 +145,14 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_format(name: str, form: str) -> None:
-    """Checks that no field of a format string has a width above 9,999 or from an argument.
+    """Checks that a format string has no field whose width is above 9,999 or an argument.
 
     Args:
         name: "%" for the operator; else the format is one of `str.format`.
         form: The format string.
 
     Raises:
-        TooMuchError: A field has.
+        TooMuchError: The string has such a field, or the budget is exceeded.
     """
     _budget.get().spend(len(form) ** 2 >> 8)  # worst-case time of the regular expressions
     if name == "%":

@@ -176,7 +176,7 @@ def sequence_of(answer: GenerationState) -> KvSequence:
 
 
 def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
-    """Ends generations with `error`, unless they have ended or failed before."""
+    """Sets the error of generations that have none, and ends those that still run."""
     for answer in answers:
         answer.error = answer.error or error
         answer.reason = answer.reason or "cancelled"

@@ -266,7 +266,7 @@ class TextGenerator(TextMeasures):
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[GeneratedText]:
-        """Generates the texts for several prompts, given as tokens, in one batch."""
+        """Generates texts for several tokenized prompts in one batch; returns them by prompt."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
         streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:

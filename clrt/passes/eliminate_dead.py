@@ -7,7 +7,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class EliminateDead(Pass):
-    """Removes nodes whose outputs no node reads and that are not graph outputs."""
+    """Removes nodes whose outputs are neither read by other nodes nor graph outputs."""
 
     name = "eliminate_dead"
     visits_outputs_first = True

@@ -54,8 +54,8 @@ class FuseRoundedMatmul(Pass):
     """MatMul or Gemm of DequantizeLinear(q) and DequantizeLinear(constant) -> RoundedMatMul.
 
     The A of RoundedMatMul is float32 and is quantized by the kernel: if q is QuantizeLinear(x) with
-    the same scale and zero point, A is x; else A is DequantizeLinear(q), which rounding to the
-    scale leaves unchanged.
+    the same scale and zero point, A is x; else A is the result of DequantizeLinear(q), whose
+    elements the quantization does not change.
     """
 
     name = "fuse_rounded_matmul"

@@ -40,8 +40,9 @@ class Grid:
 class SimplifyAffineGathers(Pass):
     """Gather of all elements in order -> Reshape; GreaterOrEqual that always holds -> constant.
 
-    Gather(x, 0, 1, 2, …) and GatherND(x, all index tuples in row-major order) are x in another
-    shape. Both of torch's exporters create them for transformers' masks (vmap over index tensors).
+    Gather with indices 0, 1, 2, … of all rows, and GatherND with all index tuples in row-major
+    order, return x in another shape. Both of torch's exporters create them for transformers' masks
+    (vmap over index tensors).
     """
 
     name = "simplify_index_grids"

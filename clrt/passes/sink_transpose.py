@@ -16,9 +16,9 @@ from clrt.passes.matching import has_known_shape, produced_by
 class SinkTranspose(Pass):
     """Reshape(Transpose(x)) -> Transpose(Reshape(x)), if merged axes are adjacent in x.
 
-    "Merged" are axes that the Reshape combines into one. Between convolutions and products, models
-    convert feature maps to tokens and back: [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. With channels-last
-    feature maps, the Transposes cancel and no element moves.
+    Merged axes are those that the Reshape combines into one. Between convolutions and products,
+    models convert feature maps to tokens and back: [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. With
+    channels-last feature maps, the Transposes cancel and no element moves.
     """
 
     name = "sink_transpose"
