@@ -43,7 +43,7 @@ class DigestCheck:
             self._thread.start()
 
     def __call__(self) -> None:
-        """Waits until the checksum is verified; a forked process verifies it again.
+        """Waits until the checksum is verified; a process forked before that verifies it itself.
 
         Raises:
             ModelError: The file is damaged.

@@ -19,8 +19,8 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
     """Returns T5's fields of DecoderConfig.
 
     `feed_forward_proj` tells both the activation and whether there is a gate. By default there are
-    as many decoder as encoder layers. If the head is tied to the embeddings, as in the first T5,
-    logits are scaled.
+    as many decoder as encoder layers. Logits are scaled if `scale_decoder_outputs` is true; by
+    default if the head is tied to the embeddings, as in the first T5.
 
     Raises:
         ModelError: A value is wrong.

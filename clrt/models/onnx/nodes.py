@@ -50,6 +50,7 @@ class NodeImporter:
         """Imports the nodes of a graph or of a function body into `scope`.
 
         Args:
+            nodes: Nodes in file order; they are sorted first.
             where: Name of the graph or function, for messages.
 
         Raises:
