@@ -65,12 +65,23 @@ __all__ = [
 
 
 def relu(x: Any, *, device: Device = None) -> Any:
-    """Returns max(x, 0) of each element of x."""
+    """Returns max(x, 0) of each element of x.
+
+    Args:
+        x: Input of any shape.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Relu", x, device=device)
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01, *, device: Device = None) -> Any:
-    """Returns, per element of x, x if x > 0, else `negative_slope` * x."""
+    """Returns, per element of x, x if x > 0, else `negative_slope` * x.
+
+    Args:
+        x: Input of any shape.
+        negative_slope: Factor of negative elements.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("LeakyRelu", x, alpha=negative_slope, device=device)
 
 
@@ -86,37 +97,75 @@ def gelu(x: Any, approximate: Literal["none", "tanh"] = "none", *, device: Devic
 
 
 def silu(x: Any, *, device: Device = None) -> Any:
-    """Returns x * sigmoid(x) per element, also called swish."""
+    """Returns x * sigmoid(x) per element, also called swish.
+
+    Args:
+        x: Input of any shape.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Swish", x, device=device)
 
 
 def sigmoid(x: Any, *, device: Device = None) -> Any:
-    """Returns 1 / (1 + exp(-x)) per element of x."""
+    """Returns 1 / (1 + exp(-x)) per element of x.
+
+    Args:
+        x: Input of any shape.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Sigmoid", x, device=device)
 
 
 def tanh(x: Any, *, device: Device = None) -> Any:
-    """Returns the hyperbolic tangent of each element of x."""
+    """Returns the hyperbolic tangent of each element of x.
+
+    Args:
+        x: Input of any shape.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Tanh", x, device=device)
 
 
 def softplus(x: Any, *, device: Device = None) -> Any:
-    """Returns log(1 + exp(x)) per element of x."""
+    """Returns log(1 + exp(x)) per element of x.
+
+    Args:
+        x: Input of any shape.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Softplus", x, device=device)
 
 
 def softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """Returns exp(x) divided by its sum along an axis, computed without overflow."""
+    """Returns exp(x) divided by its sum along an axis, computed without overflow.
+
+    Args:
+        x: [...].
+        axis: Axis along which the results sum to 1.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Softmax", x, axis=axis, device=device)
 
 
 def log_softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """Returns the natural logarithm of the softmax of x along an axis."""
+    """Returns the natural logarithm of the softmax of x along an axis.
+
+    Args:
+        x: [...].
+        axis: Axis along which the softmax sums to 1.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("LogSoftmax", x, axis=axis, device=device)
 
 
 def matmul(a: Any, b: Any, *, device: Device = None) -> Any:
-    """Returns the matrix product of a [..., M, K] and b [..., K, N]; leading axes broadcast."""
+    """Returns the matrix product of a [..., M, K] and b [..., K, N]; leading axes broadcast.
+
+    Args:
+        a: [..., M, K].
+        b: [..., K, N].
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("MatMul", a, b, device=device)
 
 
@@ -424,7 +473,13 @@ avg_pool1d = avg_pool2d = avg_pool3d = avg_pool
 
 
 def concat(tensors: Sequence[Any], axis: int = 0, *, device: Device = None) -> Any:
-    """Concatenates tensors along an axis; all other axes must have equal sizes."""
+    """Concatenates tensors along an axis; all other axes must have equal sizes.
+
+    Args:
+        tensors: Tensors to join, of one rank and dtype.
+        axis: Axis along which they are joined.
+        device: Device to run on if no input is on a device, as for `clrt.load`.
+    """
     return call("Concat", *tensors, axis=axis, device=device)
 
 

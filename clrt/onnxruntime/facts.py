@@ -36,7 +36,7 @@ class SessionFacts:
         return self._loaded.overridable
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Returns the metadata of the model's file."""
+        """Returns the metadata of the ONNX file, such as producer, version and description."""
         return self._loaded.metadata()
 
     def get_session_options(self) -> SessionOptions:

@@ -80,7 +80,11 @@ class Feeds:
             raise InvalidArgument(f"Invalid input name: {unknown}")
 
     def overridden(self, feeds: Collection[str]) -> frozenset[str]:
-        """Returns the names among `feeds` that are overridable initializers."""
+        """Returns the names of inputs passed to a run that are overridable initializers.
+
+        Args:
+            feeds: Names of the inputs passed.
+        """
         return self._overridable.intersection(feeds) if self._overridable else self._overridable
 
     def disagree(self, feeds: Mapping[str, Any]) -> bool:

@@ -211,11 +211,21 @@ class SessionOptions(Settings):
         return self._entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fixes the size of a symbolic dim, by its name, in all inputs."""
+        """Fixes the size of a symbolic dim in all inputs.
+
+        Args:
+            name: Name of the symbolic dim in the ONNX file.
+            size: Its size.
+        """
         self._given.sizes[name] = operator.index(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Fixes the size of all dims with a denotation, such as "DATA_BATCH", in all inputs."""
+        """Fixes the size of all dims with a denotation in all inputs.
+
+        Args:
+            denotation: Denotation of dims in the ONNX file, such as "DATA_BATCH".
+            size: Their size.
+        """
         self._given.denoted[denotation] = operator.index(size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
@@ -300,7 +310,7 @@ class SessionOptions(Settings):
         self._given.pick = lambda: choice
 
     def has_providers(self) -> bool:
-        """Returns whether providers, a device or a policy were set."""
+        """Returns whether execution providers, a device or a selection policy were set."""
         return bool(self._given.providers) or self._given.pick is not None
 
     def set_provider_selection_policy(self, policy: object) -> None:

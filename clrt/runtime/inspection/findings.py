@@ -121,12 +121,12 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """Number of floating-point operations in a run."""
+        """Number of floating-point operations in a run of the plan."""
         return sum(r.flops for r in self.rows)
 
     @property
     def launches(self) -> int:
-        """Number of kernel launches in a run."""
+        """Number of kernel launches in a run of the plan."""
         return sum(len(r.kernels) for r in self.rows)
 
     def to_dict(self) -> dict[str, object]:

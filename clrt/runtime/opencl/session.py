@@ -102,7 +102,7 @@ class DeviceSession:
         return Guard(str(self.device), caps.global_mem_bytes, lambda: self.allocated_bytes)
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
-        """Creates an uninitialised tensor; its memory comes from, and returns to, a pool.
+        """Creates an uninitialised device tensor; its memory comes from, and returns to, a pool.
 
         A pooled buffer serves tensors down to half of its size; else each new length of an input
         would add a buffer.
@@ -275,7 +275,10 @@ class DeviceSession:
         return buffer
 
     def fill(self, buffer: TrackedBuffer, array: Array) -> None:
-        """Copies an array to the start of a buffer that no enqueued command uses."""
+        """Copies an array to the start of a buffer, and waits for the copy.
+
+        No enqueued command may use the buffer.
+        """
         contiguous = native(array)
         if buffer.host is not None:
             buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
