@@ -40,7 +40,7 @@ class SessionFacts:
         return self._loaded.metadata()
 
     def get_session_options(self) -> SessionOptions:
-        """Returns the options of the session."""
+        """Returns the `SessionOptions` with which the session was created."""
         return self._options
 
     def get_providers(self) -> list[str]:
@@ -110,7 +110,7 @@ class SessionFacts:
         return [None for _ in self._loaded.inputs]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Is not supported: `clrt explain` shows where each node runs.
+        """Is not supported; the command `clrt explain` shows where each node runs.
 
         Raises:
             Fail: Always.

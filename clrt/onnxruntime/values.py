@@ -218,7 +218,7 @@ class OrtValue:
         return self._device.name
 
     def shape(self) -> list[int]:
-        """Returns the shape of the tensor.
+        """Returns the shape of the tensor that this OrtValue holds.
 
         Raises:
             RuntimeException: The value is not a tensor.

@@ -55,7 +55,7 @@ class TypeHelper:
 
     @staticmethod
     def ort_type_to_onnx_type(ort_type: str) -> int:
-        """Returns the number in `onnx.TensorProto.DataType` for a type such as "tensor(float)"."""
+        """Converts a type such as "tensor(float)" to a number in `onnx.TensorProto.DataType`."""
         return _dtype(ort_type).onnx
 
     @staticmethod

@@ -140,7 +140,7 @@ class LaunchThrottle:
         self._last, self._cost = None, 0
 
     def _wait(self, event: cl.Event, cost: int) -> None:
-        """Waits for a part to end, updates the rate, and gives way to other runs.
+        """Waits until a part (a group of launches) has run; updates the rate; gives way to runs.
 
         Args:
             event: Event of the part's last launch.

@@ -168,7 +168,7 @@ class Planner:
         kept: Cache of planned segments.
         rewrite: Applies the model's passes to a graph in place.
         notes: Results that host-driven ops cache about the graphs that they run.
-        host_nodes: Why each node that is planned or has run on the host does so, by node name.
+        host_nodes: By name of each node found to run on the host, the reason why.
         constants: Constants of the model's graph and subgraphs, whose buffers plans share.
         limit: Maximum bytes that the model may allocate on the device.
     """

@@ -118,7 +118,11 @@ class Recorder:
         return spans + self._wait(pending, began_ns)
 
     def record_node(self, node: Node, start_ns: int) -> None:
-        """Records that the host computed a node from `start_ns` until now."""
+        """Records that the host has just computed a host-driven node.
+
+        Args:
+            start_ns: Time at which it began, from `time.perf_counter_ns`.
+        """
         self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
 
     def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:

@@ -25,7 +25,10 @@ from clrt.util.formatting import format_seconds
 
 @dataclass(frozen=True)
 class Explanation(Findings):
-    """An explanation of a plan, from `Model.explain`; `print` shows it in at most 100 columns."""
+    """An explanation of a plan: where each node runs and why.
+
+    Returned by `Model.explain`; `print` shows it in at most 100 columns.
+    """
 
     def __str__(self) -> str:
         with explain_missing_extra("The text of an explanation"):

@@ -160,8 +160,8 @@ def _matrix_shapes(
 def _opencl_c(device: cl.Device) -> tuple[int, int]:
     """Returns the newest OpenCL C version, as (major, minor), that a device's compiler accepts.
 
-    Before OpenCL 3.0 a device reports one version; since then that may be 1.2, with newer ones in
-    a list.
+    Devices before OpenCL 3.0 report one version. Later ones may report 1.2 there, and newer
+    versions in a separate list.
     """
     named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
     versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]

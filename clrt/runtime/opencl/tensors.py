@@ -76,7 +76,7 @@ class DeviceTensor:
 
     @property
     def buffer(self) -> TrackedBuffer:
-        """The device buffer that holds the elements, starting at offset 0.
+        """The device buffer that holds the tensor's elements, starting at offset 0.
 
         Raises:
             InputError: The tensor was donated to a run, or released.
@@ -133,7 +133,7 @@ class DeviceTensor:
         return self.size * self.dtype.itemsize
 
     def numpy(self) -> Array:
-        """Copies the elements to a new array on the host.
+        """Copies the tensor's elements to a new NumPy array.
 
         Raises:
             DeviceError: The driver fails, or does not work in this fork.
