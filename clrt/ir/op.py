@@ -243,7 +243,8 @@ class TensorType:
         """Returns the type of a constant that the host computes from sizes, which may be traced.
 
         Args:
-            dtype, shape: Dtype and shape of the constant.
+            dtype: Dtype of the constant.
+            shape: Shape of the constant.
             sizes: The sizes, which are the arguments of `make`.
             make: Computes the elements from the sizes, as an array of `dtype` in C order.
         """

@@ -30,9 +30,12 @@ class Embed:
             InputError for an invalid row instead.
         device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
             `map_batches`, else the CPU.
-        pooling, max_length: As in `clrt.SentenceEncoder`.
-        batch_size, normalize_embeddings, truncate_dim, prompt: As in
-            `clrt.SentenceEncoder.encode`.
+        pooling: As in `clrt.SentenceEncoder`.
+        max_length: As in `clrt.SentenceEncoder`.
+        batch_size: As in `clrt.SentenceEncoder.encode`.
+        normalize_embeddings: As in `clrt.SentenceEncoder.encode`.
+        truncate_dim: As in `clrt.SentenceEncoder.encode`.
+        prompt: As in `clrt.SentenceEncoder.encode`.
 
     Raises:
         ClrtError: The model cannot be loaded, as in `clrt.SentenceEncoder`.

@@ -115,7 +115,8 @@ class SentenceTransformer(SentenceEncoder):
         Args:
             sentences: Sentences to encode.
             pool: Ignored.
-            args, options: Arguments passed to `encode`.
+            args: Positional arguments passed to `encode`.
+            options: Keyword arguments passed to `encode`.
         """
         return self.encode(sentences, *args, pool=pool, **options)
 

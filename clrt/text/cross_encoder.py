@@ -36,8 +36,12 @@ class CrossEncoder(TextModel):
         activation_fn: Activation applied to scores: "sigmoid", "identity", "softmax", "tanh",
             "relu", a function of an array, or a torch module. None uses the folder's, else the
             sigmoid for one score per pair and the identity for several.
-        max_length, device, prompts, default_prompt_name, strict, cache_dir: As in
-            `SentenceEncoder`.
+        max_length: As in `SentenceEncoder`.
+        device: As in `SentenceEncoder`.
+        prompts: As in `SentenceEncoder`.
+        default_prompt_name: As in `SentenceEncoder`.
+        strict: As in `SentenceEncoder`.
+        cache_dir: As in `SentenceEncoder`.
 
     Raises:
         InputError, ModelError, UnsupportedError, DeviceError: As `SentenceEncoder`.

@@ -66,9 +66,13 @@ def paraphrase_mining(
     Args:
         model: A `SentenceEncoder`.
         sentences: Texts to compare.
-        show_progress_bar, batch_size: As in `SentenceEncoder.encode`.
-        query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function: As in
-            `paraphrase_mining_embeddings`.
+        show_progress_bar: As in `SentenceEncoder.encode`.
+        batch_size: As in `SentenceEncoder.encode`.
+        query_chunk_size: As in `paraphrase_mining_embeddings`.
+        corpus_chunk_size: As in `paraphrase_mining_embeddings`.
+        max_pairs: As in `paraphrase_mining_embeddings`.
+        top_k: As in `paraphrase_mining_embeddings`.
+        score_function: As in `paraphrase_mining_embeddings`.
         options: Keyword arguments passed to `SentenceEncoder.encode`.
 
     Returns:
@@ -92,7 +96,8 @@ def paraphrase_mining_embeddings(
 
     Args:
         embeddings: Vectors [n, size].
-        query_chunk_size, corpus_chunk_size: Rows and columns of one block of scores.
+        query_chunk_size: Rows and columns of one block of scores.
+        corpus_chunk_size: Rows and columns of one block of scores.
         max_pairs: Maximum number of returned pairs.
         top_k: Number of nearest neighbours considered per vector.
         score_function: Symmetric score of two sets of vectors; larger is more similar.

@@ -39,8 +39,12 @@ class SparseEncoder(Embedder):
         similarity_fn_name: As in `SentenceEncoder`; the default is "dot".
         max_active_dims: Maximum number of nonzero elements per vector, of which the largest are
             kept. None uses the folder's limit; if it has none, all are kept.
-        device, max_length, prompts, default_prompt_name, strict, cache_dir: As in
-            `SentenceEncoder`.
+        device: As in `SentenceEncoder`.
+        max_length: As in `SentenceEncoder`.
+        prompts: As in `SentenceEncoder`.
+        default_prompt_name: As in `SentenceEncoder`.
+        strict: As in `SentenceEncoder`.
+        cache_dir: As in `SentenceEncoder`.
 
     Attributes:
         max_active_dims: Maximum number of nonzero elements per vector; None for no limit.

@@ -82,7 +82,8 @@ class Worker:
 
         Args:
             method: Name of the method.
-            args, options: Arguments of the method, which must pickle.
+            args: Positional arguments of the method, which must pickle.
+            options: Keyword arguments of the method, which must pickle.
 
         Returns:
             The method's result, which must pickle: arrays do, device tensors do not.
