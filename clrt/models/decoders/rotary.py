@@ -106,14 +106,16 @@ def read_rotary(
     scope = RotaryScope(config, rope, head_size, rotary_dim, theta, trained, context)
     with np.errstate(all="ignore"):
         frequencies, factor = _SCALINGS[scaling](scope)
-        long = _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
-    for array in (frequencies, long):
+        long_frequencies = (
+            _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
+        )
+    for array in (frequencies, long_frequencies):
         if array is not None and not np.isfinite(array).all():
             raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
     frequencies = frequencies.astype(np.float32)
-    if long is None or np.array_equal(frequencies, long):
+    if long_frequencies is None or np.array_equal(frequencies, long_frequencies):
         return RopeConfig(frequencies, interleaved, factor)
-    return RopeConfig(frequencies, interleaved, factor, long, scope.original)
+    return RopeConfig(frequencies, interleaved, factor, long_frequencies, scope.original)
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:

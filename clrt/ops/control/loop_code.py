@@ -14,7 +14,7 @@ from clrt.ir.op import ElementwiseStep, TensorType
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Lowering
 from clrt.ops.checks import normalize_axis
-from clrt.ops.control.loop_moves import StridedCopy, strided_copies
+from clrt.ops.control.loop_moves import LoopCopy, strided_copies
 from clrt.ops.index_checks import index_status
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.gemm import Gemm
@@ -358,7 +358,7 @@ class LoopCode:
         lines += [program.body, slot.store(Code("i"), program.result)]
         return Code(" ").join(lines)
 
-    def _copy(self, copy: StridedCopy) -> Code:
+    def _copy(self, copy: LoopCopy) -> Code:
         """Returns C statements that copy element i of a strided copy."""
         dims = copy.dims or (1,)
         source, target = (

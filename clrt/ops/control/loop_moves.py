@@ -31,7 +31,7 @@ class StridedView:
 
 
 @dataclass(frozen=True)
-class StridedCopy:
+class LoopCopy:
     """A copy of an array from one strided view to another.
 
     Attributes:
@@ -45,7 +45,7 @@ class StridedCopy:
     target: StridedView
 
 
-def strided_copies(node: Node) -> list[StridedCopy] | None:
+def strided_copies(node: Node) -> list[LoopCopy] | None:
     """Returns the strided copies that compute a node; None for ops that do more than copy.
 
     Supported ops: Slice, Transpose, Expand, Concat and Split.
@@ -62,35 +62,35 @@ def _whole(value: Value) -> StridedView:
     return StridedView(value, 0, contiguous_strides(value.dims))
 
 
-def _copies_of_slice(node: Node) -> list[StridedCopy]:
+def _copies_of_slice(node: Node) -> list[LoopCopy]:
     assert isinstance(node.op, Slice)
     offset, steps = node.op.taken_from(node)
     source = StridedView(node.arg(0), offset, steps)
-    return [StridedCopy(node.output.dims, source, _whole(node.output))]
+    return [LoopCopy(node.output.dims, source, _whole(node.output))]
 
 
-def _copies_of_transpose(node: Node) -> list[StridedCopy]:
+def _copies_of_transpose(node: Node) -> list[LoopCopy]:
     x = node.arg(0)
     assert isinstance(node.op, Transpose)
     strides = contiguous_strides(x.dims)
     steps = [strides[axis] for axis in node.op.order(len(x.dims))]
-    return [StridedCopy(node.output.dims, StridedView(x, 0, steps), _whole(node.output))]
+    return [LoopCopy(node.output.dims, StridedView(x, 0, steps), _whole(node.output))]
 
 
-def _copies_of_expand(node: Node) -> list[StridedCopy]:
+def _copies_of_expand(node: Node) -> list[LoopCopy]:
     x, y = node.arg(0), node.output
     source = StridedView(x, 0, broadcast_strides(x.dims, y.dims))
-    return [StridedCopy(y.dims, source, _whole(y))]
+    return [LoopCopy(y.dims, source, _whole(y))]
 
 
-def _copies_of_concat(node: Node) -> list[StridedCopy]:
+def _copies_of_concat(node: Node) -> list[LoopCopy]:
     parts = [v for v in node.inputs if v is not None]
-    return [StridedCopy(v.dims, _whole(v), view) for v, view in _parts(node, node.output, parts)]
+    return [LoopCopy(v.dims, _whole(v), view) for v, view in _parts(node, node.output, parts)]
 
 
-def _copies_of_split(node: Node) -> list[StridedCopy]:
+def _copies_of_split(node: Node) -> list[LoopCopy]:
     return [
-        StridedCopy(v.dims, view, _whole(v)) for v, view in _parts(node, node.arg(0), node.outputs)
+        LoopCopy(v.dims, view, _whole(v)) for v, view in _parts(node, node.arg(0), node.outputs)
     ]
 
 
@@ -111,7 +111,7 @@ def _parts(node: Node, whole: Value, parts: Sequence[Value]) -> list[tuple[Value
     return views
 
 
-_COPIES: dict[type[Op], Callable[[Node], list[StridedCopy]]] = {
+_COPIES: dict[type[Op], Callable[[Node], list[LoopCopy]]] = {
     Slice: _copies_of_slice,
     Transpose: _copies_of_transpose,
     Expand: _copies_of_expand,
