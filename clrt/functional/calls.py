@@ -91,7 +91,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Need:
-    """What the model of a functional call is specialised for: input elements and sizes.
+    """Input elements and sizes that the cached model of a functional call is specialised for.
 
     Attributes:
         sizes: Whether all dims of inputs are numbers instead of symbols.

@@ -19,7 +19,7 @@ _DEFAULT_TOP_K = 50
 
 
 class Key(NamedTuple):
-    """How clrt treats a key of generation_config.json.
+    """Treatment of a key of generation_config.json by clrt.
 
     Attributes:
         treatment: "option" for a field of `Sampling` with that name, "read" if another part of clrt

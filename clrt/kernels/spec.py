@@ -123,7 +123,7 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class DevicePacking:
-    """How the device packs a weight matrix, a block of rows per launch.
+    """Recipe by which the device packs a weight matrix, a block of rows per launch.
 
     Attributes:
         rows: Number of rows of the matrix.

@@ -145,7 +145,7 @@ def test_gpu_kernels_read_quantized_gguf_weights(
 
 
 def test_quantized_logits_are_bitwise_equal_for_any_step_size(tmp_path: Path) -> None:
-    """So sampling with the same seed gives the same text, too."""
+    """Equal logits make sampling with the same seed give the same text."""
     device = quick_device()
     if not device.caps.int8_dot_isa:
         pytest.skip("products are of floats here")

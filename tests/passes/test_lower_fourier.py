@@ -119,7 +119,7 @@ def test_stft_nodes_share_matrix_constant() -> None:
 
 
 def test_stft_is_lowered_by_device_passes_only() -> None:
-    """So compiled models do not contain the matrices."""
+    """Compiled models therefore do not contain the matrices."""
     body = f"{WINDOW}{STEP}%y: float32[B,11,5,2] = STFT(%x, %s, %w)"
     graph = graph_of(body, "%x: float32[B,40,1]")
     optimize(graph)

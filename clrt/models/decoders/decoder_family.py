@@ -1,4 +1,4 @@
-"""How a family of Hugging Face decoders is stored and configured."""
+"""Record of a family of Hugging Face decoders: tensor names, storage and configuration."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _MAX_SCALE = 2.0**31
 
 @dataclass(frozen=True)
 class _CoordinateParams:
-    """What determines the source coordinates of outputs along an axis of Resize, besides sizes.
+    """Parameters of the source coordinates of outputs along an axis of Resize, besides sizes.
 
     Attributes:
         scale: Scale of the axis; None to derive it from the sizes.
