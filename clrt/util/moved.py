@@ -31,6 +31,7 @@ MOVED = {
     "clrt.runs.state": "clrt.runtime.execution.state",
     "clrt.runtime.devices": "clrt.runtime.opencl.devices",
     "clrt.runtime.peaks": "clrt.runtime.opencl.peaks",
+    "clrt.runtime.session": "clrt.runtime.opencl.session",
     "clrt.runtime.tensors": "clrt.runtime.opencl.tensors",
     "clrt.signature": "clrt.runtime.execution.signature",
     "clrt.worker": "clrt.runtime.model.worker",
