@@ -87,7 +87,7 @@ def _make_clrt(device: str, folder: Path, texts: list[str]) -> Handler:
     import clrt
 
     encoder = clrt.SentenceEncoder(folder, device=device, strict=True)
-    return _handler(lambda t: encoder.encode(t, BATCH, show_progress_bar=False), texts)
+    return _handler(lambda t: encoder.encode(t, batch_size=BATCH, show_progress_bar=False), texts)
 
 
 def _make_peer(backend: Literal["torch", "onnx"], files: ModelFiles, texts: list[str]) -> Handler:
