@@ -142,7 +142,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
     before = {name: n for name, (n, _) in found.ops.items()}
     try:
         with load(path, device=device) as model:
-            graph = model._graph
+            graph = model.graph
             sets = [parse_shapes(s, model) for s in shapes] or _usual_shapes(model)
             after = _op_counts(graph)
             return replace(

@@ -55,7 +55,7 @@ def _table_rows(model: Model) -> dict[str, int]:
     The smallest if there are several; inputs that index no table are left out.
     """
     rows: dict[str, int] = {}
-    for node in model._graph.nodes:
+    for node in model.graph.nodes:
         if not isinstance(node.op, Gather) or node.op.axis or not node.arg(0).is_constant:
             continue
         value = node.arg(1)

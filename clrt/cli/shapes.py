@@ -146,7 +146,7 @@ def default_shapes(model: Model) -> list[Shapes]:
 def _dims(model: Model) -> dict[str, tuple[Dim, ...] | None]:
     """Returns input name -> dims; () for inputs that are not tensors, None for unknown rank."""
     kinds = {spec.name: spec.kind for spec in model.inputs}
-    return {v.name: v.shape if kinds[v.name] == "tensor" else () for v in model._graph.inputs}
+    return {v.name: v.shape if kinds[v.name] == "tensor" else () for v in model.graph.inputs}
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:

@@ -95,7 +95,7 @@ def write_decoder(
     """
     with load(graph) as loaded:
         plan = loaded.plan(step_shapes(loaded, 1, 1))
-        optimised = loaded._graph
+        optimised = loaded.graph
         packed = packed_weights([plan])
     write_compiled(CompiledModel(optimised, (), {name: extras}), path, producer, packed)
 

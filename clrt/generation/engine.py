@@ -98,7 +98,7 @@ class DecoderEngine(EngineMemory):
         self._vocabulary = _width(logits)
         self._has_long = any(spec.name == "long" for spec in self.model.inputs)
         self._long_beyond = long_beyond if self._has_long else 0
-        self._session = self.model._session
+        self._session = self.model.session
         rows, places = sequences, context
         if encoder is not None:
             rows, places = 2 * sequences, max(context, encoder.context)

@@ -85,9 +85,8 @@ class EngineMemory:
 
     def _certainly_fits(self, nbytes: int) -> bool:
         """Whether `nbytes` more certainly fit into device memory; cheaper than `_free_bytes`."""
-        planner = self.model._runner.planner
-        known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
-        return known + nbytes <= min(planner.limit, BUDGET.left)
+        known = 2 * self.model.weight_bytes + _STEP_BYTES
+        return known + nbytes <= min(self.model.max_device_bytes, BUDGET.left)
 
     @property
     def _free_bytes(self) -> int:
@@ -103,9 +102,8 @@ class EngineMemory:
             if self.encoder is not None:
                 shapes |= {"cross": [CHUNK, 3], **longest_shapes(self.encoder)}
             self._model_bytes = self.model.memory(shapes).device_bytes
-        limit = self.model._runner.planner.limit
-        room = limit - self._model_bytes - self.cache.nbytes
+        room = self.model.max_device_bytes - self._model_bytes - self.cache.nbytes
         if BUDGET.limit is not None:
-            missing = max(self._model_bytes - self.model._runner.room.account.nbytes, 0)
+            missing = max(self._model_bytes - self.model.allocated_bytes, 0)
             room = min(room, int(BUDGET.left) - missing)
         return max(room, 0)

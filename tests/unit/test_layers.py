@@ -59,6 +59,21 @@ INNER = {
 }
 
 
+# Modules of the classes that make up a Model.
+MODEL_MODULES = ("model", "planned_model", "pickling")
+
+
+def _private_model_names() -> set[str]:
+    """Returns the names of private attributes and methods of a Model."""
+    names: set[str] = set()
+    for module in MODEL_MODULES:
+        tree = ast.parse((ROOT / f"runtime/model/{module}.py").read_text("utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "model"):
+                names.add(node.attr)
+    return {n for n in names if re.match("_[^_]", n)}
+
+
 def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -143,3 +158,14 @@ def test_third_party_packages_are_imported_only_by_owners(file: Path) -> None:
         owners = ONLY_IN.get(name.partition(".")[0])
         if owners is not None:
             assert any(file.is_relative_to(owner) for owner in owners), name
+
+
+def test_no_package_but_runtime_reads_private_attributes_of_models() -> None:
+    private = _private_model_names()
+    assert {"_runner", "_graph", "_session", "_signature"} <= private
+    for file in _imports_by_file():
+        if file.parts[0] == "runtime":
+            continue
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in private:
+                assert ast.unparse(node.value) == "self", f"{file}:{node.lineno}"

@@ -29,7 +29,7 @@ from clrt.runtime.execution.state import State
 from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
-from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.session import DeviceSession, session_for
 from clrt.runtime.opencl.sub_devices import with_cores
 from clrt.runtime.selftest.gate import ensure_right
 from clrt.util import env_vars
@@ -163,6 +163,11 @@ class Model(PlannedModel, PicklesBySource):
         background = priority == "background"
         self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
         _MODELS.add(self)
+
+    @property
+    def session(self) -> DeviceSession:
+        """The device's session, which creates tensors that runs read without a copy."""
+        return self._session
 
     @property
     def host_nodes(self) -> dict[str, str]:

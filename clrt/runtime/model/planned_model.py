@@ -109,6 +109,26 @@ class PlannedModel:
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
 
     @property
+    def graph(self) -> Graph:
+        """The optimised graph, of which plans are made. Do not change it."""
+        return self._graph
+
+    @property
+    def weight_bytes(self) -> int:
+        """Total size in bytes of the constants of the graph and its subgraphs."""
+        return sum(value.nbytes for value in self._runner.planner.constants)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of device memory that the model holds now: weights and arenas."""
+        return self._runner.room.account.nbytes
+
+    @property
+    def max_device_bytes(self) -> int:
+        """Maximum bytes that the model may allocate: `memory_limit`, or the device's memory."""
+        return self._runner.planner.limit
+
+    @property
     def memory_limit(self) -> int | None:
         """Maximum bytes that the model may allocate on the device; None for the device's memory."""
         return self._runner.room.own_limit
