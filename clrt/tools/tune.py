@@ -27,7 +27,7 @@ from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.table import Add, Gelu
 from clrt.plan.steps import DeviceStep
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.execution import Execution
+from clrt.runtime.execution.execution import run_and_hold
 from clrt.runtime.model.model import Model
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -155,7 +155,7 @@ class Tuner:
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
         """Runs a plan on zeros: its arena then holds no stale subnormal numbers, which are slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
-        Execution(plan, feeds, {}).run()
+        run_and_hold(plan, feeds)
 
     def _spent(self) -> float:
         return time.perf_counter() - self._start

@@ -82,9 +82,9 @@ class Lab:
 
     def fill(self, bound: Any, feeds: dict[str, Any]) -> None:
         """Runs a plan once, so that what its launches find in the arena is of these inputs."""
-        from clrt.runtime.execution.execution import Execution
+        from clrt.runtime.execution.execution import run_and_hold
 
-        Execution(bound, feeds, {}).run()
+        run_and_hold(bound, feeds)
 
     def _without_unit(self) -> dict[str, dict[str, int]]:
         from clrt.kernels.tuning_records import record_for

@@ -34,6 +34,7 @@ from clrt.runtime.opencl.device_context import RunQueue, TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.runtime.opencl.weight_store import WeightStore
 
 # Default local sizes, by device kind and number of dimensions, of launches that specify none. They
@@ -93,6 +94,7 @@ class BoundPlan:
         broken: Whether the status words may hold reports of a run that failed.
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
         steps: Launches with their arguments set, and host steps, in order.
+        held: Tensors that launches read and write outside of a run, when their time is measured.
     """
 
     plan: Plan
@@ -105,6 +107,7 @@ class BoundPlan:
     broken: bool = False
     donor: BoundPlan | None = None
     steps: list[BoundStep] = field(default_factory=list)
+    held: list[DeviceTensor] = field(default_factory=list)
     _own: WeightStore = field(init=False)
     _status: TrackedBuffer | None = None
     _generation: int = -1
@@ -401,6 +404,8 @@ class BoundPlan:
 
     def seconds(self, entry: str) -> float:
         """Measures the plan's launches of one kernel, in sequence, with the arena's current data.
+
+        The plan's last run must be one of `run_and_hold`.
 
         Args:
             entry: Entry point of the kernel.

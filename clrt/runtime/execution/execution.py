@@ -19,6 +19,7 @@ from clrt.runtime.execution.launch_throttle import NEVER, CancellationToken, Lau
 from clrt.runtime.execution.transfers import Transfers
 from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
 
 # Polling interval, in seconds, of a run that waits for other runs to read its donated inputs.
@@ -337,6 +338,34 @@ class Execution:
         self._moves.end()
         self._ended, self.call = True, None
         self.ended(self)
+
+
+def run_and_hold(bound: BoundPlan, feeds: Mapping[str, Feed]) -> None:
+    """Runs a plan, and keeps its inputs and device outputs, so that its launches can be repeated.
+
+    A run returns the memory outside of its arena at its end, to which the arguments of its kernels
+    still refer.
+
+    Args:
+        bound: The plan; `held` is set to the tensors.
+        feeds: Array or device tensor per input of the plan, by name.
+
+    Raises:
+        OutOfMemoryError: A tensor does not fit.
+        DeviceError: The driver fails.
+    """
+    session, contract = bound.session, bound.plan.contract
+    tensors = {
+        value.name: feed
+        if isinstance(feed := feeds[value.name], DeviceTensor)
+        else session.tensor_of(feed, value.dtype)
+        for value in bound.plan.graph.inputs
+        if value.name in contract.device_inputs
+    }
+    outputs = dict.fromkeys(contract.device_outputs, True)
+    results = Execution(bound, {**feeds, **tensors}, outputs).run()
+    kept = [*tensors.values(), *results.values()]
+    bound.held = [tensor for tensor in kept if isinstance(tensor, DeviceTensor)]
 
 
 def _await_readers(run: Execution) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +14,7 @@ from clrt.errors import InputError, OutOfMemoryError
 from clrt.kernels.tuning_records import record_for, user_file
 from clrt.ops.attention.fused_attention import CPU
 from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.execution import run_and_hold
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.tools.tune import Tuned, Tuner, encoder_layer
@@ -166,3 +168,16 @@ def test_bound_plan_launches_do_not_overwrite_inputs() -> None:
     with _layer(quick_device()) as model:
         plan = model.bind(_shapes(model)[0], {}).plan
     assert {s.name for s in model.inputs} <= {v.name for v in plan.external}
+
+
+def test_measured_plan_keeps_memory_of_its_inputs() -> None:
+    """No tensor may take the inputs' memory while launches that read it are repeated."""
+    with _layer(quick_device()) as model:
+        shapes = _shapes(model)[0]
+        bound = model.bind(shapes, {})
+        run_and_hold(bound, {s.name: np.ones(shapes[s.name], s.dtype.numpy) for s in model.inputs})
+        held = {tensor.buffer.int_ptr for tensor in bound.held}
+        others = [bound.session.tensor(shapes[s.name], s.dtype) for s in model.inputs]
+        assert len(held) == len(model.inputs)
+        assert held.isdisjoint(tensor.buffer.int_ptr for tensor in others)
+        assert all((tensor.numpy() == 1).all() for tensor in bound.held)
