@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
@@ -67,6 +68,9 @@ class BlockConv1d(Pass):
     """1-D Conv -> Pad, Conv that computes a block of outputs as output channels, Reshape, Slice."""
 
     name = "widen_lines"
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return caps.is_cpu
 
     def may_match(self, op: type[IrOp]) -> bool:
         return op in (Conv, FusedConv)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
@@ -38,8 +39,13 @@ from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.vision.pooling import AveragePool, GlobalPool, MaxPool, WindowPool
 from clrt.ops.vision.pooling_last import ChannelsLastAveragePool, ChannelsLastMaxPool
 from clrt.ops.vision.resize import Resize
+from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.matching import is_elementwise, keeps_shape
+from clrt.passes.remove_identity import RemoveIdentity
+from clrt.passes.sink_transpose import SinkTranspose
 
 # Supported tensor ranks: 1-D to 3-D convolutions.
 _RANKS = (3, 4, 5)
@@ -52,48 +58,6 @@ _IMAGE_CHANNELS = range(2, 5)
 # Maximum number of nodes between a graph input and its first convolution: scaling, cropping,
 # padding.
 _MAX_IMAGE_STEPS = 8
-
-
-class UseChannelsLast(Pass):
-    """Conv -> Transpose, ChannelsLastConv, Transpose, for constant float32 weights.
-
-    An image of 2 to 4 channels is not transposed before: its channels become an axis of the window.
-    """
-
-    name = "use_channels_last"
-
-    def may_match(self, op: type[IrOp]) -> bool:
-        return issubclass(op, FloatConvolution) and op is not ChannelsLastConv
-
-    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        reason = _reject_reason(node)
-        return Miss(reason, node) if reason else Match(view, node)
-
-    def rewrite(self, match: Match) -> Patch:
-        build, node = match.builder(self.name), match.root
-        op, x, y = node.op, node.arg(0), node.output
-        assert isinstance(op, (Conv, FusedConv)) and x.shape is not None
-        rank = len(x.shape)
-        steps = op.steps if isinstance(op, FusedConv) else ()
-        if _reads_image(node):
-            value = _from_image(build, node, op, steps)
-            return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
-        attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
-        w = node.arg(1)
-        merged = _merged_groups(op.group, *w.dims[:2])
-        assert merged is not None and w.numbers is not None
-        if merged > 1:
-            w = build.numbers(_merge_groups(w.numbers, op.group, merged), w.dtype)
-            attributes["group"] = op.group // merged
-        extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
-        value = build.add(
-            ChannelsLastConv(**attributes, steps=steps),
-            build.add(Transpose(order_to_last(rank)), x),
-            w,
-            node.input(2),
-            *extras,
-        )
-        return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
 
 
 def _reads_image(node: Node) -> bool:
@@ -276,6 +240,61 @@ class SinkChannels(Pass):
         inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]
         value = build.add(node.op, *inputs)
         return build.patch({node.output: build.add(Transpose(order_to_first(rank)), value)})
+
+
+class UseChannelsLast(Pass):
+    """Conv -> Transpose, ChannelsLastConv, Transpose, for constant float32 weights.
+
+    An image of 2 to 4 channels is not transposed before: its channels become an axis of the window.
+    """
+
+    name = "use_channels_last"
+    # Cancel the transposes around channels-last nodes.
+    follow_ups = (
+        SimplifyTransposes(),
+        SinkTranspose(),
+        SinkChannels(),
+        RemoveIdentity(),
+        CanonicalizeViews(),
+        EliminateCommonSubexpressions(),
+        EliminateDead(),
+    )
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return caps.is_cpu
+
+    def may_match(self, op: type[IrOp]) -> bool:
+        return issubclass(op, FloatConvolution) and op is not ChannelsLastConv
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        reason = _reject_reason(node)
+        return Miss(reason, node) if reason else Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node = match.builder(self.name), match.root
+        op, x, y = node.op, node.arg(0), node.output
+        assert isinstance(op, (Conv, FusedConv)) and x.shape is not None
+        rank = len(x.shape)
+        steps = op.steps if isinstance(op, FusedConv) else ()
+        if _reads_image(node):
+            value = _from_image(build, node, op, steps)
+            return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
+        attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
+        w = node.arg(1)
+        merged = _merged_groups(op.group, *w.dims[:2])
+        assert merged is not None and w.numbers is not None
+        if merged > 1:
+            w = build.numbers(_merge_groups(w.numbers, op.group, merged), w.dtype)
+            attributes["group"] = op.group // merged
+        extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
+        value = build.add(
+            ChannelsLastConv(**attributes, steps=steps),
+            build.add(Transpose(order_to_last(rank)), x),
+            w,
+            node.input(2),
+            *extras,
+        )
+        return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
 
 
 def _order(x: Value) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Container, Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, infer_symbols
@@ -71,18 +72,34 @@ class Match:
 class Pass(ABC):
     """A rewrite of a graph: `match` finds a pattern, `rewrite` builds its replacement. Stateless.
 
+    Passes of one class with equal settings are equal: the driver then skips nodes that have not
+    changed since either ran.
+
     Class attributes:
         name: Name in reports, and `made_by` of the nodes that the pass creates.
         visits_outputs_first: Whether sweeps go from outputs to inputs.
         is_local: Whether a match depends only on a node's op, inputs, types and users. Then only
             nodes for which one of these changed are matched again.
         required_op_classes: Op classes that must all occur in the graph, else the pass is skipped.
+        follow_ups: Passes that finish or clean up its rewrites. In a pipeline for a device, they
+            run after this pass if it changed anything, and repeat until nothing changes.
     """
 
     name: ClassVar[str]
     visits_outputs_first: ClassVar[bool] = False
     is_local: ClassVar[bool] = False
     required_op_classes: ClassVar[tuple[type[IrOp], ...]] = ()
+    follow_ups: ClassVar[tuple[Pass, ...]] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        """Whether a pipeline for a device runs the pass; true for all devices by default."""
+        return True
 
     def may_match(self, op: type[IrOp]) -> bool:
         """Whether nodes of an op class may match the pass; called once per class and sweep."""

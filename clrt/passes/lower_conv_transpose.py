@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
@@ -101,6 +102,9 @@ class LowerConvTranspose(Pass):
     """
 
     name = "use_sub_pixels"
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return caps.is_cpu
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, ConvTranspose)

@@ -25,7 +25,9 @@ from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.signal.dft import DFT, STFT
 from clrt.ops.signal.fourier import Transform
+from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.remove_identity import RemoveIdentity
 
 # Maximum size of a matrix in bytes. It grows as the square of the points, unlike the work of a fast
 # transform. This is the size for 2048 points of a real signal and one half of the spectrum: no
@@ -40,6 +42,7 @@ class LowerFourier(Pass):
     """
 
     name = "use_fourier_matrices"
+    follow_ups = (SimplifyTransposes(), RemoveIdentity(), CanonicalizeViews())
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (DFT, STFT))

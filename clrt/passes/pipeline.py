@@ -41,27 +41,19 @@ from clrt.util.host_limits import FoldBudget
 # Maximum number of repetitions of a group of passes that is repeated until nothing changes.
 MAX_ROUNDS = 6
 
-# Passes used in several stages. One instance each: it skips nodes unchanged since its last run.
-FOLD_CONSTANTS = FoldConstants()
-REMOVE_IDENTITY = RemoveIdentity()
-ELIMINATE_DEAD = EliminateDead()
-ELIMINATE_COMMON = EliminateCommonSubexpressions()
-CANONICALIZE_VIEWS = CanonicalizeViews()
-FUSE_EPILOGUE = FuseEpilogue()
-
 # Repeated until nothing changes: each pass creates matches for others.
 CLEAN_UP: tuple[Pass, ...] = (
-    ELIMINATE_DEAD,  # before passes that count users
+    EliminateDead(),  # before passes that count users
     FoldShapeData(),  # Shape and arithmetic on shapes -> constants, perhaps symbolic
-    FOLD_CONSTANTS,  # nodes whose inputs are all constant
+    FoldConstants(),  # nodes whose inputs are all constant
     HoistLoopInvariants(),  # loop-carried values that never change, such as weights
     PropagateLoopDims(),  # dims of loop-carried values that stay the same in each iteration
     SinkCaptures(),  # into inner graphs, which are optimised after this one
     InlineSubgraphs(),  # If with a constant condition, Einsum
-    REMOVE_IDENTITY,  # Dropout, casts and views that change nothing, neutral operands
+    RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze -> Reshape, merged
     SimplifyTransposes(),  # merges two; removes Reshapes around batched ones
-    ELIMINATE_COMMON,  # exporters repeat masks and shapes in every layer
+    EliminateCommonSubexpressions(),  # exporters repeat masks and shapes in every layer
     SimplifyAlgebra(),  # cheaper elementwise forms
     SimplifyAffineGathers(),  # gathers of all elements in order, as in exported masks
     SinkExpand(),  # compute first, broadcast later
@@ -72,7 +64,7 @@ CLEAN_UP: tuple[Pass, ...] = (
 # Clean-up after pattern matching: Transposes of a single token become views too, which attention
 # matching relied on.
 CLEAN_UP_AFTER = tuple(
-    CANONICALIZE_VIEWS if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
+    CanonicalizeViews() if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
 )
 
 # Before pattern matching: patterns are in float32.
@@ -89,7 +81,7 @@ FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
     FoldPad(),
     ExpandBatchNormalization(),
     FoldAffine(),
-    FOLD_CONSTANTS,
+    FoldConstants(),
 )
 
 # Subgraphs that have a hand-written kernel; attention before products absorb its scale.
@@ -107,19 +99,19 @@ FUSE_PRODUCTS: tuple[Pass, ...] = (
     FuseDequantizedMatmul(),  # before it becomes a FusedMatMul
     CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
     SinkReshape(),  # [B * S, K] around every Gemm
-    REMOVE_IDENTITY,
-    CANONICALIZE_VIEWS,
-    ELIMINATE_COMMON,  # before Adds of shared masks are fused into several nodes
-    FUSE_EPILOGUE,  # bias, activation, residual
+    RemoveIdentity(),
+    CanonicalizeViews(),
+    EliminateCommonSubexpressions(),  # before Adds of shared masks are fused into several nodes
+    FuseEpilogue(),  # bias, activation, residual
     MergeQkv(),  # after bias fusion: three projections -> one product
 )
 
 # Remaining elementwise nodes.
 FUSE_REST: tuple[Pass, ...] = (
     FuseElementwise(),  # chains and DAGs of elementwise ops
-    FUSE_EPILOGUE,  # fused DAGs after a product, such as x * sigmoid(x)
-    FOLD_CONSTANTS,  # transposed weights that no product absorbed
-    ELIMINATE_DEAD,
+    FuseEpilogue(),  # fused DAGs after a product, such as x * sigmoid(x)
+    FoldConstants(),  # transposed weights that no product absorbed
+    EliminateDead(),
 )
 
 
@@ -156,7 +148,7 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
         clean_up(runner, CLEAN_UP_AFTER)
     if level >= 2:
         if not keep_quantized:
-            clean_up(runner, (*FUSE_QUANTIZED, FOLD_CONSTANTS))
+            clean_up(runner, (*FUSE_QUANTIZED, FoldConstants()))
         clean_up(runner, FOLD_CONVOLUTIONS)
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(runner, stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
 from clrt.ops.matmul.matmul_nbits import DOT_BLOCK, MatMulNBits
@@ -23,6 +24,9 @@ class QuantizeActivations(Pass):
     """
 
     name = "round_activations"
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return bool(caps.int8_dot_isa)
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (MatMulNBits, QuantizedMatMul))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
 from clrt.ops.matmul.quantized_gather import QuantizedGather
@@ -17,6 +18,9 @@ class ShareGatherWeights(Pass):
     """
 
     name = "keep_scales"
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return not caps.is_cpu
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, QuantizedGather)

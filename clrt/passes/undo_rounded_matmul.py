@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
@@ -11,7 +12,14 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.ops.pointwise.round_to_scale import RoundToScale
+from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fold_constants import FoldConstants
+from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
+from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.fuse_epilogue import FuseEpilogue
 
 
 class UndoRoundedMatmul(Pass):
@@ -19,6 +27,19 @@ class UndoRoundedMatmul(Pass):
 
     name = "restore_rounded"
     required_op_classes = (RoundedMatMul,)
+    # Fuse the float products as `optimize` does.
+    follow_ups = (
+        EliminateCommonSubexpressions(),  # one RoundToScale for all products of the same A
+        FoldConstants(),
+        FuseDequantizedMatmul(),
+        CanonicalizeMatmul(),
+        FuseEpilogue(),
+        FuseElementwise(),
+        EliminateDead(),
+    )
+
+    def is_for(self, caps: DeviceCaps) -> bool:
+        return VNNI_INT8 not in caps.matrix_shapes
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, RoundedMatMul)

@@ -57,6 +57,28 @@ def test_unchanged_graph_is_not_visited_again() -> None:
     assert len(watch.seen) == 6
 
 
+def test_equal_passes_share_visits() -> None:
+    seen: list[str] = []
+
+    class Shared(Pass):
+        name = "shared"
+
+        def __init__(self, setting: int) -> None:
+            self.setting = setting
+
+        def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+            seen.append(node.name)
+            return None
+
+        def rewrite(self, match: Match) -> Patch:
+            raise AssertionError("it matches nothing")
+
+    session = PassRunner(graph_of(CHAIN, X))
+    for setting, count in ((1, 3), (1, 3), (2, 6)):
+        session.run(Shared(setting))
+        assert len(seen) == count
+
+
 def test_local_pass_visits_nodes_touched_by_patch() -> None:
     session, watch = PassRunner(graph_of(CHAIN, X)), WatchLocal()
     session.run(watch)
