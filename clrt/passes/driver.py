@@ -151,6 +151,10 @@ class GraphView:
             self._names = Names(value_names | {n.name for n in self.graph.nodes})
         return self._names
 
+    def producer(self, value: Value) -> Node | None:
+        """Returns the node that computes a value; None for inputs and constants."""
+        return value.producer
+
     def users(self, value: Value) -> list[Node]:
         """Returns the nodes that read a value, each once."""
         return list(self._users.get(value, ()))

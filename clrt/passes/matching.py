@@ -9,6 +9,7 @@ import numpy as np
 from clrt.ir.dims import is_unknown, provably_equal, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
+from clrt.ir.pattern import Pattern, any_value, through
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
@@ -126,6 +127,16 @@ def scaled(node: Node | None) -> tuple[Value, float] | None:
             return node.arg(0), 1.0 / number
         return None
     return with_scalar(node, "Mul")
+
+
+def equals(number: float) -> Pattern:
+    """Matches a one-element constant of any rank that equals a number."""
+    return any_value(test=lambda v: scalar(v) == number)
+
+
+def multiple_of(x: Pattern, name: str) -> Pattern:
+    """Matches x * c, c * x or x / c as `scaled` does; `scaled` of the named node has the factor."""
+    return through(lambda n: pair[0] if (pair := scaled(n)) else None, x, name)
 
 
 def keeps_shape(x: Value, y: Value) -> bool:

@@ -1,0 +1,260 @@
+"""Patterns of subgraphs, matched backwards from a value along the edges to its producers.
+
+Passes and launch fusion rules state with them which nodes they look for:
+
+    X = any_value("x")
+    SQUARE = op(Mul, X, X) | op(Pow, X, constant("exponent"))
+    found = SQUARE.find(value, edges)  # found["x"], found.nodes
+
+A name that occurs twice stands for the same value twice. Alternatives and operand orders are tried
+in all combinations, as written, until all parts match. A test that returns a reason instead of
+False makes the subgraph a near miss, which ends the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
+from typing import Any, Protocol, TypeAlias
+
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import IrOp
+
+# Result of a test: whether it passes, or why it does not, which makes the subgraph a near miss.
+Verdict: TypeAlias = bool | str
+# Binary ops whose operands match in both orders.
+_COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"))
+
+
+class Edges(Protocol):
+    """Use-def edges of a graph."""
+
+    def producer(self, value: Value) -> Node | None:
+        """Returns the node that computes a value; None for inputs and constants."""
+
+    def only_user(self, value: Value) -> Node | None:
+        """Returns the only user of a value; None if it has another use or is a graph output."""
+
+
+class Found:
+    """Values and nodes that a pattern matched.
+
+    Attributes:
+        edges: Edges of the graph.
+        values: Matched values by their names in the pattern.
+        path: Matched nodes, each before the nodes that compute its inputs; may repeat nodes.
+    """
+
+    def __init__(self, edges: Edges) -> None:
+        self.edges = edges
+        self.values: dict[str, Value] = {}
+        self.path: list[Node] = []
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def node(self, name: str) -> Node:
+        """Returns the node that computes a named value."""
+        node = self.edges.producer(self[name])
+        assert node is not None
+        return node
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The matched nodes, each once, in topological order."""
+        return list(dict.fromkeys(reversed(self.path)))
+
+
+# Yields once per way to match a value; `Found` then holds that way until the next is asked for.
+_Ways: TypeAlias = Callable[[Value, Found], Iterator[None]]
+
+
+class _NearMiss(Exception):
+    """The subgraph resembles the pattern; the message says why it does not match."""
+
+
+def _passes(verdict: Verdict) -> bool:
+    if isinstance(verdict, str):
+        raise _NearMiss(verdict)
+    return verdict
+
+
+class Pattern:
+    """Conditions on a value and the nodes that compute it; made by the functions of this module.
+
+    Attributes:
+        roots: Op classes of the node that computes the value; () if any value may match.
+    """
+
+    def __init__(self, ways: _Ways, label: str, roots: tuple[type[IrOp], ...] = ()) -> None:
+        self.ways, self.roots, self._label = ways, roots, label
+
+    def __str__(self) -> str:
+        return self._label
+
+    def find(self, value: Value, edges: Edges) -> Found | str | None:
+        """Matches a value.
+
+        Returns:
+            The first way to match it; the reason of a near miss; None if it does not match.
+        """
+        found = Found(edges)
+        try:
+            for _ in self.ways(value, found):
+                return found
+        except _NearMiss as miss:
+            return str(miss)
+        return None
+
+    def __or__(self, other: Pattern) -> Pattern:
+        def ways(value: Value, found: Found) -> Iterator[None]:
+            yield from self.ways(value, found)
+            yield from other.ways(value, found)
+
+        roots = (*self.roots, *other.roots) if self.roots and other.roots else ()
+        return Pattern(ways, f"{self} or {other}", roots)
+
+    def used_once(self) -> Pattern:
+        """Returns this pattern for a value that nothing but its user in the pattern reads."""
+
+        def ways(value: Value, found: Found) -> Iterator[None]:
+            return iter(()) if found.edges.only_user(value) is None else self.ways(value, found)
+
+        return Pattern(ways, self._label, self.roots)
+
+    def where(self, test: Callable[[Found], Verdict]) -> Pattern:
+        """Returns this pattern with a test of what it found, such as for equal shapes."""
+
+        def ways(value: Value, found: Found) -> Iterator[None]:
+            return (None for _ in self.ways(value, found) if _passes(test(found)))
+
+        return Pattern(ways, self._label, self.roots)
+
+    def or_miss(self, reason: str = "") -> Pattern:
+        """Returns this pattern for a decisive part: a subgraph that fails here is a near miss.
+
+        Args:
+            reason: Why it does not match; by default, names the value and the expected ops.
+        """
+
+        def ways(value: Value, found: Found) -> Iterator[None]:
+            matched = False
+            for _ in self.ways(value, found):
+                matched = True
+                yield
+            if not matched:
+                raise _NearMiss(reason or f"'{value.name}' is not {self}")
+
+        return Pattern(ways, self._label, self.roots)
+
+
+def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
+    """Matches any value that passes a test, such as of its shape."""
+
+    def ways(value: Value, found: Found) -> Iterator[None]:
+        return _named(name, value, found) if test is None or _passes(test(value)) else iter(())
+
+    return Pattern(ways, name or "a value")
+
+
+def constant(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
+    """Matches a constant that passes a test."""
+    return any_value(name, lambda v: v.is_constant and (test is None or test(v)))
+
+
+def op(
+    ops: type[IrOp] | tuple[type[IrOp], ...],
+    *inputs: Pattern | EllipsisType,
+    name: str = "",
+    when: Callable[[Node], Verdict] | None = None,
+    **attributes: Any,
+) -> Pattern:
+    """Matches the output of a node by its op, attributes and inputs.
+
+    Operands of commutative binary ops match in both orders.
+
+    Args:
+        ops: Op class, or several.
+        inputs: Patterns of all inputs, matched in this order; `...` at the end stands for any
+            number of further inputs.
+        name: Name of the output.
+        when: Test of the node, before its inputs are matched.
+        attributes: Values of attributes of the op.
+    """
+    roots = ops if isinstance(ops, tuple) else (ops,)
+    patterns = [p for p in inputs if isinstance(p, Pattern)]
+    count, is_open = len(patterns), len(patterns) < len(inputs)
+
+    def ways(value: Value, found: Found) -> Iterator[None]:
+        node = found.edges.producer(value)
+        if node is None or not isinstance(node.op, roots):
+            return
+        args = node.inputs
+        if len(args) < count or (len(args) > count and not is_open):
+            return
+        if any(getattr(node.op, key) != expected for key, expected in attributes.items()):
+            return
+        if when is not None and not _passes(when(node)):
+            return
+        swaps = count == len(args) == 2 and node.op.name in _COMMUTATIVE
+        found.path.append(node)
+        for order in (args, args[::-1]) if swaps else (args,):
+            for _ in _all_ways(patterns, order, found):
+                yield from _named(name, value, found)
+        found.path.pop()
+
+    return Pattern(ways, " or ".join(r.name for r in roots), roots)
+
+
+def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "") -> Pattern:
+    """Matches the output of a node by a value that it is computed from.
+
+    Args:
+        step: Returns that value; None if the node does not match.
+        source: Pattern of that value.
+        name: Name of the output.
+    """
+
+    def ways(value: Value, found: Found) -> Iterator[None]:
+        node = found.edges.producer(value)
+        inner = None if node is None else step(node)
+        if node is not None and inner is not None:
+            found.path.append(node)
+            for _ in source.ways(inner, found):
+                yield from _named(name, value, found)
+            found.path.pop()
+
+    return Pattern(ways, f"computed from {source}")
+
+
+def skip(ops: type[IrOp] | tuple[type[IrOp], ...], source: Pattern) -> Pattern:
+    """Matches a value behind any number of nodes, such as Casts; as many as possible first."""
+
+    def ways(value: Value, found: Found) -> Iterator[None]:
+        yield from longer.ways(value, found)
+        yield from source.ways(value, found)
+
+    skipping = Pattern(ways, str(source))
+    longer = through(lambda n: n.input(0) if isinstance(n.op, ops) else None, skipping)
+    return skipping
+
+
+def _named(name: str, value: Value, found: Found) -> Iterator[None]:
+    """Yields once with a value under its name; not if the name stands for another value."""
+    if not name or found.values.get(name) is value:
+        yield
+    elif name not in found.values:
+        found.values[name] = value
+        yield
+        del found.values[name]
+
+
+def _all_ways(
+    patterns: Sequence[Pattern], values: Sequence[Value | None], found: Found
+) -> Iterator[None]:
+    """Yields once per way to match each pattern to the value at its index."""
+    if not patterns:
+        yield
+    elif values[0] is not None:
+        for _ in patterns[0].ways(values[0], found):
+            yield from _all_ways(patterns[1:], values[1:], found)

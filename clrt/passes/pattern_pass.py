@@ -1,0 +1,31 @@
+"""Passes that find their nodes by a pattern."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from clrt.ir.graph import Node
+from clrt.ir.op import IrOp
+from clrt.ir.pattern import Found, Pattern
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+
+class PatternPass(Pass):
+    """A pass that matches nodes by a pattern; `rewrite` gets what it found as the payload.
+
+    All nodes that the pattern matched are replaced.
+
+    Class attributes:
+        pattern: Pattern of the output of the root.
+    """
+
+    pattern: ClassVar[Pattern]
+
+    def may_match(self, op: type[IrOp]) -> bool:
+        return issubclass(op, self.pattern.roots)
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        found = self.pattern.find(node.output, view)
+        if isinstance(found, Found):
+            return Match(view, node, found.nodes, payload=found)
+        return None if found is None else Miss(found, node)

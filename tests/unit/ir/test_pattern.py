@@ -1,0 +1,132 @@
+"""Patterns of subgraphs: ops, operands in any order, uses, constants, shapes, near misses."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.ir.dims import same_shape
+from clrt.ir.graph import Graph, Node
+from clrt.ir.pattern import Found, Pattern, any_value, constant, op, skip
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.table import Abs, Add, Mul, Neg, Pow, Relu, Sub
+from clrt.passes.driver import GraphView
+from clrt.passes.matching import equals
+from tests.passes.helpers import graph_of
+
+X, Y = any_value("x"), any_value("y")
+
+
+def find(pattern: Pattern, body: str, outputs: str = "%y") -> Found | str | None:
+    """Matches `%y` in a graph of inputs a [B,4] and b [4]."""
+    graph = graph_of(body, "%a: float32[B,4], %b: float32[4]", outputs)
+    return pattern.find(producer(graph, "y").output, GraphView(graph))
+
+
+def producer(graph: Graph, name: str) -> Node:
+    return next(n for n in graph.nodes if n.output.name == name)
+
+
+def matched(found: Found | str | None) -> list[str]:
+    """Names of the outputs of the matched nodes."""
+    assert isinstance(found, Found), found
+    return [n.output.name for n in found.nodes]
+
+
+NEG_ADD = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Add(%b, %n)"
+
+
+def test_commutative_operands_match_in_both_orders() -> None:
+    for inputs in ((X, op(Neg, Y)), (op(Neg, Y), X)):
+        found = find(op(Add, *inputs), NEG_ADD)
+        assert matched(found) == ["n", "y"]
+        assert isinstance(found, Found) and (found["x"].name, found["y"].name) == ("b", "a")
+
+
+def test_other_operands_match_in_written_order() -> None:
+    body = NEG_ADD.replace("Add", "Sub")
+    assert find(op(Sub, op(Neg, Y), X), body) is None
+    assert matched(find(op(Sub, X, op(Neg, Y)), body)) == ["n", "y"]
+
+
+def test_repeated_name_matches_one_value() -> None:
+    assert find(op(Mul, X, X), "%y: float32[B,4] = Mul(%a, %b)") is None
+    assert matched(find(op(Mul, X, X), "%y: float32[B,4] = Mul(%a, %a)")) == ["y"]
+
+
+def test_search_revises_earlier_choices() -> None:
+    body = """%p: float32[B,4] = Mul(%a, %b)
+    %n: float32[B,4] = Neg(%b)
+    %y: float32[B,4] = Sub(%p, %n)"""
+    # The first order of the product takes a for x, which does not fit the Neg of b.
+    found = find(op(Sub, op(Mul, X, Y), op(Neg, X) | op(Abs, X)), body)
+    assert isinstance(found, Found) and (found["x"].name, found["y"].name) == ("b", "a")
+    assert matched(found) == ["n", "p", "y"] and set(found.values) == {"x", "y"}
+
+
+def test_attributes_and_node_tests_select_nodes() -> None:
+    body = "%y: float32[4,B] = Transpose{perm=[1,0]}(%a)"
+    assert matched(find(op(Transpose, X, perm=(1, 0)), body)) == ["y"]
+    assert find(op(Transpose, X, perm=(0, 1)), body) is None
+    assert find(op(Transpose, X, when=lambda n: n.arg(0).type.rank == 3 or "rank"), body) == "rank"
+
+
+def test_number_of_inputs_counts_unless_open() -> None:
+    body = "%y: float32[B,12] = Concat{axis=1}(%a, %a, %a)"
+    assert find(op(Concat, X), body) is None
+    assert matched(find(op(Concat, X, ...), body)) == ["y"]
+    assert find(op(Concat, X, X, X, X, ...), body) is None
+
+
+def test_value_used_once_has_no_other_reader_and_is_no_output() -> None:
+    pattern = op(Relu, op(Neg, X).used_once())
+    body = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)"
+    assert matched(find(pattern, body)) == ["n", "y"]
+    assert find(pattern, body, "%y, %n") is None
+    assert find(pattern, body + " %z: float32[B,4] = Abs(%n)", "%y, %z") is None
+
+
+@pytest.mark.parametrize(("exponent", "matches"), [("2.0", True), ("3.0", False)])
+def test_constants_match_by_element(exponent: str, matches: bool) -> None:
+    body = f"const %e: float32[] = {exponent}\n%y: float32[B,4] = Pow(%a, %e)"
+    assert isinstance(find(op(Pow, X, equals(2)), body), Found) is matches
+    assert isinstance(find(op(Pow, X, constant("e")), body), Found)
+    assert find(op(Pow, constant(), any_value()), body) is None
+
+
+def test_shapes_are_tested_of_values_and_of_what_was_found() -> None:
+    vector = any_value("v", lambda v: v.type.rank == 1)
+    found = find(op(Add, vector, X), NEG_ADD)
+    assert isinstance(found, Found) and found["v"].name == "b"
+    same = op(Add, X, Y).where(lambda f: same_shape(f["x"].shape, f["y"].shape) or "it broadcasts")
+    assert find(same, NEG_ADD) == "it broadcasts"
+
+
+def test_skipped_nodes_are_optional_and_matched() -> None:
+    pattern = op(Relu, skip((Cast, Reshape), op(Neg, X)))
+    assert matched(find(pattern, "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)")) == [
+        "n",
+        "y",
+    ]
+    body = """const %s: int64[2] = [-1, 2]
+    %n: float32[B,4] = Neg(%a)
+    %h: float16[B,4] = Cast{to=float16}(%n)
+    %r: float16[2*B,2] = Reshape(%h, %s)
+    %y: float16[2*B,2] = Relu(%r)"""
+    assert matched(find(pattern, body)) == ["n", "h", "r", "y"]
+    assert find(op(Relu, skip(Cast, op(Neg, X))), body) is None
+
+
+def test_decisive_part_says_why_it_does_not_match() -> None:
+    body = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)"
+    assert find(op(Relu, op(Abs, X) | op(Add, X, Y)), body) is None
+    assert find(op(Relu, (op(Abs, X) | op(Add, X, Y)).or_miss()), body) == "'n' is not Abs or Add"
+    assert find(op(Relu, op(Abs, X).or_miss("it is negative")), body) == "it is negative"
+    assert matched(find(op(Relu, op(Neg, X).or_miss()), body)) == ["n", "y"]
+
+
+def test_roots_are_op_classes_of_all_alternatives() -> None:
+    assert (op(Mul, X, X) | op((Abs, Neg), X)).roots == (Mul, Abs, Neg)
+    assert (op(Mul, X, X) | X).roots == ()
