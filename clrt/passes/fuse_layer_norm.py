@@ -10,18 +10,46 @@ from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
+from clrt.ir.pattern import Found, any_value, op
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
-from clrt.ops.pointwise.table import Div, Mul
+from clrt.ops.pointwise.table import Add, Div, Mul, Pow, Reciprocal, Sqrt, Sub
+from clrt.ops.reduce.reduce import ReduceMean
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
+    equals,
     int_attribute,
     keeps_shape,
     op_name,
     operand_orders,
-    produced_by,
     scalar,
 )
+
+
+def _over_last_axis(reduce: Node) -> bool:
+    """Whether a reduction is over the last axis alone and keeps it as an axis of size 1."""
+    axes, rank = reduce.input(1), reduce.arg(0).type.rank
+    if not int_attribute(reduce.op, "keepdims", 1) or rank is None:
+        return False
+    numbers = axes.numbers if axes is not None and axes.is_constant else None
+    return numbers is not None and numbers.size == 1 and int(numbers.flat[0]) in (-1, rank - 1)
+
+
+# x - mean(x) over the last axis.
+_DEVIATION = op(Sub, any_value("x"), op(ReduceMean, any_value("x"), ..., when=_over_last_axis))
+_BASE = any_value("base")
+_MEAN_SQUARE = op(
+    ReduceMean,
+    op(Pow, _BASE, equals(2)) | op(Mul, _BASE, _BASE),
+    ...,
+    when=lambda n: _over_last_axis(n) or "the mean of squares is not over the last axis alone",
+)
+_VARIANCE = op(Add, any_value("epsilon", lambda v: scalar(v) is not None), _MEAN_SQUARE)
+_ROOT = op(Sqrt, _VARIANCE)
+_INVERSE = op(Reciprocal, _ROOT) | op(Div, equals(1), _ROOT) | op(Pow, _VARIANCE, equals(-0.5))
+# numerator / sqrt(mean(base * base) + epsilon)
+_NUMERATOR = any_value("numerator")
+_QUOTIENT = op(Div, _NUMERATOR, _ROOT) | op(Mul, _NUMERATOR, _INVERSE)
 
 
 @dataclass
@@ -58,7 +86,7 @@ class FuseLayerNorm(Pass):
         return issubclass(op, (Div, Mul))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        norm = _core(node)
+        norm = _core(view, node)
         if not isinstance(norm, _Norm):
             return None if norm is None else Miss(norm, node)
         if norm.x.dtype is DType.FLOAT64:
@@ -85,106 +113,27 @@ class FuseLayerNorm(Pass):
         return build.patch({match.root.output: value})
 
 
-def _core(node: Node) -> _Norm | str | None:
+def _core(view: GraphView, node: Node) -> _Norm | str | None:
     """Matches a normalization without scale and bias whose last node is `node`.
 
     Returns:
         The match; a reject reason for a near miss; None for other nodes.
     """
-    for numerator, variance, nodes in _quotients(node):
-        inside = produced_by(variance, "Add")
-        if inside is None:
-            continue
-        for mean, constant in operand_orders(inside):
-            epsilon, reduce = scalar(constant), produced_by(mean, "ReduceMean")
-            if epsilon is None or reduce is None:
-                continue
-            if not _over_last_axis(reduce):
-                return "the mean of squares is not over the last axis alone"
-            square = _squared(reduce.arg(0))
-            if square is None:
-                continue
-            base, square_node = square
-            return _source(numerator, base, epsilon, [*nodes, inside, reduce, square_node])
-    return None
-
-
-def _quotients(node: Node) -> list[tuple[Value, Value, list[Node]]]:
-    """Matches x / sqrt(v), or x times the reciprocal of sqrt(v).
-
-    Returns:
-        (x, v, nodes of the pattern) for every way to read `node` so; [] if there is none.
-    """
-    if op_name(node) == "Div":
-        root = produced_by(node.arg(1), "Sqrt")
-        return [(node.arg(0), root.arg(0), [node, root])] if root else []
-    quotients: list[tuple[Value, Value, list[Node]]] = []
-    for x, factor in operand_orders(node):
-        inverse = produced_by(factor, "Reciprocal", "Div", "Pow")
-        if inverse is None:
-            continue
-        if op_name(inverse) == "Pow":
-            if scalar(inverse.arg(1)) == -0.5:
-                quotients.append((x, inverse.arg(0), [node, inverse]))
-            continue
-        if op_name(inverse) == "Div" and scalar(inverse.arg(0)) != 1:
-            continue
-        root = produced_by(inverse.arg(len(inverse.inputs) - 1), "Sqrt")
-        if root is not None:
-            quotients.append((x, root.arg(0), [node, inverse, root]))
-    return quotients
-
-
-def _squared(value: Value) -> tuple[Value, Node] | None:
-    """Returns x and the Pow or Mul node if a value is the square of x, else None."""
-    node = value.producer
-    if node is not None and op_name(node) == "Pow" and scalar(node.arg(1)) == 2:
-        return node.arg(0), node
-    if node is not None and op_name(node) == "Mul" and node.arg(0) is node.arg(1):
-        return node.arg(0), node
-    return None
-
-
-def _source(numerator: Value, base: Value, epsilon: float, nodes: list[Node]) -> _Norm | str:
-    """Builds the match of numerator / sqrt(mean(base²) + epsilon).
-
-    Args:
-        numerator: x - mean(x), or x.
-        base: x - mean(x), or x.
-        epsilon: Number added to the mean square.
-        nodes: Nodes matched already, which the rewrite makes dead.
-
-    Returns:
-        The match; a reject reason if numerator and base differ.
-    """
-    first, second = _deviation(numerator), _deviation(base)
-    if first is not None and second is not None:
-        (x, first_nodes), (other, second_nodes) = first, second
-        if x is not other:
+    found = _QUOTIENT.find(node.output, view)
+    if not isinstance(found, Found):
+        return found
+    numerator, base = found["numerator"], found["base"]
+    epsilon, nodes = scalar(found["epsilon"]), found.nodes[::-1]
+    assert epsilon is not None
+    first, second = _DEVIATION.find(numerator, view), _DEVIATION.find(base, view)
+    if isinstance(first, Found) and isinstance(second, Found):
+        if first["x"] is not second["x"]:
             return "numerator and variance subtract means of different values"
-        all_nodes = list(dict.fromkeys([*nodes, *first_nodes, *second_nodes]))
-        return _Norm(x, True, epsilon, all_nodes)
+        all_nodes = dict.fromkeys([*nodes, *first.nodes[::-1], *second.nodes[::-1]])
+        return _Norm(first["x"], True, epsilon, list(all_nodes))
     if numerator is base:
         return _Norm(base, False, epsilon, nodes)
     return "numerator and variance are of different values"
-
-
-def _deviation(value: Value) -> tuple[Value, list[Node]] | None:
-    """Matches x - mean(x) over the last axis; returns x and [Sub, ReduceMean], else None."""
-    node = produced_by(value, "Sub")
-    mean = None if node is None else produced_by(node.arg(1), "ReduceMean")
-    if node is None or mean is None or mean.arg(0) is not node.arg(0):
-        return None
-    return (node.arg(0), [node, mean]) if _over_last_axis(mean) else None
-
-
-def _over_last_axis(reduce: Node) -> bool:
-    """Whether a reduction is over the last axis alone and keeps it as an axis of size 1."""
-    axes, rank = reduce.input(1), reduce.arg(0).type.rank
-    if not int_attribute(reduce.op, "keepdims", 1) or rank is None:
-        return False
-    numbers = axes.numbers if axes is not None and axes.is_constant else None
-    return numbers is not None and numbers.size == 1 and int(numbers.flat[0]) in (-1, rank - 1)
 
 
 def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
