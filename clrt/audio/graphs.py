@@ -100,7 +100,7 @@ def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
     Returns:
         float32 `[batch, frames, mels]`.
     """
-    blocks = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
+    blocks = build.feed(BLOCKS, DType.FLOAT32, "batch", "blocks", spectrum.hop)
     x = build("Log", build("Max", _mel(build, blocks, spectrum), floats(_MIN_ENERGY)))
     return build("Mul", x, floats(1 / np.log(10)))
 
@@ -124,10 +124,9 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
     Source: transformers' ASTFeatureExtractor.
     """
     build = OpBuilder()
-    batch, blocks = symbol("batch"), symbol("blocks")
-    samples = build.feed(BLOCKS, DType.FLOAT32, batch, blocks, spectrum.hop)
-    count = blocks - (spectrum.blocks - 1)
-    valid = build.feed(VALID, DType.BOOL, batch, count, 1)
+    samples = build.feed(BLOCKS, DType.FLOAT32, "batch", "blocks", spectrum.hop)
+    count = symbol("blocks") - (spectrum.blocks - 1)
+    valid = build.feed(VALID, DType.BOOL, "batch", count, 1)
     x = _mel(build, samples, spectrum)
     x = build("Log", build("Max", x, floats(2.0**-23)))
     x = build("Where", valid, x, floats(0.0))
@@ -151,10 +150,10 @@ def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
     parts = []
     for k in range(spectrum.blocks):
         end = _TO_THE_END if k == last else k - last
-        part = build("Slice", blocks, ints(k), ints(end), ints(1))
+        part = build.slice(blocks, k, end, 1)
         rest = length - k * spectrum.hop
         if rest < spectrum.hop:
-            part = build("Slice", part, ints(0), ints(rest), ints(2))
+            part = build.slice(part, 0, rest, 2)
         parts.append(part)
     frames = parts[0] if len(parts) == 1 else build("Concat", *parts, axis=2)
     used = np.flatnonzero(spectrum.filters.any(axis=1))
@@ -163,9 +162,9 @@ def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
     if _is_symmetric(spectrum):
         # x[k] and x[length - k] have the same cosine, and sines of opposite sign.
         half = length // 2
-        head = build("Slice", frames, ints(1), ints(half), ints(2))
-        tail = build("Slice", frames, ints(length - 1), ints(half), ints(2), ints(-1))
-        middle = build("Slice", frames, ints(half), ints(half + 1), ints(2))
+        head = build.slice(frames, 1, half, 2)
+        tail = build.slice(frames, length - 1, half, 2, -1)
+        middle = build.slice(frames, half, half + 1, 2)
         even = build("Concat", build("Add", head, tail), middle, axis=2)
         odd = build("Sub", head, tail)
         real, imaginary = real[1 : half + 1], imaginary[1:half]

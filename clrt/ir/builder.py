@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from clrt.ir.op import Array, ConcatenatedRows, IrOp, TensorType
 
 # Maximum number of elements of a constant that is shared with equal ones.
 _MAX_INTERNED = 64
+
+Self = TypeVar("Self", bound="Builder")
 
 
 class Builder:
@@ -52,6 +55,12 @@ class Builder:
         self._made_by = made_by
         self._inferred: dict[Node, list[TensorType]] = {}
         self._interned: dict[tuple[DType, tuple[int, ...], bytes], Value] = {}
+
+    def under(self: Self, origin: str) -> Self:
+        """Returns a builder of the same graph whose nodes are named after `origin`."""
+        builder = copy(self)
+        builder._origin = origin
+        return builder
 
     def add(self, op: IrOp, *inputs: Value | None) -> Value:
         """Adds a node with inferred types; returns its first output.

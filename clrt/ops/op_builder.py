@@ -1,16 +1,18 @@
-"""Graph builder that adds ops by their ONNX names, for graphs that clrt generates."""
+"""Graph builder for ops, given as objects or by ONNX names, and the subgraphs that rules share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Value
+from clrt.ir.graph import Names, Node, Value
+from clrt.ir.op import IrOp
 from clrt.ops.registry import REGISTRY
 
 
@@ -25,28 +27,151 @@ def floats(number: float) -> NDArray[np.float32]:
 
 
 class OpBuilder(Builder):
-    """Builds a graph by calls `builder("Op", *inputs, **attributes)` that return the output.
+    """Builds a graph by calls that add a node and return its first output.
 
-    Arrays among the inputs become constants.
+    `build("Op", *inputs, **attributes)` takes the name of an op, `build(Op(...), *inputs)` the op
+    itself. Arrays among the inputs become constants.
 
     Attributes:
         inputs: Graph inputs, in the order of the calls of `feed` and `float_feed`.
+
+    Args:
+        names, origin, origins, made_by, nodes: As for `Builder`.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        names: Names | None = None,
+        origin: str = "",
+        *,
+        origins: tuple[str, ...] = (),
+        made_by: str = "",
+        nodes: list[Node] | None = None,
+    ) -> None:
+        super().__init__(names, origin, origins=origins, made_by=made_by, nodes=nodes)
         self.inputs: list[Value] = []
 
-    def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """Adds a graph input of dtype `dtype` and shape `shape`, and returns it."""
-        self.inputs.append(self.input(name, dtype, shape))
+    def feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
+        """Adds a graph input and returns it.
+
+        Args:
+            name: Name of the input.
+            dtype: Dtype of the input.
+            shape: One dim per axis; a string is the name of a symbol.
+        """
+        dims = tuple(symbol(d) if isinstance(d, str) else d for d in shape)
+        self.inputs.append(self.input(name, dtype, dims))
         return self.inputs[-1]
 
-    def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
+    def float_feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
         """Adds a graph input of dtype `dtype` and shape `shape`; returns it cast to float32."""
-        x = self.feed(name, dtype, *shape)
-        return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
+        return self.cast(self.feed(name, dtype, *shape), DType.FLOAT32)
 
-    def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
-        values = [a if isinstance(a, Value) else self.constant(a) for a in args]
-        return self.add(REGISTRY.named(op_name)(**attributes), *values)
+    def __call__(
+        self, op: IrOp | str, *inputs: Value | NDArray[Any] | None, **attributes: Any
+    ) -> Value:
+        values = [self.constant(a) if isinstance(a, np.ndarray) else a for a in inputs]
+        if isinstance(op, str):
+            return self.node(op, values, 1, **attributes)[0]
+        return self.add(op, *values)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: int,
+        domain: str = "",
+        **attrs: Any,
+    ) -> list[Value]:
+        """Adds a node of a named op and returns its outputs.
+
+        Args:
+            op: Op name.
+            inputs: Input values; None for an omitted one.
+            outputs: Number of outputs.
+            domain: Op domain; "" for ai.onnx.
+            attrs: Attributes.
+        """
+        return self.add_all(REGISTRY.classes[domain, op](**attrs), *inputs)[:outputs]
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """Returns a value cast to a dtype; the value itself if it has this dtype."""
+        return value if value.dtype is dtype else self("Cast", value, to=dtype)
+
+    def slice(
+        self, value: Value, start: Dim | Value, end: Dim | Value, axis: int, step: int = 1
+    ) -> Value:
+        """Returns the elements from `start` to `end` (exclusive) of an axis.
+
+        Args:
+            value: Value to slice.
+            start, end: Indices, as in ONNX's Slice: dims, or values, int64 `[1]`.
+            axis: Sliced axis.
+            step: Distance of consecutive indices.
+        """
+        ends = (n if isinstance(n, Value) else self._vector(n) for n in (start, end))
+        steps = () if step == 1 else (self.ints(step),)
+        return self("Slice", value, *ends, self.ints(axis), *steps)
+
+    def _vector(self, dim: Dim) -> Value:
+        return self.ints(dim) if isinstance(dim, int) else self.dims((dim,))
+
+    def reshaped(self, value: Value, *dims: Dim) -> Value:
+        """Returns a value with the shape `dims`, which may be symbolic."""
+        return self("Reshape", value, self.dims(dims), allowzero=1)
+
+    def split_heads(
+        self, value: Value, heads: int, size: int = -1, perm: Sequence[int] = (0, 2, 1, 3)
+    ) -> Value:
+        """Converts `[B, S, heads * size]` to `[B, heads, S, size]`.
+
+        Args:
+            value: Value to convert.
+            heads: Number of heads.
+            size: Elements per head; -1 to infer it.
+            perm: Permutation of `[B, S, heads, size]`, if the result has another one.
+        """
+        split = self("Reshape", value, self.ints(0, 0, heads, size))
+        return self("Transpose", split, perm=tuple(perm))
+
+    def merge_heads(self, value: Value, width: int = -1) -> Value:
+        """Converts `[B, heads, S, size]` to `[B, S, width]`.
+
+        Args:
+            value: Value to convert.
+            width: heads * size; -1 to infer it.
+        """
+        merged = self("Transpose", value, perm=(0, 2, 1, 3))
+        return self("Reshape", merged, self.ints(0, 0, width))
+
+    def channels_first(self, x: Value, rank: int) -> Value:
+        """Transposes `x` of rank `rank` from `[N, …, C]` to `[N, C, …]`."""
+        return self("Transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
+
+    def channels_last(self, y: Value, rank: int) -> Value:
+        """Transposes `y` of rank `rank` from `[N, C, …]` to `[N, …, C]`."""
+        return self("Transpose", y, perm=(0, *range(2, rank), 1))
+
+    def dim_of(self, value: Value, axis: int) -> Value:
+        """Returns the size of an axis of a value, int64 `[1]`."""
+        return self("Shape", value, start=axis, end=axis + 1)
+
+    def count_up(self, count: Value | Dim) -> Value:
+        """Returns 0, 1, …, count - 1, int64; `count` is a dim or an int64 of shape `[1]`."""
+        end = self("Squeeze", count, self.ints(0)) if isinstance(count, Value) else self.dim(count)
+        return self("Range", self.numbers(0), end, self.numbers(1))
+
+    def padded(
+        self, value: Value, axis: int, before: Value | None = None, after: Value | None = None
+    ) -> Value:
+        """Returns a value with zeros added along an axis.
+
+        Args:
+            value: Value to pad.
+            axis: Padded axis.
+            before: Number of zeros in front, `[1]`; None for none.
+            after: Number of zeros at the end, `[1]`; None for none.
+        """
+        none = self.ints(0)
+        pads = self("Concat", before or none, after or none, axis=0)
+        return self("Pad", value, pads, None, self.ints(axis))

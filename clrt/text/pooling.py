@@ -8,7 +8,6 @@ from threading import Lock
 
 import numpy as np
 
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.op_builder import OpBuilder, floats, ints
@@ -140,11 +139,10 @@ def pooling_graph(
     """
     build = OpBuilder()
     hidden = tokens.shape[-1] if tokens.shape else "hidden"
-    batch, sequence = symbol("batch"), symbol("sequence")
-    width = hidden if isinstance(hidden, int) else symbol("hidden")
-    x = build.float_feed(TOKENS, tokens.dtype, batch, sequence, width)
+    width = hidden if isinstance(hidden, int) else "hidden"
+    x = build.float_feed(TOKENS, tokens.dtype, "batch", "sequence", width)
     masks = {
-        name: build.feed(name, DType.INT64, batch, sequence)
+        name: build.feed(name, DType.INT64, "batch", "sequence")
         for name in dict.fromkeys(_MASKS.get(mode, MASK) for mode in modes)
     }
     parts = []
@@ -159,7 +157,7 @@ def pooling_graph(
     if unit_before and (truncate_dim is not None or not unit_after):
         pooled = unit(build, pooled)
     if truncate_dim is not None:
-        pooled = build("Slice", pooled, ints(0), ints(truncate_dim), ints(1))
+        pooled = build.slice(pooled, 0, truncate_dim, 1)
     if unit_after:
         pooled = unit(build, pooled)
     return build.graph("pooling", build.inputs, [pooled], [RESULT])

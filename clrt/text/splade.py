@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.op_builder import OpBuilder, floats, ints
@@ -30,10 +29,9 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
     """
     build = OpBuilder()
     size = logits.shape[-1] if logits.shape else "vocabulary"
-    batch, sequence = symbol("batch"), symbol("sequence")
-    width = size if isinstance(size, int) else symbol("vocabulary")
-    x = build.float_feed(LOGITS, logits.dtype, batch, sequence, width)
-    mask = build("Unsqueeze", build.feed(MASK, DType.INT64, batch, sequence), ints(2))
+    width = size if isinstance(size, int) else "vocabulary"
+    x = build.float_feed(LOGITS, logits.dtype, "batch", "sequence", width)
+    mask = build("Unsqueeze", build.feed(MASK, DType.INT64, "batch", "sequence"), ints(2))
     kept = build("Cast", mask, to=DType.BOOL)
     x = build("Relu", build("Where", kept, x, floats(0.0)))
     steps = 2 if activation == "log1p_relu" else 1

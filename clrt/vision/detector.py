@@ -10,10 +10,9 @@ from typing import Any, overload
 import numpy as np
 
 from clrt.errors import InputError
-from clrt.ir.builder import Builder
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.vision.non_max_suppression import NonMaxSuppression
 from clrt.runtime.model.model import Model, load
 from clrt.vision.boxes import BoxHead, QueryHead, RawDetections, as_corners, box_head, query_head
@@ -205,16 +204,14 @@ class Detector(ImageModel):
             For each kept box 0, class index and anchor index, int64 `[kept, 3]`.
         """
         if self._suppressor is None:
-            make = Builder()
-            inputs = [
-                make.input("boxes", DType.FLOAT32, (1, symbol("anchors"), 4)),
-                make.input("scores", DType.FLOAT32, (1, symbol("classes"), symbol("anchors"))),
-                make.input("most", DType.INT64, (1,)),
-                make.input("overlap", DType.FLOAT32, (1,)),
-                make.input("threshold", DType.FLOAT32, (1,)),
-            ]
-            result = make.add(NonMaxSuppression(center_point_box=True), *inputs)
-            graph = make.graph("suppress", inputs, [result])
+            build = OpBuilder()
+            build.feed("boxes", DType.FLOAT32, 1, "anchors", 4)
+            build.feed("scores", DType.FLOAT32, 1, "classes", "anchors")
+            build.feed("most", DType.INT64, 1)
+            build.feed("overlap", DType.FLOAT32, 1)
+            build.feed("threshold", DType.FLOAT32, 1)
+            result = build(NonMaxSuppression(center_point_box=True), *build.inputs)
+            graph = build.graph("suppress", build.inputs, [result])
             self._suppressor = load(graph, device=self.model.device)
         feeds: dict[str, Any] = {
             "boxes": boxes[None],

@@ -9,10 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from clrt.errors import InputError
-from clrt.ir.builder import Builder
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.vision.resize_image import ResizeImage
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -53,23 +52,18 @@ def _resizer(device: DeviceInfo, channels_last: bool, transposed: bool) -> Model
         channels_last: Whether the batch is `[images, height, width, 3]`.
         transposed: Whether columns are resampled before rows.
     """
-    make = Builder()
+    build = OpBuilder()
     sizes = ("n", "h", "w", 3) if channels_last else ("n", 3, "h", "w")
-    inputs = [
-        make.input(name, dtype, tuple(symbol(d) if isinstance(d, str) else d for d in dims))
-        for name, dtype, dims in (
-            ("batch", DType.FLOAT32, sizes),
-            ("pixels", DType.UINT8, ("height", "width", 3)),
-            ("columns", DType.INT32, ("outputs",)),
-            ("column_weights", DType.INT32, ("outputs", "taps")),
-            ("rows", DType.INT32, ("outputs_down",)),
-            ("row_weights", DType.INT32, ("outputs_down", "taps_down")),
-            ("colours", DType.FLOAT32, (3, 3)),
-            ("place", DType.INT32, (3,)),
-        )
-    ]
-    result = make.add(ResizeImage(channels_last, transposed), *inputs)
-    return load(make.graph("resize_image", inputs, [result]), device=device)
+    build.feed("batch", DType.FLOAT32, *sizes)
+    build.feed("pixels", DType.UINT8, "height", "width", 3)
+    build.feed("columns", DType.INT32, "outputs")
+    build.feed("column_weights", DType.INT32, "outputs", "taps")
+    build.feed("rows", DType.INT32, "outputs_down")
+    build.feed("row_weights", DType.INT32, "outputs_down", "taps_down")
+    build.feed("colours", DType.FLOAT32, 3, 3)
+    build.feed("place", DType.INT32, 3)
+    result = build(ResizeImage(channels_last, transposed), *build.inputs)
+    return load(build.graph("resize_image", build.inputs, [result]), device=device)
 
 
 def resized(

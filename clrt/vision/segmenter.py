@@ -10,11 +10,10 @@ from typing import Any, overload
 import numpy as np
 
 from clrt.errors import InputError
-from clrt.ir.builder import Builder
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.movement.gather import Gather
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.table import Add, Mul, Sub
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.runtime.model.model import Model, load
@@ -219,23 +218,15 @@ def _enlarger(model: Model) -> Model:
     Args:
         model: Segmentation model, whose device is used.
     """
-    make = Builder()
-
-    def table(name: str, dtype: DType, *dims: str | int) -> Any:
-        sizes = tuple(symbol(d) if isinstance(d, str) else d for d in dims)
-        inputs.append(make.input(name, dtype, sizes))
-        return inputs[-1]
-
-    inputs: list[Any] = []
-    value = table("logits", DType.FLOAT32, "h", "w", "classes")
+    build = OpBuilder()
+    value = build.feed("logits", DType.FLOAT32, "h", "w", "classes")
     for axis, name, size, shape in (
         (0, "row", "rows", ("rows", 1, 1)),
         (1, "column", "columns", ("columns", 1)),
     ):
-        first, second = (table(f"{name}{k}", DType.INT64, size) for k in (0, 1))
-        share = table(f"{name}_share", DType.FLOAT32, *shape)
-        near, far = (make.add(Gather(axis), value, i) for i in (first, second))
-        step = make.add(Mul(), make.add(Sub(), far, near), share)
-        value = make.add(Add(), near, step)
-    result = make.add(ArgMax(2, keepdims=False), value)
-    return load(make.graph("enlarge", inputs, [result]), device=model.device)
+        first, second = (build.feed(f"{name}{k}", DType.INT64, size) for k in (0, 1))
+        share = build.feed(f"{name}_share", DType.FLOAT32, *shape)
+        near, far = (build(Gather(axis), value, i) for i in (first, second))
+        value = build(Add(), near, build(Mul(), build(Sub(), far, near), share))
+    result = build(ArgMax(2, keepdims=False), value)
+    return load(build.graph("enlarge", build.inputs, [result]), device=model.device)

@@ -33,8 +33,9 @@ INNER = {
     "models/compiled": {"models/checksum"},
     "models/tokenizers": set(),
     "models/onnx": set(),
-    "models/decoders": {"models/huggingface", "models/onnx"},
-    "models/encoders": {"models/huggingface", "models/decoders"},
+    "models/model_builder": set(),
+    "models/decoders": {"models/huggingface", "models/model_builder", "models/onnx"},
+    "models/encoders": {"models/huggingface", "models/decoders", "models/model_builder"},
     "models/locate": {"models/compiled", "models/huggingface"},
     "models/sources": {
         "models/compiled",

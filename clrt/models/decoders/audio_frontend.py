@@ -6,9 +6,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Value
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.ops.conv.conv import Conv
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.table import Add, Gelu
 
 _KERNEL = 3
@@ -39,11 +37,10 @@ def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Di
     x = _convolved(build, x, "enc.conv1", encoder.features, 1)
     x = _convolved(build, x, "enc.conv2", size, encoder.stride)
     x = build("enc.conv2", Transpose((0, 2, 1)), x)
-    x = build("enc.conv2", Reshape(allowzero=1), x, build.dims((batch, places, size)))
+    x = build.at("enc.conv2").reshaped(x, batch, places, size)
     table = build.constant(build.load_float32(f"{path}.weight", encoder.places, size))
-    positions = build(path, Slice(), table, build.ints(0), build.dims((places,)), build.ints(0))
-    x = build(path, Add(), x, positions)
-    return build(path, Reshape(), x, build.dims((batch * places, size)))
+    x = build(path, Add(), x, build.at(path).slice(table, 0, places, axis=0))
+    return build.at(path).reshaped(x, batch * places, size)
 
 
 def _convolved(build: DecoderBuilder, x: Value, path: str, channels: int, stride: int) -> Value:

@@ -15,13 +15,12 @@ from clrt.models.decoders.layers import DecoderBuilder
 from clrt.ops.attention.cache_states import CacheStates
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.table import Add
 from clrt.ops.pointwise.variadic import Max, Min
 from clrt.ops.tensor.range import Range
 
 
-class EncoderGraphBuilder:
+class EncoderGraph:
     """Builds the encoder of an encoder-decoder model.
 
     The encoder reads a padded batch of input sequences (sources). For each layer of the decoder,
@@ -76,7 +75,7 @@ class EncoderGraphBuilder:
         """
         decoder, build, updated = self.decoder, self.build, list(slabs)
         width = decoder.kv_heads * decoder.head_size
-        step = build("writes", Reshape(), self.writes, build.dims((self.batch * self.places, 3)))
+        step = build.at("writes").reshaped(self.writes, self.batch * self.places, 3)
         for layer in range(decoder.layers):
             path = f"blk.{layer}.cross_attn"
             parts = {f"{path}_k": width, f"{path}_v": width}
@@ -95,7 +94,7 @@ class EncoderGraphBuilder:
         encoder, build = self.encoder, self.build
         if encoder.features:
             return embedded_frames(build, self.source, self.batch, self.places)
-        flat = build("source", Reshape(), self.source, build.dims((self.batch * self.places,)))
+        flat = build.at("source").reshaped(self.source, self.batch * self.places)
         hidden = build.rows("token_embd", encoder.vocabulary, encoder.hidden, flat)
         return build.scaled(hidden, encoder.embedding_scale, "token_embd")
 
@@ -121,14 +120,12 @@ class EncoderGraphBuilder:
         )
         bias = self._bias(path) if encoder.relative is not None else None
         mixed = build(path, attention, qkv, qkv, qkv, bias, self.lengths)
-        flat = build.dims((self.batch * self.places, width))
-        mixed = build(path, Reshape(), mixed, flat)
+        mixed = build.at(path).reshaped(mixed, self.batch * self.places, width)
         return build.linear(mixed, f"{path}.attn_output", width, encoder.hidden)
 
     def _shaped(self, path: str, x: Value, width: int) -> Value:
         """Reshapes `x`, `[batch * places, width]`, to `[batch, places, width]`."""
-        shape = self.build.dims((self.batch, self.places, width))
-        return self.build(path, Reshape(allowzero=1), x, shape)
+        return self.build.at(path).reshaped(x, self.batch, self.places, width)
 
     def _bias(self, path: str) -> Value:
         """Returns the bias of attention scores by key position - query position.

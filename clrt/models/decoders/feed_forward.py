@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.models.decoders.decoder import MoeConfig
 from clrt.models.decoders.layers import DecoderBuilder
-from clrt.ops.base import Op
 from clrt.ops.matmul.routed_matmul import RoutedMatMul
 from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.activations import Swish
-from clrt.ops.pointwise.table import Add, Div, Gelu, Mul, Relu, Sigmoid
+from clrt.ops.pointwise.table import Add, Div, Mul, Sigmoid
 from clrt.ops.reduce.reduce import ReduceSum
 from clrt.ops.reduce.top_k import TopK
 
-_ACTIVATIONS: dict[str, Op] = {
-    "silu": Swish(),
-    "swish": Swish(),
-    "relu": Relu(),
-    "gelu": Gelu(),
-    "gelu_new": Gelu("tanh"),
-    "gelu_fast": Gelu("tanh"),
-    "gelu_pytorch_tanh": Gelu("tanh"),
-}
 # alpha of Swish for gates with a limit (gpt-oss)
 LIMITED_ALPHA = 1.702
 
@@ -67,7 +56,8 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
         gate, up = build.linear_pair(x, f"{path}.ffn_gate_up{kind}", gate_path, up_path, wide)
         inner = _gated(build, gate, up, path)
     else:
-        inner = _activated(build, build.linear(x, up_path, size, wide), path)
+        up = build.linear(x, up_path, size, wide)
+        inner = build.activation(up, build.decoder.activation, path)
     return build.linear(inner, f"{path}.ffn_down{kind}", wide, size)
 
 
@@ -115,15 +105,4 @@ def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
         up = build.clamped(up, -limit, limit, path)
         up = build(path, Add(), up, build.numbers(1.0, DType.FLOAT32))
         return build(path, Mul(), build(path, Swish(LIMITED_ALPHA), gate), up)
-    return build(path, Mul(), _activated(build, gate, path), up)
-
-
-def _activated(build: DecoderBuilder, x: Value, path: str) -> Value:
-    name = build.decoder.activation
-    if name == "relu2":  # So et al., Primer (2021)
-        x = build(path, Relu(), x)
-        return build(path, Mul(), x, x)
-    if name not in _ACTIVATIONS:
-        known = ", ".join([*_ACTIVATIONS, "relu2"])
-        raise UnsupportedError(f"Activation {name!r} is not supported; those known are {known}.")
-    return build(path, _ACTIVATIONS[name], x)
+    return build(path, Mul(), build.activation(gate, build.decoder.activation, path), up)

@@ -10,7 +10,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
-from clrt.models.decoders.encoder_graph import EncoderGraphBuilder
+from clrt.models.decoders.encoder_graph import EncoderGraph
 from clrt.models.decoders.feed_forward import feed_forward
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.models.decoders.sampling_head import sample_next
@@ -19,9 +19,7 @@ from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.views import Unsqueeze
-from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.table import Add, Cos, Mul, Sin
+from clrt.ops.pointwise.table import Add
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 
@@ -42,7 +40,7 @@ def decoder_graph(
     there is an input `long` int32 `[tokens]`: 1 for tokens of long sequences, 0 for tokens of short
     ones.
 
-    An encoder adds its inputs (`EncoderGraphBuilder`) and `cross` int32 `[tokens, 3]`: (unused, row
+    An encoder adds its inputs (`EncoderGraph`) and `cross` int32 `[tokens, 3]`: (unused, row
     of the page table for the token's input sequence, last position of that sequence). It also adds
     the output `states` float32 `[batch, places, hidden]`. Tokens of a run can attend to input
     sequences that are encoded in the same run.
@@ -75,7 +73,7 @@ class DecoderGraph:
         ]
         self._tables: dict[RopeConfig, tuple[Value, Value]] = {}
         self.long = build.input("long", DType.INT32, (tokens,)) if decoder.long_beyond else None
-        self.encoder = None if decoder.encoder is None else EncoderGraphBuilder(build)
+        self.encoder = None if decoder.encoder is None else EncoderGraph(build)
         self.cross = None
         if self.encoder is not None:
             self.cross = build.input("cross", DType.INT32, (tokens, 3))
@@ -198,13 +196,9 @@ class DecoderGraph:
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
         """Returns (cosines, sines) of the tokens' positions, each `[tokens, rotary_dim / 2]`."""
         if rotary not in self._tables:
-            build, layer = self.build, "rotary"
-            places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
-            places = build(layer, Unsqueeze(), places, build.ints(1))
-            angles = build(layer, Mul(), places, self._frequencies(rotary))
-            cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
-            parts = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
-            self._tables[rotary] = next(parts), next(parts)
+            places, frequencies = self._column(_PLACE), self._frequencies(rotary)
+            cos, sin = self.build.rotary_tables(places, frequencies, rotary.factor)
+            self._tables[rotary] = cos, sin
         return self._tables[rotary]
 
     def _frequencies(self, rotary: RopeConfig) -> Value:

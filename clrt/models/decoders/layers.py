@@ -12,26 +12,23 @@ from typing import TypeAlias
 import numpy as np
 
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
-from clrt.ir.builder import Builder
-from clrt.ir.dtypes import HALVES, DType
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, ConcatenatedRows, TensorType
+from clrt.ir.op import Array, ConcatenatedRows
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.half_precision import in_one_dtype
 from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
 from clrt.models.huggingface.relative_buckets import relative_buckets
-from clrt.ops.base import Op
-from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.models.model_builder import ModelBuilder
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.slice import Slice
-from clrt.ops.movement.views import Reshape
+from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.table import Add, Div, Mul, Tanh
+from clrt.ops.pointwise.table import Add, Cos, Div, Mul, Sin, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
 
 
@@ -51,18 +48,16 @@ class StackedQuantizedMatrix:
 Matrix: TypeAlias = Array | ConcatenatedRows | QuantizedMatrix | StackedQuantizedMatrix
 
 
-class DecoderBuilder(Builder):
-    """A graph builder for decoders, whose nodes are named after their layer.
+class DecoderBuilder(ModelBuilder[WeightSource]):
+    """A graph builder for decoders: weights may be quantised or parts of a stored tensor.
 
     Attributes:
-        source: Source of the weights.
         decoder: Configuration of the decoder, or of its encoder.
     """
 
     def __init__(self, source: WeightSource, decoder: DecoderConfig) -> None:
-        super().__init__()
-        self.source, self.decoder = source, decoder
-        self._weights: dict[str, Value] = {}
+        super().__init__(source)
+        self.decoder = decoder
         self._types: dict[str, str] = {}
 
     def of(self, decoder: DecoderConfig) -> DecoderBuilder:
@@ -74,28 +69,6 @@ class DecoderBuilder(Builder):
         builder = copy(self)
         builder.decoder = decoder
         return builder
-
-    def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
-        """Adds a node named `/<layer>/<op>` and returns its first output."""
-        return self.all(layer, op, *inputs)[0]
-
-    def all(self, layer: str, op: Op, *inputs: Value | None) -> list[Value]:
-        """Adds a node named `/<layer>/<op>` and returns all its outputs."""
-        return Builder(self.names, f"/{layer}", nodes=self.nodes).add_all(op, *inputs)
-
-    def weight(self, name: str, *shape: int) -> Value:
-        """Returns tensor `name` of the source as a constant, created on the first call.
-
-        Raises:
-            ModelError: The tensor is missing, or does not have this shape.
-        """
-        return self._cached_constant(name, lambda: self.source.load(name, shape))
-
-    def _cached_constant(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
-        if name not in self._weights:
-            self.names.reserve(name)
-            self._weights[name] = Value(name, TensorType.of(make()))
-        return self._weights[name]
 
     def load_float32(self, name: str, *shape: int) -> Array:
         """Returns the elements of tensor `name` of the source as float32."""
@@ -110,16 +83,16 @@ class DecoderBuilder(Builder):
             outputs: Rows of the matrix.
         """
         name = f"{path}.weight"
-        y = self.product(x, name, lambda: self.source.matrix(name, outputs, inputs), path)
+        y = self.loaded_product(x, name, lambda: self.source.matrix(name, outputs, inputs), path)
         bias = f"{path}.bias"
         if bias not in self.source:
             return y
         return self(
-            path, Add(), y, self._cached_constant(bias, lambda: self.load_float32(bias, outputs))
+            path, Add(), y, self.named_constant(bias, lambda: self.load_float32(bias, outputs))
         )
 
-    def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
-        """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
+    def loaded_product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
+        """Returns x times the transpose of a matrix of the source, which may be quantised.
 
         Args:
             name: Name of the matrix in the graph.
@@ -128,8 +101,7 @@ class DecoderBuilder(Builder):
         """
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
-            a_dtype = matrix.dtype if matrix.dtype in HALVES else None
-            return self(layer, FusedMatMul(trans_b=1, a_dtype=a_dtype), x, matrix)
+            return self.product(x, matrix, layer)
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
     def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:
@@ -144,7 +116,7 @@ class DecoderBuilder(Builder):
             if isinstance(loaded, QuantizedMatrix | StackedQuantizedMatrix):
                 self._types[name] = loaded.type
                 loaded = loaded.raw
-            self._cached_constant(name, lambda: loaded)
+            self.named_constant(name, lambda: loaded)
         return self._weights[name], self._types.get(name)
 
     def joined_linear(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
@@ -167,9 +139,9 @@ class DecoderBuilder(Builder):
         for run in runs:
             path = whole if len(runs) == 1 else "+".join((run[0], *map(_last, run[1:])))
             matrices = [loaded[p] for p in run]
-            y = self.product(x, f"{path}.weight", partial(_stacked, matrices), whole)
+            y = self.loaded_product(x, f"{path}.weight", partial(_stacked, matrices), whole)
             if any(f"{p}.bias" in self.source for p in run):
-                bias = self._cached_constant(
+                bias = self.named_constant(
                     f"{path}.bias", partial(self._biases, {p: parts[p] for p in run})
                 )
                 y = self(whole, Add(), y, bias)
@@ -204,7 +176,7 @@ class DecoderBuilder(Builder):
         bias = self.load_float32(name, 2 * columns) if name in self.source else None
         products = []
         for path, part in ((first, slice(columns)), (second, slice(columns, None))):
-            y = self.product(x, f"{path}.weight", partial(_part, both, part), path)
+            y = self.loaded_product(x, f"{path}.weight", partial(_part, both, part), path)
             products.append(y if bias is None else self(path, Add(), y, self.constant(bias[part])))
         return products
 
@@ -246,7 +218,7 @@ class DecoderBuilder(Builder):
         )
         table = self.load_float32(f"{path}.attn_rel_b.weight", relative.buckets, decoder.heads)
         biases = np.ascontiguousarray(table[buckets].T)
-        return self._cached_constant(f"{path}.attn_rel_b", lambda: biases)
+        return self.named_constant(f"{path}.attn_rel_b", lambda: biases)
 
     def _heads_norm(self, x: Value, path: str, size: int) -> Value:
         """Applies LayerNorm to each head of x, `[tokens, size]`; each head has its own scale."""
@@ -254,7 +226,7 @@ class DecoderBuilder(Builder):
         op = LayerNormalization(epsilon=decoder.epsilon)
         heads = self(path, Reshape(), x, self.ints(-1, size // width, width))
         ones = self.numbers(np.ones(width), DType.FLOAT32)
-        scales = self._cached_constant(
+        scales = self.named_constant(
             f"{path}.weight", lambda: self.load_float32(f"{path}.weight", size // width, width)
         )
         heads = self(path, Mul(), self(path, op, heads, ones), scales)
@@ -262,7 +234,7 @@ class DecoderBuilder(Builder):
 
     def columns(self, x: Value, first: int, end: int, path: str) -> Value:
         """Adds x[:, first:end], with a node named after `path`."""
-        return self(path, Slice(), x, self.ints(first), self.ints(end), self.ints(1))
+        return self.at(path).slice(x, first, end, axis=1)
 
     def rows(
         self, path: str, count: int, width: int, indices: Value, kind: str = "weight"
@@ -280,17 +252,12 @@ class DecoderBuilder(Builder):
         table, type_ = self._matrix(name, lambda: self.source.matrix(name, count, width))
         if type_ is not None:
             return self(path, QuantizedGather(type_, width, count), indices, table)
-        gathered = self(path, Gather(), table, indices)
-        return (
-            gathered
-            if gathered.dtype is DType.FLOAT32
-            else self(path, Cast(DType.FLOAT32), gathered)
-        )
+        return self.at(path).cast(self(path, Gather(), table, indices), DType.FLOAT32)
 
     def norm_scale(self, name: str, size: int) -> Value:
         """Returns the scale of a norm as float32 `[size]`: the stored one plus `norm_shift`."""
         shift = np.float32(self.decoder.norm_shift)
-        return self._cached_constant(name, lambda: self.load_float32(name, size) + shift)
+        return self.named_constant(name, lambda: self.load_float32(name, size) + shift)
 
     def norm(self, x: Value, path: str, size: int) -> Value:
         """Applies the norm at a path to x: RMS norm or LayerNorm, as the decoder is configured.
@@ -309,11 +276,26 @@ class DecoderBuilder(Builder):
             return self(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
         bias = f"{path}.bias"
         shift = (
-            self._cached_constant(bias, lambda: self.load_float32(bias, size))
+            self.named_constant(bias, lambda: self.load_float32(bias, size))
             if bias in self.source
             else None
         )
         return self(path, LayerNormalization(epsilon=decoder.epsilon), x, scale, shift)
+
+    def rotary_tables(self, positions: Value, frequencies: Value, factor: float) -> list[Value]:
+        """Returns cosines and sines of rotary embeddings, each `[rows, rotary_dim / 2]`.
+
+        Args:
+            positions: Position of each row, integers `[rows]`.
+            frequencies: float32 `[rotary_dim / 2]`, or `[rows, rotary_dim / 2]`.
+            factor: Factor of cosines and sines.
+        """
+        layer = "rotary"
+        column = self(layer, Cast(DType.FLOAT32), positions)
+        column = self(layer, Unsqueeze(), column, self.ints(1))
+        angles = self(layer, Mul(), column, frequencies)
+        tables = [self(layer, op, angles) for op in (Cos(), Sin())]
+        return [self.scaled(table, factor, layer) for table in tables]
 
     def scaled(self, x: Value, factor: float, layer: str) -> Value:
         """Returns x times `factor`; x itself if it is 1."""

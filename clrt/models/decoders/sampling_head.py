@@ -42,7 +42,7 @@ def sample_next(
         (DType.FLOAT32, (count, biases)),
     )
     inputs = [build.input(n, *form) for n, form in zip(SAMPLER_INPUTS, forms, strict=True)]
-    named = Builder(build.names, "/sample", nodes=build.nodes)
+    named = build.under("/sample")
     place = named.add(Gather(), places, rows)
     given = (logits, *inputs[:3], place, *inputs[3:])
     token, logprob = named.add_all(SampleTokens(), *given)

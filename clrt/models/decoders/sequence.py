@@ -17,12 +17,9 @@ from clrt.models.decoders.weight_source import WeightSource
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.movement.concat import Concat
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.norm.rms_normalization import RMSNormalization
-from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.table import Add, Cos, Mul, Neg, Sin
-from clrt.ops.tensor.range import Range
+from clrt.ops.pointwise.table import Add, Mul, Neg
 
 
 def sequence_graph(folder: Path) -> Graph:
@@ -90,20 +87,18 @@ class _SequenceGraph(DecoderGraph):
             int64 `[batch * sequence]`.
         """
         build = self.build
-        rows = build.dims((self.batch * self.places,))
+        rows = self.batch * self.places
         if index == 0:
-            return build("ids", Reshape(), self.ids, rows)
+            return build.at("ids").reshaped(self.ids, rows)
         nothing = build("places", Mul(), self.ids, build.numbers(0))
-        return build("places", Reshape(), build("places", Add(), nothing, self._range()), rows)
+        return build.at("places").reshaped(build("places", Add(), nothing, self._range()), rows)
 
     def _range(self) -> Value:
-        build = self.build
-        return build("places", Range(), build.numbers(0), build.dim(self.places), build.numbers(1))
+        return self.build.at("places").count_up(self.places)
 
     def _by_text(self, x: Value, width: int) -> Value:
         """Reshapes x, a row per token of all sequences, to `[batch, sequence, width]`."""
-        shape = self.build.dims((self.batch, self.places, width))
-        return self.build("rows", Reshape(allowzero=1), x, shape)
+        return self.build.at("rows").reshaped(x, self.batch, self.places, width)
 
     def _attention(self, x: Value, layer: int) -> Value:
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
@@ -121,8 +116,7 @@ class _SequenceGraph(DecoderGraph):
             left_window=decoder.window(layer), softcap=decoder.softcap,
         )  # fmt: skip
         mixed = build(path, attention, *parts, value)
-        rows = build.dims((self.batch * self.places, heads * size))
-        mixed = build(path, Reshape(), mixed, rows)
+        mixed = build.at(path).reshaped(mixed, self.batch * self.places, heads * size)
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
 
     def _rotated_heads(
@@ -151,11 +145,9 @@ class _SequenceGraph(DecoderGraph):
         if rotary_dim == size and not rotary.interleaved:
             x = self._by_text(x, heads * size)
             return build(path, FusedRotary(heads, size), x, *self._angles(rotary))
-        shape = build.dims((self.batch, self.places, heads, size))
-        x = build(path, Reshape(allowzero=1), x, shape)
+        x = build.at(path).reshaped(x, self.batch, self.places, heads, size)
         x = self._rotate_pairs(x, rotary_dim, rotary, path)
-        flat = build.dims((self.batch, self.places, heads * size))
-        return build(path, Reshape(allowzero=1), x, flat)
+        return build.at(path).reshaped(x, self.batch, self.places, heads * size)
 
     def _rotate_pairs(self, x: Value, rotary_dim: int, rotary: RopeConfig, path: str) -> Value:
         """Rotates heads whose pairs are interleaved, or whose last elements are not rotated.
@@ -171,7 +163,7 @@ class _SequenceGraph(DecoderGraph):
         bounds = (
             ((0, rotary_dim), (1, rotary_dim)) if step == 2 else ((0, half), (half, rotary_dim))
         )
-        a, b = (self._last(x, first, end, step, path) for first, end in bounds)
+        a, b = (build.at(path).slice(x, first, end, -1, step) for first, end in bounds)
         cos, sin = (build(path, Unsqueeze(), t, build.ints(1)) for t in self._halves(rotary))
         less = build(path, Neg(), sin)
         y0 = build(path, Add(), build(path, Mul(), a, cos), build(path, Mul(), b, less))
@@ -181,25 +173,15 @@ class _SequenceGraph(DecoderGraph):
         both = build(path, Concat(-1), y0, y1)
         if step == 2:
             heads = x.shape[2] if x.shape else 1
-            shape = build.dims((self.batch, self.places, heads, rotary_dim))
-            both = build(path, Reshape(allowzero=1), both, shape)
+            both = build.at(path).reshaped(both, self.batch, self.places, heads, rotary_dim)
         if rotary_dim == size:
             return both
-        return build(path, Concat(-1), both, self._last(x, rotary_dim, size, 1, path))
+        return build(path, Concat(-1), both, build.at(path).slice(x, rotary_dim, size, -1))
 
-    def _last(self, x: Value, first: int, end: int, step: int, path: str) -> Value:
-        ints = self.build.ints
-        return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
-
-    def _halves(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns (cosines, sines) of all positions, each `[sequence, rotary_dim / 2]`."""
-        build, layer = self.build, "rotary"
-        places = build(layer, Cast(DType.FLOAT32), self._range())
-        places = build(layer, Unsqueeze(), places, build.ints(1))
-        angles = build(layer, Mul(), places, build.constant(rotary.frequencies))
-        cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
-        first, second = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
-        return first, second
+    def _halves(self, rotary: RopeConfig) -> list[Value]:
+        """Returns cosines and sines of all positions, each `[sequence, rotary_dim / 2]`."""
+        frequencies = self.build.constant(rotary.frequencies)
+        return self.build.rotary_tables(self._range(), frequencies, rotary.factor)
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
         """Returns (cosines, sines), repeated for both halves of a head, each `[sequence, size]`."""

@@ -8,7 +8,7 @@ from clrt.ir.graph import Graph
 from clrt.models.encoders.config import read_config
 from clrt.models.encoders.encoder import Encoder
 from clrt.models.encoders.heads import head_outputs
-from clrt.models.encoders.layers import LayerBuilder
+from clrt.models.encoders.layers import EncoderBuilder
 from clrt.models.huggingface.checkpoint import Checkpoint
 
 
@@ -31,7 +31,7 @@ def import_checkpoint(folder: Path) -> Graph:
         UnsupportedError: The family or an option of the model is unsupported.
     """
     config = read_config(folder)
-    build = LayerBuilder(Checkpoint(folder, config.architecture or "AutoModel"))
+    build = EncoderBuilder(Checkpoint(folder, config.architecture or "AutoModel"))
     encoder = Encoder(build, config)
     hidden = encoder.hidden_states()
     pooled = encoder.pooled(hidden) if encoder.has_pooler else None

@@ -9,19 +9,16 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.models.encoders.config import HuggingFaceConfig
 from clrt.models.encoders.families import RELATIVE_BUCKETS, RELATIVE_REACH
-from clrt.models.encoders.layers import LayerBuilder
+from clrt.models.encoders.layers import EncoderBuilder
 from clrt.models.huggingface.relative_buckets import relative_buckets
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape, Squeeze, Unsqueeze
+from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add, Equal, Mul, Not, Sub
 from clrt.ops.reduce.cum_sum import CumSum
-from clrt.ops.tensor.range import Range
-from clrt.ops.tensor.shape import Shape_
 
 _WORDS = "embeddings.word_embeddings.weight"
 
@@ -35,11 +32,11 @@ class Encoder:
         inputs: Graph inputs, all int64 `[batch, sequence]`.
     """
 
-    def __init__(self, build: LayerBuilder, config: HuggingFaceConfig) -> None:
+    def __init__(self, build: EncoderBuilder, config: HuggingFaceConfig) -> None:
         self.build = build
         self.config = config
         prefix = config.family.prefix
-        self._prefix = prefix if f"{prefix}{_WORDS}" in build.checkpoint else ""
+        self._prefix = prefix if f"{prefix}{_WORDS}" in build.source else ""
         self._token_ids, self._mask = self._input("input_ids"), self._input("attention_mask")
         self.inputs = [self._token_ids, self._mask]
         self._types: Value | None = None
@@ -56,7 +53,7 @@ class Encoder:
     def has_pooler(self) -> bool:
         """Whether the checkpoint holds a pooler."""
         pooler = self.config.family.pooler
-        return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
+        return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.source
 
     def hidden_states(self) -> Value:
         """Adds embeddings and layers; returns the last hidden state `[batch, sequence, hidden]`."""
@@ -110,7 +107,7 @@ class Encoder:
         table = build.weight(name, config.max_positions, config.embedding)
         if config.family.positions == "padding":
             return build(path, Gather(), table, self._padded_positions())
-        return build(path, Slice(), table, build.ints(0), self._sequence_length(), build.ints(0))
+        return build.at(path).slice(table, 0, self._sequence_length(), axis=0)
 
     def _padded_positions(self) -> Value:
         """Returns positions counted from padding_index + 1; padding tokens get padding_index."""
@@ -122,7 +119,7 @@ class Encoder:
         return build(layer, Add(), build(layer, Mul(), count, token), padding)
 
     def _sequence_length(self) -> Value:
-        return self.build("sequence", Shape_(start=1, end=2), self._token_ids)
+        return self.build.at("sequence").dim_of(self._token_ids, 1)
 
     def _attention_bias(self) -> Value:
         """Returns the bias of attention scores in all layers: the mask, plus any position bias.
@@ -155,8 +152,7 @@ class Encoder:
     def _relative_places(self, path: str, offset: Value) -> Value:
         """Returns key position - query position + offset, `[sequence, sequence]`."""
         build = self.build
-        length = build(path, Squeeze(), self._sequence_length())
-        places = build(path, Range(), build.numbers(0), length, build.numbers(1))
+        places = build.at(path).count_up(self._sequence_length())
         columns = build(path, Unsqueeze(), places, build.ints(0))
         rows = build(path, Unsqueeze(), places, build.ints(1))
         return build(path, Add(), build(path, Sub(), columns, rows), offset)
@@ -185,11 +181,9 @@ class Encoder:
         scores = build(layer, Mul(), build(layer, MatMul(), query, key), scale)
         scores = build(layer, Add(), scores, bias)
         mixed = build(layer, MatMul(), build(layer, Softmax(), scores), value)
-        mixed = build(layer, Transpose((0, 2, 1, 3)), mixed)
-        return build(layer, Reshape(), mixed, build.ints(0, 0, config.hidden))
+        return build.at(layer).merge_heads(mixed, config.hidden)
 
     def _split_heads(self, hidden: Value, path: str, perm: tuple[int, ...]) -> Value:
         config, build = self.config, self.build
         projected = build.linear(hidden, path, config.hidden, config.hidden)
-        split = build.ints(0, 0, config.heads, config.head_size)
-        return build(path, Transpose(perm), build(path, Reshape(), projected, split))
+        return build.at(path).split_heads(projected, config.heads, config.head_size, perm)

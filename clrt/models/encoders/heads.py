@@ -36,7 +36,7 @@ def _sequence_classification(
     encoder: Encoder, hidden: Value, pooled: Value | None
 ) -> dict[str, Value]:
     head, build, size = encoder.config.family.classifier, encoder.build, encoder.config.hidden
-    if f"{head.output}.weight" not in build.checkpoint:
+    if f"{head.output}.weight" not in build.source:
         return {}
     if head.dense is None:
         first = pooled if pooled is not None else encoder.pooled(hidden)
@@ -48,14 +48,14 @@ def _sequence_classification(
 
 
 def _token_classification(encoder: Encoder, hidden: Value, _: Value | None) -> dict[str, Value]:
-    if f"{_LABELS}.weight" not in encoder.build.checkpoint:
+    if f"{_LABELS}.weight" not in encoder.build.source:
         return {}
     return {"logits": encoder.build.linear(hidden, _LABELS, encoder.config.hidden, None)}
 
 
 def _question_answering(encoder: Encoder, hidden: Value, _: Value | None) -> dict[str, Value]:
     build = encoder.build
-    if f"{_SPANS}.weight" not in build.checkpoint:
+    if f"{_SPANS}.weight" not in build.source:
         return {}
     both = build.linear(hidden, _SPANS, encoder.config.hidden, 2)
     start, end = (build(_SPANS, Gather(axis=2), both, build.numbers(k)) for k in (0, 1))
@@ -64,13 +64,13 @@ def _question_answering(encoder: Encoder, hidden: Value, _: Value | None) -> dic
 
 def _masked_lm(encoder: Encoder, hidden: Value, _: Value | None) -> dict[str, Value]:
     config, head, build = encoder.config, encoder.config.family.masked_lm, encoder.build
-    if f"{head.dense}.weight" not in build.checkpoint:
+    if f"{head.dense}.weight" not in build.source:
         return {}
     x = build.linear(hidden, head.dense, config.hidden, config.embedding)
     x = build.activation(x, head.activation or config.activation, head.dense)
     x = build.layer_norm(x, head.norm, config.embedding, config.epsilon)
     decoder = f"{head.decoder}.weight"
-    table = decoder if decoder in build.checkpoint else encoder.word_embeddings
+    table = decoder if decoder in build.source else encoder.word_embeddings
     bias = build.first_present(*head.biases)
     return {"logits": build.dense(x, table, bias, config.embedding, config.vocabulary)}
 

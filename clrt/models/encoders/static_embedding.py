@@ -8,7 +8,6 @@ import numpy as np
 
 from clrt.errors import ModelError
 from clrt.formats.safetensors import DTYPES, read_header
-from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
@@ -36,9 +35,8 @@ def static_graph(folder: Path) -> Graph:
         ModelError: The safetensors file is damaged, or its tensors do not fit.
     """
     build = OpBuilder()
-    shape = symbol("batch"), symbol("sequence")
-    ids = build.feed("input_ids", DType.INT64, *shape)
-    build.feed("attention_mask", DType.INT64, *shape)
+    ids = build.feed("input_ids", DType.INT64, "batch", "sequence")
+    build.feed("attention_mask", DType.INT64, "batch", "sequence")
     rows = build("Gather", _table(folder / _FILE), ids)
     return build.graph("static", build.inputs, [rows], ["token_embeddings"])
 

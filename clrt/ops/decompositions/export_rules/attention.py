@@ -20,7 +20,7 @@ from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape, Unsqueeze
+from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import (
@@ -37,7 +37,6 @@ from clrt.ops.pointwise.table import (
     Where,
 )
 from clrt.ops.reduce.reduce import ReduceMax
-from clrt.ops.tensor.range import Range
 
 _BY_HEAD = (0, 2, 1, 3)
 
@@ -69,9 +68,7 @@ def _fused_attention(node: Node, builder: ExportBuilder) -> Sequence[Value]:
         top = builder(ReduceMax(keepdims=True), bias, builder.numbers([-1]))
         hidden = builder(Equal(), top, builder.numbers(-np.inf, q.dtype))
         result = builder(Where(), hidden, builder.numbers(0, q.dtype), result)
-    merged = builder(Transpose((0, 2, 1, 3)), result)
-    width = op.num_heads * op.v_head_size
-    return [builder(Reshape(), merged, builder.numbers([0, 0, width]))]
+    return [builder.merge_heads(result, op.num_heads * op.v_head_size)]
 
 
 @register_decomposition(FusedRotary, audience=DecompositionStage.EXPORT)
@@ -85,8 +82,7 @@ def _fused_rotary(node: Node, builder: ExportBuilder) -> Sequence[Value]:
     first, second = builder.columns(heads, 0, half), builder.columns(heads, half, half)
     rotated = builder(Concat(-1), builder(Neg(), second), first)
     result = builder(Add(), builder(Mul(), heads, cos), builder(Mul(), rotated, sin))
-    merged = builder(Transpose(_BY_HEAD), result)
-    return [builder(Reshape(), merged, builder.numbers([0, 0, width]))]
+    return [builder.merge_heads(result, width)]
 
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.EXPORT)
@@ -160,8 +156,7 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: Expo
     """
     if x.type.rank == 4:
         return x if perm == _BY_HEAD else builder(Transpose((0, 1, 3, 2)), x)
-    split = builder(Reshape(), x, builder.numbers([0, 0, count, size]))
-    return builder(Transpose(perm), split)
+    return builder.split_heads(x, count, size, perm)
 
 
 def _additive(mask: Value, dtype: DType, builder: ExportBuilder) -> Value:
@@ -182,10 +177,9 @@ def _positions(q: Value, k: Value, builder: ExportBuilder) -> tuple[Value, Value
     """
     if q.shape is None or k.shape is None:
         raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
-    zero, one = builder.numbers(0), builder.numbers(1)
-    sizes = [builder.dim(x.shape[-2]) for x in (q, k) if x.shape]
-    rows, columns = (builder(Range(), zero, n, one) for n in sizes)
-    return rows, columns, sizes
+    lengths = (q.shape[-2], k.shape[-2])
+    rows, columns = map(builder.count_up, lengths)
+    return rows, columns, [builder.dim(n) for n in lengths]
 
 
 def _visible_keys(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:

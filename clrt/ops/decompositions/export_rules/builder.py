@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ir.builder import Builder
 from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Node, Value
-from clrt.ir.op import ElementwiseStep, IrOp
-from clrt.ops.movement.slice import Slice
+from clrt.ir.op import ElementwiseStep
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.fused import Literal
 from clrt.ops.pointwise.round_to_scale import RoundToScale
@@ -31,8 +30,11 @@ from clrt.ops.pointwise.table import (
 )
 
 
-class ExportBuilder(Builder):
-    """Builds the nodes that replace one node at export, in forms that ONNX Runtime supports.
+class ExportBuilder(OpBuilder):
+    """Builds the nodes that replace one node at export.
+
+    Its own methods are the forms of clrt's ops for which ONNX Runtime has kernels: standard ONNX
+    ops, of which it lacks some dtypes.
 
     Args:
         node: Replaced node; its name prefixes the new names.
@@ -43,10 +45,6 @@ class ExportBuilder(Builder):
     def __init__(self, node: Node, names: Names, single: frozenset[Value]) -> None:
         super().__init__(names, node.name, origins=node.origins, made_by="export")
         self._single = single
-
-    def __call__(self, op: IrOp, *inputs: Value | None) -> Value:
-        """Adds a node of `op` and returns its first output."""
-        return self.add(op, *inputs)
 
     def transposed(self, value: Value) -> Value:
         """Swaps the last two axes of a value.
@@ -114,7 +112,7 @@ class ExportBuilder(Builder):
         """
         if not start and value.shape is not None and provably_equal(value.shape[-1], width):
             return value
-        return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))
+        return self.slice(value, start, start + width, -1)
 
 
 def rank_of(value: Value) -> int:

@@ -86,8 +86,7 @@ def _fused_matmul(node: Node, builder: ExportBuilder) -> Sequence[Value]:
     assert isinstance(op, FusedMatMul)
     a = builder.transposed(a) if op.trans_a else a
     b = builder.transposed(b) if op.trans_b else b
-    if b.dtype is not a.dtype:
-        b = builder(Cast(a.dtype), b)
+    b = builder.cast(b, a.dtype)
     extras = [v for v in node.inputs[2:] if v is not None]
     return [builder.program(op.steps, [builder(MatMul(), a, b), *extras])]
 

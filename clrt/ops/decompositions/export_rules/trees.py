@@ -13,8 +13,6 @@ from clrt.ops.checks import need
 from clrt.ops.decompositions.export_rules.builder import ExportBuilder
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
-from clrt.ops.movement.slice import Slice
-from clrt.ops.pointwise.cast import Cast
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
     if x.dtype is DType.FLOAT64:
         raise UnsupportedError(f"{node!r} compares in float64; ONNX Runtime's trees give float32.")
     if not op.targets:
-        zero, axis = builder.numbers([0]), builder.numbers([1])
-        return [builder(Slice(), x, zero, zero, axis)]
+        return [builder.slice(x, 0, 0, 1)]
     rows = _Rows()
     for tree, root in enumerate(known[2]):
         _add_tree(rows, tree, int(root), known)
@@ -95,9 +92,8 @@ def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
         *zip(*rows.nodes, strict=True),
         *(zip(*rows.targets, strict=True) if rows.targets else ()),
     )
-    features = x if x.dtype is DType.FLOAT32 else builder(Cast(DType.FLOAT32), x)
-    result = builder(ensemble, features)
-    return [result if x.dtype is DType.FLOAT32 else builder(Cast(x.dtype), result)]
+    result = builder(ensemble, builder.cast(x, DType.FLOAT32))
+    return [builder.cast(result, x.dtype)]
 
 
 def _add_tree(rows: _Rows, tree: int, root: int, tables: list[Array]) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Value
@@ -23,6 +22,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Decompose
 from clrt.ops.control.control_flow import Scan
 from clrt.ops.decompositions.registry import DecompositionStage, Results, register_decomposition
+from clrt.ops.op_builder import OpBuilder
 from clrt.util.host_limits import MAX_COUNT, text_array
 
 
@@ -73,8 +73,11 @@ class ImportsBodies(Protocol):
 Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 
 
-class ImportBuilder(Builder):
+class ImportBuilder(OpBuilder):
     """Builds the nodes that replace one node of a model file.
+
+    Named ops go to the importer, which decomposes those that have no class; their attributes are
+    those of ONNX's newest opset.
 
     Attributes:
         op_type: Op name of the replaced node.
@@ -108,10 +111,6 @@ class ImportBuilder(Builder):
         self.outputs: Results = []
         self._importer = importer
 
-    def __call__(self, op: str, *inputs: Value | None, domain: str = "", **attrs: Any) -> Value:
-        """Adds a node with one output and returns this output; `op` is the name of its op."""
-        return self.node(op, inputs, 1, domain, **attrs)[0]
-
     def node(
         self,
         op: str,
@@ -120,16 +119,8 @@ class ImportBuilder(Builder):
         domain: str = "",
         **attrs: Any,
     ) -> list[Value]:
-        """Adds a node and returns its outputs.
-
-        Args:
-            op: Op name.
-            inputs: Input values; None for an omitted one.
-            outputs: Number of outputs.
-            domain: Op domain; "" for ai.onnx.
-            attrs: Attributes.
-        """
-        return self._importer.add(BodyNode(op, domain, inputs, outputs, attrs))
+        onnx = {k: v.onnx if isinstance(v, DType) else v for k, v in attrs.items()}
+        return self._importer.add(BodyNode(op, domain, inputs, outputs, onnx))
 
     def scan(
         self,
@@ -158,10 +149,6 @@ class ImportBuilder(Builder):
         node = BodyNode("Scan", "", inputs, outputs, attrs)
         return self._importer.add_scan(node, types, inside)
 
-    def scalar(self, value: int) -> Value:
-        """Adds an int64 scalar constant."""
-        return self.numbers(value)
-
     def number(self, value: float, index: int = 0) -> Value:
         """Adds a scalar constant with the dtype of input `index`."""
         return self.numbers(value, self.input_dtype(index))
@@ -182,10 +169,6 @@ class ImportBuilder(Builder):
     def floats(self, values: Any) -> Value:
         """Adds a float32 constant with the elements `values`: a number or nested list."""
         return self.numbers(values, DType.FLOAT32)
-
-    def cast(self, value: Value, dtype: DType) -> Value:
-        """Adds a Cast of a value to a dtype; returns its output."""
-        return self("Cast", value, to=dtype.onnx)
 
     def has(self, index: int) -> bool:
         """Returns whether optional input `index` is present."""
@@ -283,9 +266,12 @@ class ImportBuilder(Builder):
         return self("Add", value, self.inputs[index]) if self.has(index) else value
 
     def as_float32(self, index: int = 0) -> Value:
-        """Returns input `index`, cast to float32 if needed."""
-        if self.input_dtype(index) is DType.FLOAT32:
-            return self.inputs[index]
+        """Returns input `index`, cast to float32 if needed.
+
+        Raises:
+            ModelError: The input is omitted.
+        """
+        self.input_type(index)
         return self.cast(self.inputs[index], DType.FLOAT32)
 
     def rows(self, value: Value, index: int = 0) -> Value:

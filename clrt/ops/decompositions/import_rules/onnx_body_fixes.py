@@ -89,7 +89,7 @@ def _affine_grid(body: ImportBuilder) -> None:
     rank = next((d for d in ranks if isinstance(d, int)), None)
     if rank is None:
         raise Decompose
-    ints, scalar, real, dtype = body.ints, body.scalar, body.number, body.input_dtype()
+    ints, scalar, real, dtype = body.ints, body.numbers, body.number, body.input_dtype()
 
     spatial = body("Slice", size, ints(2), ints(rank + 2))
     shape = body("Concat", spatial, ints(1), axis=0)

@@ -47,7 +47,7 @@ def _global_lp_pool(body: ImportBuilder) -> None:
     """Decomposes GlobalLpPool: the p-norm over the spatial axes, which stay as axes of size 1."""
     p = float(body.attrs.get("p", 2))
     rank = body("Size", body("Shape", body.inputs[0]))
-    axes = body("Range", body.scalar(2), rank, body.scalar(1))
+    axes = body("Range", body.numbers(2), rank, body.numbers(1))
     if p in (1, 2):
         body.outputs = [body(f"ReduceL{int(p)}", body.inputs[0], axes)]
         return
@@ -67,12 +67,12 @@ def _max_unpool(body: ImportBuilder) -> None:
     strides = body.attrs.get("strides") or [1] * len(kernel)
     pads = body.attrs.get("pads") or [0] * (2 * len(kernel))
     data, indices = body.inputs[:2]
-    sizes = body("Slice", body("Shape", data), *(body.ints(v) for v in (2, 99)))
+    sizes = body.slice(body("Shape", data), 2, 99, 0)
     steps, extents = body.ints(*strides), body.ints(*kernel)
     removed = body.ints(*(pads[a] + pads[len(kernel) + a] for a in range(len(kernel))))
     last = body("Mul", body("Sub", sizes, body.ints(1)), steps)
     spatial = body("Sub", body("Add", last, extents), removed)
-    planes = body("Slice", body("Shape", data), *(body.ints(v) for v in (0, 2)))
+    planes = body.slice(body("Shape", data), 0, 2, 0)
     shape = body("Concat", planes, spatial, axis=0)
     count = body("ReduceProd", shape, keepdims=1)
     zero = np.zeros(1, body.input_dtype().numpy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import provably_equal
 from clrt.ops.base import Decompose
-from clrt.ops.decompositions.import_rules.axis_helpers import merge_heads, split_heads
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -27,7 +26,7 @@ def _rotary_embedding(body: ImportBuilder) -> None:
         raise Decompose
     x = body.inputs[0]
     if len(shape) == 3:
-        x = split_heads(body, x, heads)
+        x = body.split_heads(x, heads)
     tables = []
     for table in body.inputs[1:3]:
         rows = body("Gather", table, body.inputs[3], axis=0) if body.has(3) else table
@@ -35,4 +34,4 @@ def _rotary_embedding(body: ImportBuilder) -> None:
     first, second = body.node("Split", [x], 2, num_outputs=2, axis=-1)
     rotated = body("Concat", body("Neg", second), first, axis=-1)
     y = body("Add", body("Mul", x, tables[0]), body("Mul", rotated, tables[1]))
-    body.outputs = [merge_heads(body, y) if len(shape) == 3 else y]
+    body.outputs = [body.merge_heads(y) if len(shape) == 3 else y]

@@ -33,7 +33,7 @@ def _in_products(node: Node, make: Builder) -> list[Value] | None:
     first = subscripts.terms[0]
     if subscripts.is_view and len(set(first)) < len(first):
         return None
-    products = _ProductBuilder(op.sizes(subscripts, shapes), subscripts.output, make)
+    products = _Products(op.sizes(subscripts, shapes), subscripts.output, make)
     return [products.value(operands, subscripts.terms)]
 
 
@@ -50,7 +50,7 @@ class _Term:
     labels: Labels
 
 
-class _ProductBuilder:
+class _Products:
     """Builds the nodes of an Einsum: transpositions, sums, and a product for each operand after the
     first.
 

@@ -9,13 +9,6 @@ import ml_dtypes
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import (
-    count_up,
-    dim_of,
-    merge_heads,
-    padded,
-    split_heads,
-)
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -42,12 +35,12 @@ def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
     """
     rank = body.rank_of(index)
     if rank == 1:
-        limits, positions = body.cast(body.inputs[index], DType.INT64), count_up(body, total)
-        rows, num_limits = dim_of(body, body.inputs[0], 0), dim_of(body, limits, 0)
+        limits, positions = body.cast(body.inputs[index], DType.INT64), body.count_up(total)
+        rows, num_limits = body.dim_of(body.inputs[0], 0), body.dim_of(limits, 0)
         first, last = (body.ints(0), rows), (body("Sub", num_limits, rows), num_limits)
         ends, starts = (body("Slice", limits, *part, body.ints(0)) for part in (first, last))
         has_starts = body("Equal", num_limits, body("Add", rows, rows))
-        starts = body("Where", has_starts, starts, body.scalar(0))
+        starts = body("Where", has_starts, starts, body.numbers(0))
         ends, starts = (body("Unsqueeze", t, body.ints(1, 2, 3)) for t in (ends, starts))
         return body("And", body("Less", positions, ends), body("GreaterOrEqual", positions, starts))
     if rank not in (2, 3):
@@ -117,7 +110,7 @@ def attend(
     if past is None:
         # One output only, because the fused kernel has no more.
         y = body("Attention", q, k, v, mask, **attrs)
-        return [y, split_heads(body, k, heads), split_heads(body, v, heads)]
+        return [y, body.split_heads(k, heads), body.split_heads(v, heads)]
     return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
 
 
@@ -156,32 +149,32 @@ def _attend_with_capacity(
         The result `[B, S, H * D]`; caches with the new keys and values; with more than three
         outputs also the masked scores.
     """
-    q, k, v = (split_heads(body, t, heads) for t in (q, k, v))
+    q, k, v = (body.split_heads(t, heads) for t in (q, k, v))
     count = body.cast(body("Reshape", count, body.ints(1)), DType.INT64)
-    batch, rows = (dim_of(body, q, axis) for axis in (0, 2))
+    batch, rows = (body.dim_of(q, axis) for axis in (0, 2))
     first = body("Expand", count, batch)
     cache = [
         body("TensorScatter", old, new, first, axis=-2)
         for old, new in zip(past, (k, v), strict=True)
     ]
-    size, total = dim_of(body, cache[0], 2), body("Add", count, rows)
+    size, total = body.dim_of(cache[0], 2), body("Add", count, rows)
     if mask is None and beams is None and body.output_count <= 3:
         causal = int(body.attrs.get("unidirectional", 0))
         operands, lengths = [q, *cache, None, None, None], body("Expand", total, batch)
         y = body("Attention", *operands, lengths, is_causal=causal, **_scale(body))
-        return [merge_heads(body, y), *cache]
-    positions, ends = count_up(body, size), body("Unsqueeze", total, body.ints(0))
+        return [body.merge_heads(y), *cache]
+    positions, ends = body.count_up(size), body("Unsqueeze", total, body.ints(0))
     if body.attrs.get("unidirectional", 0):
-        own_rows = body("Unsqueeze", count_up(body, rows), body.ints(1))
+        own_rows = body("Unsqueeze", body.count_up(rows), body.ints(1))
         ends = body("Add", own_rows, body("Add", count, body.ints(1)))
     hidden = mask_of(body, body("Less", positions, ends))
     if mask:
-        missing = body("Sub", size, dim_of(body, mask, 3))
-        hidden = body("Add", padded(body, mask, 3, after=missing), hidden)
+        missing = body("Sub", size, body.dim_of(mask, 3))
+        hidden = body("Add", body.padded(mask, 3, after=missing), hidden)
     operands = [q, *cache, hidden]
     if beams:
-        own_rows = body("Unsqueeze", count_up(body, batch), body.ints(1))
-        width = dim_of(body, beams, 1)
+        own_rows = body("Unsqueeze", body.count_up(batch), body.ints(1))
+        width = body.dim_of(beams, 1)
         beam_rows = body(
             "Reshape", body.cast(beams, DType.INT64), body("Concat", batch, size, axis=0)
         )
@@ -191,10 +184,10 @@ def _attend_with_capacity(
         for n, t in enumerate(cache, 1):
             operands[n] = _gather_beams(body, t, origin, positions)
     if body.output_count <= 3:
-        return [merge_heads(body, body("Attention", *operands, **_scale(body))), *cache]
+        return [body.merge_heads(body("Attention", *operands, **_scale(body))), *cache]
     y, _, _, scores = body.node("Attention", operands, 4, qk_matmul_output_mode=2, **_scale(body))
-    seen = body("Slice", scores, body.ints(0), total, body.ints(3))
-    return [merge_heads(body, y), *cache, seen]
+    seen = body.slice(scores, 0, total, 3)
+    return [body.merge_heads(y), *cache, seen]
 
 
 def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Value) -> Value:
@@ -260,11 +253,11 @@ def self_attention(
         raise UnsupportedError("do_rotary and past_present_share_buffer")
     sizes, heads = body.attrs.get("qkv_hidden_sizes"), int(body.attrs["num_heads"])
     q, k, v = _split_qkv(body, qkv)
-    total, cache, first = dim_of(body, k, 1), None, body.ints(0)
+    total, cache, first = body.dim_of(k, 1), None, body.ints(0)
     if body.has(past):
         old = body.node("Split", [body.inputs[past]], 2, num_outputs=2, axis=0)
         cache = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
-        total = body("Add", total, dim_of(body, cache[0], 2))
+        total = body("Add", total, body.dim_of(cache[0], 2))
     whole_mask = _mask(body, mask, total, added, like)
     y, keys, values = attend(body, q, k, v, heads, whole_mask, cache)
     body.outputs = [y]
@@ -301,7 +294,7 @@ def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
         operands = flat if packed == 3 else [body.inputs[0], *flat]
     else:
         operands = [
-            merge_heads(body, t) if body.rank_of(i) == 4 else t
+            body.merge_heads(t) if body.rank_of(i) == 4 else t
             for i, t in enumerate(body.inputs[:3])
         ]
     if body.has(bias):
@@ -332,10 +325,10 @@ def _multi_head(
         beams: Input index of the beam indices.
     """
     heads, (q, k, v) = int(body.attrs["num_heads"]), _operands(body, bias)
-    total, cache = dim_of(body, k, 1), None
+    total, cache = body.dim_of(k, 1), None
     if body.has(past) and body.has(past + 1):
         cache = (body.inputs[past], body.inputs[past + 1])
-        total = body("Add", total, dim_of(body, cache[0], 2))
+        total = body("Add", total, body.dim_of(cache[0], 2))
     added = _mask(body, mask, total, body.optional(mask + 1))
     if cache is not None and body.has(count):
         body.outputs = _attend_with_capacity(
@@ -371,7 +364,7 @@ def _decoder_masked_self_attention(body: ImportBuilder) -> None:
     heads, (q, k, v) = int(body.attrs["num_heads"]), project(body)
     keys, values = body.node("Split", [body.inputs[4]], 2, num_outputs=2, axis=0)
     first, shape = body.ints(0), body("Shape", body.inputs[4], start=1)
-    lead, size = body("Shape", body.inputs[4], start=1, end=3), dim_of(body, body.inputs[4], 3)
+    lead, size = body("Shape", body.inputs[4], start=1, end=3), body.dim_of(body.inputs[4], 3)
     run = body.ints(16 // body.input_dtype().numpy.itemsize)
     packed = body("Concat", lead, body.ints(-1), size, run, axis=0)
     keys = body("Transpose", body("Reshape", keys, packed), perm=[0, 1, 3, 2, 4])

@@ -8,7 +8,6 @@ from typing import Any
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -39,19 +38,19 @@ def _attn_lstm(body: ImportBuilder) -> None:
     for index in (1, 2, 8, 9, 10, 11):
         body.input_type(index)
     x, memory = body.inputs[0], body.inputs[11]
-    time, batch = (dim_of(body, x, axis) for axis in (0, 1))
+    time, batch = (body.dim_of(x, axis) for axis in (0, 1))
     lengths = body("Cast", body.inputs[4], to=7) if body.has(4) else body("Expand", time, batch)
     live = body("Transpose", body("Cast", _valid_positions(body, time, lengths), to=6), perm=[1, 0])
     seen = None
     if body.has(12):
-        seen = _valid_positions(body, dim_of(body, memory, 1), body("Cast", body.inputs[12], to=7))
+        seen = _valid_positions(body, body.dim_of(memory, 1), body("Cast", body.inputs[12], to=7))
     sides = _BACKWARDS[body.attrs.get("direction", "forward")]
     results = []
     for number, backwards in enumerate(sides):
         params = {k: _of_direction(body, i, number, len(sides)) for k, i in _PER_DIRECTION.items()}
-        hidden = dim_of(body, _required(params, "R"), 2)
+        hidden = body.dim_of(_required(params, "R"), 2)
         combine = params["AW"]
-        width = dim_of(body, combine, 2) if combine else dim_of(body, _required(params, "MW"), 1)
+        width = body.dim_of(combine, 2) if combine else body.dim_of(_required(params, "MW"), 1)
         first = [params[k] or _zeros(body, body.ints(1), batch, hidden) for k in "hc"]
         first.append(_zeros(body, batch, width))
         keys = body("MatMul", memory, params["MW"])
@@ -67,7 +66,7 @@ def _attn_lstm(body: ImportBuilder) -> None:
 
 def _valid_positions(body: ImportBuilder, count: Value, lengths: Value) -> Value:
     """Returns which of positions 0 to count - 1 are below `lengths` `[B]`, bool `[B, count]`."""
-    return body("Less", count_up(body, count), body("Unsqueeze", lengths, body.ints(1)))
+    return body("Less", body.count_up(count), body("Unsqueeze", lengths, body.ints(1)))
 
 
 def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> Value | None:
@@ -85,7 +84,7 @@ def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> V
     value = body.optional(index)
     if not value or count == 1:
         return value
-    return body("Slice", value, body.ints(number), body.ints(number + 1), body.ints(0))
+    return body.slice(value, number, number + 1, 0)
 
 
 def _required(params: dict[str, Value | None], name: str) -> Value:

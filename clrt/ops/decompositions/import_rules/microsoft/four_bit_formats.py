@@ -38,11 +38,11 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
     halves = body("Reshape", unpacked(body, flat, 4), body.ints(-1, 2))
     high_first = body("Gather", halves, body.ints(1, 0), axis=1)
     levels = body.cast(body("Reshape", high_first, body.ints(-1)), DType.INT32)
-    used = body("Slice", levels, body.ints(0), body.ints(n * k))
+    used = body.slice(levels, 0, n * k, 0)
     values = body("Gather", body.constant(np.array(_TABLES[kind], dtype.numpy)), used)
     blocks = body("Reshape", body.inputs[2], body.ints(count, 1))
     scales = body("Reshape", body("Expand", blocks, body.ints(1, block)), body.ints(-1))
-    scales = body("Slice", scales, body.ints(0), body.ints(n * k))
+    scales = body.slice(scales, 0, n * k, 0)
     weights = body("Reshape", body("Mul", values, scales), body.ints(n, k))
     if body.attrs.get("transB", 1):
         weights = body("Transpose", weights, perm=[1, 0])

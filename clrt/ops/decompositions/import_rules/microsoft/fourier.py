@@ -41,7 +41,7 @@ def _transform(
         inverse: 1 for the inverse transform.
         onesided: 1 if only the first half of the spectrum is present.
     """
-    axes = (None, body.scalar(axis))
+    axes = (None, body.numbers(axis))
     return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
 
 

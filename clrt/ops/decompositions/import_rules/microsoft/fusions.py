@@ -10,13 +10,6 @@ import numpy as np
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import (
-    channels_first,
-    channels_last,
-    count_up,
-    dim_of,
-    padded,
-)
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -147,7 +140,7 @@ def _embed_layer_normalization(body: ImportBuilder) -> None:
 
 def positions_of(body: ImportBuilder) -> Value:
     """Returns positions 0, 1, …, S - 1 for token ids `[B, S]` in input 0."""
-    return count_up(body, dim_of(body, body.inputs[0], 1))
+    return body.count_up(body.dim_of(body.inputs[0], 1))
 
 
 def embed(
@@ -175,7 +168,7 @@ def embed(
         count = body("ReduceSum", body.inputs[7], body.ints(1), keepdims=0)
         lengths = body("Cast", count, to=6)
     else:
-        rows = dim_of(body, ids, 0)
+        rows = body.dim_of(ids, 0)
         lengths = body("Expand", body.constant(np.array([0], np.int32)), rows)
     body.outputs = [y, lengths, total]
 
@@ -291,8 +284,8 @@ def _fused_conv(body: ImportBuilder) -> None:
 @register_import_decomposition(_DOMAIN, "NhwcConv")
 def _nhwc_conv(body: ImportBuilder) -> None:
     rank = body.rank_of()
-    x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
-    body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
+    x, w = (body.channels_first(v, rank) for v in body.inputs[:2])
+    body.outputs = [body.channels_last(_conv(body, x, w, body.optional(2)), rank)]
 
 
 @register_import_decomposition(_DOMAIN, "NhwcFusedConv")
@@ -301,8 +294,8 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
     weights.
     """
     rank = body.rank_of()
-    y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
-    total = body.plus(channels_last(body, y, rank), 3)
+    y = _conv(body, body.channels_first(body.inputs[0], rank), body.inputs[1], body.optional(2))
+    total = body.plus(body.channels_last(y, rank), 3)
     body.outputs = [_activated(body, total, _listed_parameters(body))]
 
 
@@ -323,7 +316,7 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
     x = _one_axis_of_channels(body, body.inputs[0]) if last else body.inputs[0]
     if not body.has(3):
         before = body.ints((body.size_of(1, 2) - 1) * dilation)
-        whole = padded(body, x, 2, before=before)
+        whole = body.padded(x, 2, before=before)
     else:
         past = _one_axis_of_channels(body, body.inputs[3]) if last else body.inputs[3]
         whole = body("Concat", past, x, axis=2)
@@ -336,19 +329,19 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
             pass
         case other:
             raise UnsupportedError(f"activation '{other}'")
-    state = body("Slice", whole, dim_of(body, x, 2), dim_of(body, whole, 2), body.ints(2))
+    state = body.slice(whole, body.dim_of(x, 2), body.dim_of(whole, 2), 2)
     body.outputs = [y, state]
     if last:
         channels = body("Shape", body.inputs[0], start=2)
         body.outputs = [
             body("Reshape", t, body("Concat", body("Shape", t, end=2), channels, axis=0))
-            for t in (channels_last(body, value, 3) for value in (y, state))
+            for t in (body.channels_last(value, 3) for value in (y, state))
         ]
 
 
 def _one_axis_of_channels(body: ImportBuilder, value: Value) -> Value:
     """Converts `[B, L, …]`, where all axes after L are channels, to `[B, C, L]`."""
-    return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
+    return body.channels_first(body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
 @register_import_decomposition(_DOMAIN, "GroupNorm")
@@ -377,7 +370,7 @@ def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
     """
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
-        x = channels_first(body, x, rank)
+        x = body.channels_first(x, rank)
     dtype = body.input_dtype()
     affine = [v if body.input_dtype(i) is dtype else body.cast(v, dtype)
               for i, v in enumerate(body.inputs[1:3], 1)]  # fmt: skip
@@ -385,7 +378,7 @@ def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
     y = body("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
     if body.attrs.get("activation", 0):
         y = body("Mul", y, body("Sigmoid", y))
-    return channels_last(body, y, rank) if nhwc else y
+    return body.channels_last(y, rank) if nhwc else y
 
 
 @register_import_decomposition(_DOMAIN, "BiasSoftmax")
@@ -408,8 +401,8 @@ def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: 
     """
     if rank > 1:
         return given
-    batch, length = (dim_of(body, like, a) for a in (0, axis))
-    row = body("Add", count_up(body, length), given)
+    batch, length = (body.dim_of(like, a) for a in (0, axis))
+    row = body("Add", body.count_up(length), given)
     return body(
         "Expand", body("Unsqueeze", row, body.ints(0)), body("Concat", batch, length, axis=0)
     )

@@ -8,13 +8,6 @@ from typing import Any
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import (
-    count_up,
-    dim_of,
-    merge_heads,
-    padded,
-    split_heads,
-)
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -36,7 +29,7 @@ def split_groups(body: ImportBuilder) -> list[Value]:
         sizes = body.ints(heads * size, kv_heads * size, kv_heads * size)
         operands = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
     counts = (heads, kv_heads, kv_heads)
-    return [split_heads(body, t, n) for t, n in zip(operands, counts, strict=True)]
+    return [body.split_heads(t, n) for t, n in zip(operands, counts, strict=True)]
 
 
 def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
@@ -50,7 +43,7 @@ def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
         lengths: Length of each sequence including the new rows, `[B]`.
         rows: Number of new rows, `[1]`.
     """
-    return body("Max", body("Sub", lengths, rows), body.scalar(0))
+    return body("Max", body("Sub", lengths, rows), body.numbers(0))
 
 
 def rotate(
@@ -158,10 +151,10 @@ def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
         lengths: Number of positions of each sequence, `[B]`.
         size: Capacity of the cache, `[1]`.
     """
-    window = body.scalar(int(body.attrs["local_window_size"]) - 1)
+    window = body.numbers(int(body.attrs["local_window_size"]) - 1)
     step = body("Sub", size, window)
-    excess = body("Max", body("Sub", lengths, size), body.scalar(0))
-    steps = body("Div", body("Sub", body("Add", excess, step), body.scalar(1)), step)
+    excess = body("Max", body("Sub", lengths, size), body.numbers(0))
+    steps = body("Div", body("Sub", body("Add", excess, step), body.numbers(1)), step)
     return body("Sub", lengths, body("Mul", step, steps))
 
 
@@ -175,11 +168,11 @@ def _slice_rows(body: ImportBuilder, cache: Value, first: Value, size: Value) ->
             last one.
         size: Number of rows, `[1]`.
     """
-    positions = body("Add", body("Unsqueeze", first, body.ints(1)), count_up(body, size))
-    last = body("Sub", dim_of(body, cache, 2), body.scalar(1))
+    positions = body("Add", body("Unsqueeze", first, body.ints(1)), body.count_up(size))
+    last = body("Sub", body.dim_of(cache, 2), body.numbers(1))
     positions = body("Unsqueeze", body("Min", positions, last), body.ints(1, 3))
     shape = body("Shape", cache)
-    lead, width = (body("Slice", shape, body.ints(a), body.ints(b)) for a, b in ((0, 2), (3, 4)))
+    lead, width = (body.slice(shape, a, b, 0) for a, b in ((0, 2), (3, 4)))
     positions = body("Expand", positions, body("Concat", lead, size, width, axis=0))
     return body("GatherElements", cache, positions, axis=2)
 
@@ -202,7 +195,7 @@ def _update_window(
         `[B]`.
     """
     body.input_type(3)
-    size = dim_of(body, body.inputs[3], 2)
+    size = body.dim_of(body.inputs[3], 2)
     cached = _cached_count(body, before, size)
     first, capacity = body("Sub", before, cached), body("Add", size, rows)
     caches = [
@@ -227,11 +220,11 @@ def _bias_of_keys(
     """
     if not by_row:
         # The bias covers filled positions only; the cache may have spare capacity.
-        return padded(body, bias, 3, after=body("Sub", count, dim_of(body, bias, 3)))
-    batch, lead = dim_of(body, keys, 0), body("Shape", bias, start=1, end=3)
+        return body.padded(bias, 3, after=body("Sub", count, body.dim_of(bias, 3)))
+    batch, lead = body.dim_of(keys, 0), body("Shape", bias, start=1, end=3)
     one = body.ints(1)
     whole = body("Expand", bias, body("Concat", batch, body.ints(1, 1, 1), axis=0))
-    positions = body("Min", keys, body("Sub", dim_of(body, bias, 3), one))
+    positions = body("Min", keys, body("Sub", body.dim_of(bias, 3), one))
     positions = body("Expand", positions, body("Concat", batch, lead, one, axis=0))
     return body("GatherElements", whole, positions, axis=3)
 
@@ -296,11 +289,11 @@ def _with_sink(
         count: Number of positions of k, `[1]`.
     """
     extra = body.ints(1)
-    k, v = (padded(body, t, 2, after=extra) for t in (k, v))
-    mask = padded(body, mask, 3, after=extra)
+    k, v = (body.padded(t, 2, after=extra) for t in (k, v))
+    mask = body.padded(mask, 3, after=extra)
     if body.has(11):
         sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
-        mask = body("Add", mask, padded(body, sinks, 3, before=count))
+        mask = body("Add", mask, body.padded(sinks, 3, before=count))
     return k, v, mask
 
 
@@ -328,10 +321,10 @@ def _group_query_attention(body: ImportBuilder) -> None:
             body("RMSNormalization", t, body.inputs[i], axis=-1, epsilon=epsilon)
             for i, t in enumerate((q, k), 14)
         )
-    rows, one = dim_of(body, q, 2), body.scalar(1)
+    rows, one = body.dim_of(q, 2), body.numbers(1)
     lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), body.ints(-1)), one)
     before = first_places(body, lengths, rows)
-    places = body("Add", body("Unsqueeze", before, body.ints(1)), count_up(body, rows))
+    places = body("Add", body("Unsqueeze", before, body.ints(1)), body.count_up(rows))
     tables = (body.optional(7), body.optional(8))
     q, k = rotate(body, (q, k), tables, 7, body.optional(9) or places)
     caches = [_quantize_rows(body, t, scale) for scale, t in ((12, k), (13, v))]
@@ -352,10 +345,10 @@ def _group_query_attention(body: ImportBuilder) -> None:
     }
     if not windowed and _in_order(body):
         y = _attend_in_order(body, (q, k, v), lengths, rows, attrs)
-        body.outputs = [merge_heads(body, y), *presents]
+        body.outputs = [body.merge_heads(y), *presents]
         return
-    count = dim_of(body, k, 2)
-    keys = count_up(body, count)
+    count = body.dim_of(k, 2)
+    keys = body.count_up(count)
     if windowed:
         keys = body("Add", body("Unsqueeze", first, body.ints(1, 2, 3)), keys)
     query_positions = body("Unsqueeze", places, body.ints(1, 3))
@@ -363,7 +356,7 @@ def _group_query_attention(body: ImportBuilder) -> None:
     last = body("Unsqueeze", body("Sub", lengths, one), body.ints(1, 2, 3))
     seen = body("LessOrEqual", keys, query_positions if body.attrs.get("causal", 1) else last)
     if window > 0:
-        oldest = body("Sub", query_positions, body.scalar(window))
+        oldest = body("Sub", query_positions, body.numbers(window))
         seen = body("And", seen, body("Greater", keys, oldest))
     if windowed:
         # Positions past the end are uninitialized and may hold NaN.
@@ -377,12 +370,12 @@ def _group_query_attention(body: ImportBuilder) -> None:
     kind = _scores_kind(body)
     if windowed or not kind:
         y = body("Attention", q, k, v, mask, **attrs)
-        body.outputs = [merge_heads(body, y), *presents]
+        body.outputs = [body.merge_heads(y), *presents]
         return
     y, _, _, scores = body.node(
         "Attention", [q, k, v, mask], 4, qk_matmul_output_mode=kind + 1, **attrs
     )
-    scores, seen = (body("Slice", t, body.ints(0), total, body.ints(3)) for t in (scores, seen))
+    scores, seen = (body.slice(t, 0, total, 3) for t in (scores, seen))
     if kind == 1:
         scores = body("Where", seen, scores, body.number(0.0))
-    body.outputs = [merge_heads(body, y), *presents, scores]
+    body.outputs = [body.merge_heads(y), *presents, scores]

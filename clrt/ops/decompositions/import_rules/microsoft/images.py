@@ -7,12 +7,6 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import (
-    channels_first,
-    channels_last,
-    count_up,
-    dim_of,
-)
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -64,7 +58,7 @@ def _crop_and_resize(body: ImportBuilder) -> None:
     shape = body("Concat", body("Shape", images), body("Cast", size, to=7), axis=0)
     image = body("Expand", body("Unsqueeze", images, body.ints(1, 2)), shape)
     (row, on_rows), (column, on_columns) = (_coordinates(body, axis, shape) for axis in (0, 1))
-    pixels = channels_last(body, x, 4)
+    pixels = body.channels_last(x, 4)
 
     def look_up(row: Value, column: Value) -> Value:
         places = [body("Expand", body("Cast", v, to=7), shape) for v in (row, column)]
@@ -86,7 +80,7 @@ def _crop_and_resize(body: ImportBuilder) -> None:
         y = between(upper, lower, down)
     inside = body("Unsqueeze", body("And", on_rows, on_columns), body.ints(3))
     outside = body.number(body.attrs.get("extrapolation_value", 0.0))
-    body.outputs = [channels_first(body, body("Where", inside, y, outside), 4)]
+    body.outputs = [body.channels_first(body("Where", inside, y, outside), 4)]
 
 
 def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
@@ -104,13 +98,13 @@ def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, V
     start, end = (
         body("Gather", body.inputs[1], body.ints(column), axis=1) for column in (axis, axis + 2)
     )
-    extent = body("Sub", dim_of(body, body.inputs[0], 2 + axis), body.ints(1))
+    extent = body("Sub", body.dim_of(body.inputs[0], 2 + axis), body.ints(1))
     extent = body.cast(extent, body.input_dtype())
     count = body("Gather", shape, body.ints(1 + axis))
     last = body("Sub", count, body.ints(1))
     steps = body.cast(body("Max", last, body.ints(1)), body.input_dtype())
     step = body("Div", body("Mul", body("Sub", end, start), extent), steps)
-    number = count_up(body, count)
+    number = body.count_up(count)
     at = body(
         "Add", body("Mul", start, extent), body("Mul", body.cast(number, body.input_dtype()), step)
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import dim_of
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -54,7 +53,7 @@ def _linear_attention(body: ImportBuilder) -> None:
     state = body.optional(3)
     if not state:
         shape = body(
-            "Concat", dim_of(body, body.inputs[0], 0), body.ints(groups, depth, width), axis=0
+            "Concat", body.dim_of(body.inputs[0], 0), body.ints(groups, depth, width), axis=0
         )
         state = body("Expand", body.number(0.0), shape)
     last, y = body.scan(
@@ -75,7 +74,7 @@ def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
         return value
     spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
     shape = body("Shape", value)
-    ends = [body("Slice", shape, body.ints(a), body.ints(b)) for a, b in ((0, 2), (3, 5))]
+    ends = [body.slice(shape, a, b, 0) for a, b in ((0, 2), (3, 5))]
     return body("Reshape", spread, body("Concat", ends[0], body.ints(-1), ends[1], axis=0))
 
 

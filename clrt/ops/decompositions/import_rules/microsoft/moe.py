@@ -221,7 +221,7 @@ def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: b
     best, reversed_indices = body.node(
         "TopK", [reversed_logits, body.ints(int(body.attrs.get("k", 1)))], 2, axis=1
     )
-    indices = body("Sub", body.scalar(count - 1), reversed_indices)
+    indices = body("Sub", body.numbers(count - 1), reversed_indices)
     if among_best and not weights:
         shares = body("Softmax", best, axis=1)
     else:

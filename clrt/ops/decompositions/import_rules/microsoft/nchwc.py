@@ -9,7 +9,6 @@ adjacent nodes.
 from __future__ import annotations
 
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last, padded
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -47,15 +46,15 @@ def _reorder_input(body: ImportBuilder) -> None:
     x = body.inputs[0]
     last = bool(body.attrs.get("channels_last", 0))
     extra = -body.size_of(0, 3 if last else 1) % body.attrs["block"]
-    x = channels_first(body, x, 4) if last else x
-    body.outputs = [_blocked(body, padded(body, x, 1, after=body.ints(extra)))]
+    x = body.channels_first(x, 4) if last else x
+    body.outputs = [_blocked(body, body.padded(x, 1, after=body.ints(extra)))]
 
 
 @register_import_decomposition(NCHWC, "ReorderOutput")
 def _reorder_output(body: ImportBuilder) -> None:
     ends = (body.ints(0), body.ints(int(body.attrs["channels"])), body.ints(1))
     y = body("Slice", _plain(body, body.inputs[0]), *ends)
-    body.outputs = [channels_last(body, y, 4) if body.attrs.get("channels_last", 0) else y]
+    body.outputs = [body.channels_last(y, 4) if body.attrs.get("channels_last", 0) else y]
 
 
 @register_import_decomposition(NCHWC, "Conv")

@@ -9,7 +9,6 @@ import numpy as np
 
 from clrt.errors import ModelError
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules.axis_helpers import count_up, split_heads
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -29,9 +28,9 @@ def _relative_position_bias(body: ImportBuilder) -> None:
     """
     buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
     queries, keys = (
-        count_up(body, body("Reshape", length, body.ints(1))) for length in body.inputs[1:3]
+        body.count_up(body("Reshape", length, body.ints(1))) for length in body.inputs[1:3]
     )
-    ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.scalar(0)
+    ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.numbers(0)
     bidirectional = bool(body.attrs.get("is_bidirectional", 0))
     bucket_table = _bucket_of_each(
         buckets // 2 if bidirectional else buckets, body.count_of("max_distance")
@@ -40,10 +39,10 @@ def _relative_position_bias(body: ImportBuilder) -> None:
     bucket = body(
         "Gather",
         body.constant(bucket_table),
-        body("Min", distance, body.scalar(len(bucket_table) - 1)),
+        body("Min", distance, body.numbers(len(bucket_table) - 1)),
     )
     if bidirectional:
-        later = body("Where", body("Greater", ahead, none), body.scalar(buckets // 2), none)
+        later = body("Where", body("Greater", ahead, none), body.numbers(buckets // 2), none)
         bucket = body("Add", bucket, later)
     table = body("Reshape", body.inputs[0], body.ints(heads, -1))
     body.outputs = [body("Unsqueeze", body("Gather", table, bucket, axis=1), body.ints(0))]
@@ -74,7 +73,7 @@ def _gated_relative_position_bias(body: ImportBuilder) -> None:
     queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
     if body.has(6):
         queries = with_padding(body, queries, body.inputs[6])
-    q = split_heads(body, body("Add", queries, own_bias), int(body.attrs["num_heads"]))
+    q = body.split_heads(body("Add", queries, own_bias), int(body.attrs["num_heads"]))
     gates = body("Add", body("MatMul", q, weights), bias)
     halves = body("Reshape", gates, body.ints(0, 0, 0, 2, -1))
     both = body("Sigmoid", body("ReduceSum", halves, body.ints(-1), keepdims=0))

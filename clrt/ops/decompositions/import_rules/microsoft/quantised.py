@@ -9,7 +9,6 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -124,8 +123,8 @@ def _qlinear_conv(body: ImportBuilder) -> None:
     rank = body.rank_of(3)
     last = bool(body.attrs.get("channels_last", 0))
     x = body.inputs[0]
-    y = qlinear_conv(body, channels_first(body, x, rank) if last else x, rank)
-    body.outputs = [channels_last(body, y, rank) if last else y]
+    y = qlinear_conv(body, body.channels_first(x, rank) if last else x, rank)
+    body.outputs = [body.channels_last(y, rank) if last else y]
 
 
 @register_import_decomposition(_DOMAIN, "QLinearAdd")
@@ -212,8 +211,8 @@ def _qlinear_concat(body: ImportBuilder) -> None:
 @register_import_decomposition(_DOMAIN, "NhwcMaxPool")
 def _nhwc_max_pool(body: ImportBuilder) -> None:
     rank = body.rank_of()
-    y = body("MaxPool", channels_first(body, body.inputs[0], rank), **_pool_attrs(body))
-    body.outputs = [channels_last(body, y, rank)]
+    y = body("MaxPool", body.channels_first(body.inputs[0], rank), **_pool_attrs(body))
+    body.outputs = [body.channels_last(y, rank)]
 
 
 def _pool_attrs(body: ImportBuilder) -> dict[str, Any]:
@@ -229,8 +228,8 @@ def _pool(body: ImportBuilder, op: str) -> None:
     last = bool(body.attrs.get("channels_last", 0))
     x = _dequantised(body, 0)
     attrs = _pool_attrs(body)
-    y = body(op, channels_first(body, x, rank) if last else x, **attrs)
-    _finish(body, channels_last(body, y, rank) if last else y, 3)
+    y = body(op, body.channels_first(x, rank) if last else x, **attrs)
+    _finish(body, body.channels_last(y, rank) if last else y, 3)
 
 
 @register_import_decomposition(_DOMAIN, "QLinearAveragePool")
@@ -290,11 +289,11 @@ def _matmul_nbits(body: ImportBuilder) -> None:
 
     def spread(packed: Value, count: int) -> Value:
         levels = unpacked(body, body("Reshape", packed, body.ints(n, -1)), bits)
-        used = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
+        used = body.slice(levels, 0, count, 1)
         return body.cast(used, dtype)
 
     # Groups may also cover the padding of the last block.
-    groups = body("Slice", groups, body.ints(0), body.ints(k))
+    groups = body.slice(groups, 0, k, 0)
 
     def by_place(blocks: Value) -> Value:
         return body("Gather", body("Reshape", blocks, body.ints(n, -1)), groups, axis=1)
@@ -332,9 +331,9 @@ def _gather_block_quantized(body: ImportBuilder) -> None:
         shape = body("Shape", scale)
         if zero:
             # The last byte may be only partly used.
-            size = body("Slice", shape, body.ints(-1), body.ints(1 << 62))
+            size = body.slice(shape, -1, 1 << 62, 0)
             spread = unpacked(body, zero, bits)
-            zero = body("Slice", spread, body.ints(0), size, body.ints(-1))
+            zero = body.slice(spread, 0, size, -1)
         else:
             middle = body.constant(np.array(1 << (bits - 1), np.uint8))
             zero = body("Expand", middle, shape)

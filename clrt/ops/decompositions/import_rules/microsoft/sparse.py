@@ -8,7 +8,6 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of, merge_heads
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -29,18 +28,18 @@ def _sparse_attention(body: ImportBuilder) -> None:
     Inputs: q, k, v, key and value caches `[B, K, P, D]`, layout of blocks (2 inputs, see
     `_seen_blocks`), total length, length per sequence, cosines and sines of rotary embeddings.
     """
-    heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))
+    heads, block = body.count_of("num_heads"), body.numbers(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)
-    rows = dim_of(body, q, 2)
+    rows = body.dim_of(q, 2)
     lengths = body("Reshape", body.cast(body.inputs[8], DType.INT64), body.ints(-1))
     before = first_places(body, lengths, rows)
-    places = body("Add", body("Unsqueeze", before, body.ints(1)), count_up(body, rows))
+    places = body("Add", body("Unsqueeze", before, body.ints(1)), body.count_up(rows))
     q, k = rotate(body, (q, k), (body.optional(9), body.optional(10)), 9, places)
     caches = [
         body("TensorScatter", old, new, before, axis=-2)
         for old, new in zip(body.inputs[3:5], (k, v), strict=True)
     ]
-    keys = count_up(body, dim_of(body, caches[0], 2))
+    keys = body.count_up(body.dim_of(caches[0], 2))
     by_query = body("Gather", _seen_blocks(body), body("Div", places, block), axis=1)
     by_key = body("Gather", by_query, body("Div", keys, block), axis=3)
     # From [layouts, B, S, P]: heads use the layouts cyclically.
@@ -50,7 +49,7 @@ def _sparse_attention(body: ImportBuilder) -> None:
     mask = mask_of(body, body("And", body.cast(seen, DType.BOOL), causal))
     scale = float(body.attrs.get("scale", 0.0))
     attrs: dict[str, Any] = {"scale": scale} if scale else {}
-    body.outputs = [merge_heads(body, body("Attention", q, *caches, mask, **attrs)), *caches]
+    body.outputs = [body.merge_heads(body("Attention", q, *caches, mask, **attrs)), *caches]
 
 
 def _seen_blocks(body: ImportBuilder) -> Value:
@@ -60,18 +59,18 @@ def _seen_blocks(body: ImportBuilder) -> Value:
     offsets into input 6, the column indices.
     """
     layouts = body.size_of(5, 0)
-    ends = body("Slice", body.inputs[5], body.ints(1), body.ints(1 << 31), body.ints(1))
+    ends = body.slice(body.inputs[5], 1, 1 << 31, 1)
     columns = body.cast(body.inputs[6], DType.INT64)
     one = body.ints(1)
-    number = body("Unsqueeze", count_up(body, dim_of(body, columns, 1)), one)
+    number = body("Unsqueeze", body.count_up(body.dim_of(columns, 1)), one)
     past = body("LessOrEqual", body("Unsqueeze", body.cast(ends, DType.INT64), one), number)
     # Padding of shorter lists goes to an additional last row, which is dropped.
     row = body("ReduceSum", body.cast(past, DType.INT64), body.ints(-1), keepdims=0)
-    column = body("Max", columns, body.scalar(0))
-    numbers = body("Unsqueeze", count_up(body, dim_of(body, columns, 0)), one)
+    column = body("Max", columns, body.numbers(0))
+    numbers = body("Unsqueeze", body.count_up(body.dim_of(columns, 0)), one)
     layout = body("Expand", numbers, body("Shape", columns))
     indices = [body("Unsqueeze", index, body.ints(-1)) for index in (layout, row, column)]
-    count = dim_of(body, ends, 1)
+    count = body.dim_of(ends, 1)
     shape = body("Concat", body.ints(layouts), body("Add", count, one), count, axis=0)
     zero, yes = (body.constant(np.array(value, np.uint8)) for value in (0, 1))
     scattered = body(

@@ -8,7 +8,6 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -51,11 +50,11 @@ def _unfold_tensor(body: ImportBuilder) -> None:
     axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
     if size < 1:
         raise ModelError(f"its size is {size}; expected 1 or more.")
-    step = body.scalar(int(body.attrs.get("step", 1)))
-    length = body("Squeeze", dim_of(body, body.inputs[0], axis), body.ints(0))
-    end = body("Sub", length, body.scalar(size - 1))
-    starts = body("Unsqueeze", body("Range", body.scalar(0), end, step), body.ints(1))
-    ahead = body("Range", body.scalar(0), body.scalar(size), body.scalar(1))
+    step = body.numbers(int(body.attrs.get("step", 1)))
+    length = body("Squeeze", body.dim_of(body.inputs[0], axis), body.ints(0))
+    end = body("Sub", length, body.numbers(size - 1))
+    starts = body("Unsqueeze", body("Range", body.numbers(0), end, step), body.ints(1))
+    ahead = body("Range", body.numbers(0), body.numbers(size), body.numbers(1))
     places = body("Add", starts, ahead)
     y = body("Gather", body.inputs[0], places, axis=axis)
     order = [d for d in range(rank + 1) if d != axis + 1]
@@ -151,10 +150,10 @@ def _word_conv_embedding(body: ImportBuilder) -> None:
     # Windows past the end of the word are ignored, except the first one.
     is_character = body("Greater", ids, body.constant(np.array(0, np.int32)))
     count = body("ReduceSum", body("Cast", is_character, to=7), body.ints(1))
-    positions = count_up(body, dim_of(body, y, 2))
-    last = body("Max", body("Sub", count, dim_of(body, weights, 2)), body.ints(0))
+    positions = body.count_up(body.dim_of(y, 2))
+    last = body("Max", body("Sub", count, body.dim_of(weights, 2)), body.ints(0))
     ended = body("Unsqueeze", body("Greater", positions, last), body.ints(1))
     y = body("Where", ended, body.floats(-1e12), y)
     largest = body("ReduceMax", y, body.ints(2), keepdims=0)
-    first = body("Slice", is_character, body.ints(0), body.ints(1), body.ints(1))
+    first = body.slice(is_character, 0, 1, 1)
     body.outputs = [body("Where", first, largest, body.floats(0))]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
 from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
@@ -25,7 +24,7 @@ def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Valu
         offsets: `[B, S]`: flat positions of tokens, then of padding.
     """
     flat = body("Reshape", offsets, body.ints(-1))
-    flat_positions = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
+    flat_positions = body.slice(flat, 0, body.dim_of(tokens, 0), 0)
     return body.cast(flat_positions, DType.INT64)
 
 
@@ -37,7 +36,7 @@ def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
         tokens: Tokens of all sequences, concatenated, `[T, W]`, of the dtype of input 0.
         offsets: `[B, S]`: flat positions of tokens, then of padding.
     """
-    width = dim_of(body, tokens, 1)
+    width = body.dim_of(tokens, 1)
     flat = body("Concat", body("Reshape", body("Size", offsets), body.ints(1)), width, axis=0)
     places = body("Unsqueeze", _token_positions(body, tokens, offsets), body.ints(1))
     rows = body("ScatterND", body("Expand", body.number(0.0), flat), places, tokens)
@@ -55,7 +54,7 @@ def _remove_padding(body: ImportBuilder) -> None:
     """
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
-    places = count_up(body, dim_of(body, x, 1))
+    places = body.count_up(body.dim_of(x, 1))
     real = body("Less", places, body("Unsqueeze", counts, body.ints(1)))
     flat = body("Reshape", real, body.ints(-1))
     tokens, padding = (
@@ -63,7 +62,7 @@ def _remove_padding(body: ImportBuilder) -> None:
     )
     rows = body("Reshape", x, body("Concat", body.ints(-1), body("Shape", x, start=2), axis=0))
     offsets = body("Reshape", body("Concat", tokens, padding, axis=0), body("Shape", real))
-    ends = body("Concat", body.ints(0), body("CumSum", counts, body.scalar(0)), axis=0)
+    ends = body("Concat", body.ints(0), body("CumSum", counts, body.numbers(0)), axis=0)
     longest = body("ReduceMax", counts, keepdims=1)
     body.outputs = [
         body("Gather", rows, tokens),
@@ -87,17 +86,14 @@ def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -
     """
     offsets, ends = body.inputs[first : first + 2]
     q, k, v = (with_padding(body, value, offsets) for value in operands)
-    starts, ends = (
-        body("Slice", ends, body.ints(a), body.ints(b), body.ints(0))
-        for a, b in ((0, -1), (1, 2**31))
-    )
+    starts, ends = (body.slice(ends, a, b, 0) for a, b in ((0, -1), (1, 2**31)))
     counts = body(
         "Unsqueeze", body.cast(body("Sub", ends, starts), DType.INT64), body.ints(1, 2, 3)
     )
-    seen = body("Less", count_up(body, dim_of(body, k, 1)), counts)
+    seen = body("Less", body.count_up(body.dim_of(k, 1)), counts)
     mask = mask_of(body, seen)
     y = attend(body, q, k, v, int(body.attrs["num_heads"]), body.plus(mask, first + 2))[0]
-    rows = body("Reshape", y, body("Concat", body.ints(-1), dim_of(body, y, 2), axis=0))
+    rows = body("Reshape", y, body("Concat", body.ints(-1), body.dim_of(y, 2), axis=0))
     body.outputs = [body("Gather", rows, _token_positions(body, operands[0], offsets))]
 
 

@@ -1,0 +1,118 @@
+"""Graph builder of language models: what encoders and decoders have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from clrt.errors import UnsupportedError
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import HALVES
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, ConcatenatedRows, TensorType
+from clrt.ops.base import Op
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.op_builder import OpBuilder
+from clrt.ops.pointwise.activations import Swish
+from clrt.ops.pointwise.table import Gelu, Mul, Relu, Tanh
+
+# Activations by transformers' names; relu2 is the square of relu.
+_ACTIVATIONS: dict[str, Op] = {
+    "gelu": Gelu(),
+    "gelu_python": Gelu(),
+    "gelu_new": Gelu("tanh"),
+    "gelu_fast": Gelu("tanh"),
+    "gelu_pytorch_tanh": Gelu("tanh"),
+    "gelu_python_tanh": Gelu("tanh"),
+    "relu": Relu(),
+    "silu": Swish(),
+    "swish": Swish(),
+    "tanh": Tanh(),
+}
+_SQUARED_RELU = "relu2"
+
+
+class TensorSource(Protocol):
+    """The tensors of a model file by name; `load` raises ModelError if one does not fit."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def load(self, name: str, shape: tuple[Any, ...]) -> Array: ...
+
+
+Source = TypeVar("Source", bound=TensorSource)
+
+
+class ModelBuilder(Builder, Generic[Source]):
+    """A graph builder whose nodes are named after layers, and whose constants after tensors.
+
+    Attributes:
+        source: Source of the weights.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self._weights: dict[str, Value] = {}
+        self._ops = OpBuilder(self.names, nodes=self.nodes)
+
+    def at(self, layer: str) -> OpBuilder:
+        """Returns a builder of nodes named `/<layer>/<op>` in the same graph."""
+        return self._ops.under(f"/{layer}")
+
+    def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
+        """Adds a node named `/<layer>/<op>` and returns its first output."""
+        return self.all(layer, op, *inputs)[0]
+
+    def all(self, layer: str, op: Op, *inputs: Value | None) -> list[Value]:
+        """Adds a node named `/<layer>/<op>` and returns all its outputs."""
+        return self.at(layer).add_all(op, *inputs)
+
+    def weight(self, name: str, *shape: int | None) -> Value:
+        """Returns tensor `name` of the source as a constant, created on the first call.
+
+        Args:
+            shape: Required shape; None, if the source allows it, for any size of an axis.
+
+        Raises:
+            ModelError: The tensor is missing, or does not have this shape.
+        """
+        return self.named_constant(name, lambda: self.source.load(name, shape))
+
+    def named_constant(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
+        """Returns the constant of a name, which `make` computes on the first call."""
+        if name not in self._weights:
+            self.names.reserve(name)
+            self._weights[name] = Value(name, TensorType.of(make()))
+        return self._weights[name]
+
+    def product(self, x: Value, matrix: Value, layer: str) -> Value:
+        """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
+
+        Args:
+            matrix: Constant, `[outputs, inputs]`.
+            layer: Prefix of the node's name.
+        """
+        a_dtype = matrix.dtype if matrix.dtype in HALVES else None
+        return self(layer, FusedMatMul(trans_b=1, a_dtype=a_dtype), x, matrix)
+
+    def activation(self, x: Value, name: str, layer: str) -> Value:
+        """Applies an activation to x.
+
+        Args:
+            name: Name of the activation in transformers: "gelu_new".
+            layer: Prefix of the node's name.
+
+        Raises:
+            UnsupportedError: The activation is unknown.
+        """
+        if name == _SQUARED_RELU:  # So et al., Primer (2021)
+            x = self(layer, Relu(), x)
+            return self(layer, Mul(), x, x)
+        if name in _ACTIVATIONS:
+            return self(layer, _ACTIVATIONS[name], x)
+        known = ", ".join([*_ACTIVATIONS, _SQUARED_RELU])
+        raise UnsupportedError(
+            f"Activation {name!r} is not supported ({known} are); export the model to ONNX, an "
+            "encoder to onnx/model.onnx in its folder."
+        )
