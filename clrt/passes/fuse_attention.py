@@ -11,10 +11,12 @@ from clrt.ir.dims import Dim, Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
+from clrt.ir.pattern import Found, any_value, op
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.softmax import Softmax
-from clrt.ops.pointwise.table import Add, Where
+from clrt.ops.pointwise.table import Add, Equal, IsNaN, Where
+from clrt.ops.reduce.reduce import ReduceMax
 from clrt.passes.attention_matching import (
     Choice,
     Heads,
@@ -26,7 +28,7 @@ from clrt.passes.attention_matching import (
 )
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, uniform
+from clrt.passes.matching import equals, int_attribute, produced_by, uniform
 
 
 @dataclass
@@ -58,6 +60,15 @@ class _AttentionMatch:
         return (self.q.batch, self.q.count, self.q.length, self.k.length)
 
 
+_WEIGHTS = any_value("weights")
+# ReduceMax(mask) == -inf, as in the function body of ONNX's Attention.
+_HIDES_ALL = op(
+    Equal, op(ReduceMax, any_value("mask"), equals(-1), ..., keepdims=1), equals(-np.inf)
+)
+# Zeroes rows that are NaN, or that a mask hides.
+_GUARD = op(Where, op(IsNaN, _WEIGHTS, name="test") | _HIDES_ALL, equals(0), _WEIGHTS)
+
+
 class FuseAttention(Pass):
     """MatMul(Softmax(scaled, masked scores), values) -> FusedAttention.
 
@@ -75,18 +86,16 @@ class FuseAttention(Pass):
         return issubclass(op, Softmax)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        weights, nodes, nan_to_zero = _without_nans(view, node)
-        guard: Value | None = None
-        if not nan_to_zero:
-            weights, nodes, guard = _without_hidden(view, node)
+        weights, nodes, guard = _without_guard(view, node)
         user = view.only_user(weights)
         values = as_product(user)
         if user is None or values is None or values.a is not weights:
             return None
-        attention = _attention(view, node, user, [*nodes, user], nan_to_zero or guard is not None)
+        attention = _attention(view, node, user, [*nodes, user], guard is not None)
         if isinstance(attention, str):
             return Miss(attention, node)
-        if guard is not None and attention.scores.masks != [guard]:
+        mask = None if guard is None else guard.values.get("mask")
+        if mask is not None and attention.scores.masks != [mask]:
             return Miss("rows are zeroed by a mask other than that of the scores", node)
         return Match(view, node, replaced_nodes=attention.nodes, payload=attention)
 
@@ -94,7 +103,7 @@ class FuseAttention(Pass):
         attention, build = match.payload, match.builder(self.name)
         assert isinstance(attention, _AttentionMatch)
         q, k, v = attention.q, attention.k, attention.v
-        op = FusedAttention(
+        fused = FusedAttention(
             num_heads=q.count,
             kv_num_heads=k.count,
             head_size=q.size,
@@ -108,52 +117,27 @@ class FuseAttention(Pass):
         )
         operands = [merged(build, heads) for heads in (q, k, v)]
         mask = _mask(build, attention)
-        value = build.add(op, *operands, mask)
+        value = build.add(fused, *operands, mask)
         old = attention.final.output
         return build.patch({old: reshape(build, value, old)})
 
 
-def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bool]:
-    """Looks through Where(IsNaN(p), 0, p) after a softmax.
+def _without_guard(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Found | None]:
+    """Looks through a Where after a softmax that zeroes rows without any visible key.
 
     Returns:
-        The attention weights, the nodes that compute them from the scores, and whether there is
-        such a Where.
+        The attention weights, the nodes that compute them from the scores, and the Where as found;
+        None if there is none.
     """
     weights = softmax.output
-    users = view.users(weights)
-    tests = [u for u in users if op_name(u) == "IsNaN"]
-    picks = [u for u in users if op_name(u) == "Where"]
-    if len(users) != 2 or len(tests) != 1 or len(picks) != 1 or view.is_output(weights):
-        return weights, [softmax], False
-    test, pick = tests[0], picks[0]
-    is_guard = pick.arg(0) is test.output and pick.arg(2) is weights and scalar(pick.arg(1)) == 0
-    if not is_guard:
-        return weights, [softmax], False
-    return pick.output, [softmax, test, pick], True
-
-
-def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Value | None]:
-    """Looks through Where(ReduceMax(mask) == -inf, 0, p) after a softmax.
-
-    The function body of ONNX's Attention has this form.
-
-    Returns:
-        The attention weights, the nodes that compute them from the scores, and the mask; the mask
-        is None if there is no such Where.
-    """
-    weights = softmax.output
-    pick = view.only_user(weights)
-    test = None if op_name(pick) != "Where" or pick is None else produced_by(pick.arg(0), "Equal")
-    top = None if test is None else produced_by(test.arg(0), "ReduceMax")
-    if pick is None or test is None or top is None:
-        return weights, [softmax], None
-    last = top.input(1)
-    by_row = last is not None and scalar(last) == -1 and getattr(top.op, "keepdims", False)
-    is_guard = pick.arg(2) is weights and scalar(pick.arg(1)) == 0
-    if not (is_guard and by_row and scalar(test.arg(1)) == -np.inf):
-        return weights, [softmax], None
-    return pick.output, [softmax, pick], top.arg(0)
+    users = [] if view.is_output(weights) else view.users(weights)
+    for user in users:
+        found = _GUARD.find(user.output, view)
+        if isinstance(found, Found) and found["weights"] is weights:
+            test = [found.node("test")] if "test" in found.values else []
+            if len(users) == 1 + len(test):
+                return user.output, [softmax, *test, user], found
+    return weights, [softmax], None
 
 
 def _attention(
