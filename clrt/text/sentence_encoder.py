@@ -186,7 +186,7 @@ class SentenceEncoder(Embedder):
             inputs: One string or an iterable of strings. `sentences=` is an alias.
             prompt_name: Key of `prompts`; that prompt is prepended to each sentence.
             prompt: Prompt to prepend; overrides `prompt_name` and the default. "" for none.
-            batch_size: Sentences per run; ignored if the model fixes its batch size.
+            batch_size: Most sentences per run; ignored if the model fixes its batch size.
             show_progress_bar: None shows a bar if stderr is a terminal and there are several
                 batches.
             output_value: "sentence_embedding", or "token_embeddings" for the vectors of all

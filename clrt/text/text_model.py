@@ -18,7 +18,7 @@ from clrt.runtime.model.model import Model, load
 from clrt.runtime.model.pickling import PicklesByArguments
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.text.config import TextConfig
-from clrt.text.feeds import INPUTS, Feeds, fixed_dims, model_feeds
+from clrt.text.feeds import INPUTS, MAX_PADDING, Feeds, batch_spans, fixed_dims, model_feeds
 from clrt.text.pooling import MASK
 from clrt.text.sentence_transformers_compat import device_name
 from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
@@ -33,7 +33,7 @@ class TextRequest:
     """Validated options of one `encode` or `predict` call.
 
     Attributes:
-        batch_size: Number of texts, or pairs, per run.
+        batch_size: Maximum number of texts, or pairs, per run.
         prompt: Prepended to each text, or to the first text of each pair.
         show_progress_bar: None shows a bar if stderr is a terminal and there are several batches.
         progress: Called after each batch with the number of texts done and their total.
@@ -249,7 +249,7 @@ class TextModel(PicklesByArguments):
     def _batches(self, texts: Sequence[Text], request: TextRequest) -> Iterator[Batch]:
         """Yields the batches of a call, in order of falling text length.
 
-        This order needs little padding, and no later batch needs a larger arena than the first.
+        This order needs little padding.
 
         Args:
             texts: Texts or pairs, without the prompt.
@@ -263,10 +263,12 @@ class TextModel(PicklesByArguments):
         if show is None:
             show = not one_batch and sys.stderr is not None and sys.stderr.isatty()
         with _progress(len(texts), show, request.progress) as advance:
-            for start in range(0, len(texts), size):
-                rows = order[start : start + size]
+            lengths = [max(len(tokens[int(i)]), 1) for i in order]
+            saves_padding = self._rows is None and self._model.device.caps.is_cpu
+            for start, end in batch_spans(lengths, size, MAX_PADDING if saves_padding else 1.0):
+                rows = order[start:end]
                 batch = [tokens[int(i)] for i in rows]
-                longest = max(len(batch[0]), 1)
+                longest = lengths[start]
                 length = _common_length(longest, self.max_length) if one_batch else longest
                 yield self._batch(rows, batch, length)
                 advance(len(rows))

@@ -44,7 +44,9 @@ class FakeModel:
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self.device = SimpleNamespace(index=0, name="fake", platform="none", kind="cpu")
+        self.device = SimpleNamespace(
+            index=0, name="fake", platform="none", kind="cpu", caps=SimpleNamespace(is_cpu=True)
+        )
         self.feeds: list[dict[str, Array]] = []
         self.closed = False
 

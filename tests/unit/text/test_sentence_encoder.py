@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clrt.errors import InputError, ModelError
 from clrt.ir.dtypes import DType
 from clrt.text import SentenceEncoder, pooling, text_model
+from clrt.text.feeds import batch_spans
 from tests.unit.text import tiny
 from tests.unit.text.fakes import HIDDEN, INPUTS, TABLE, FakeModel, FakeTransformer, Loader
 
@@ -282,3 +283,21 @@ def test_progress_bar_is_shown_on_request(
     assert capsys.readouterr().err == ""
     encoder.encode(TEXTS, batch_size=2, show_progress_bar=True)
     assert "5/5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lengths", "spans"),
+    [
+        ([], []),
+        ([9] * 5, [(0, 2), (2, 4), (4, 5)]),
+        ([200, 100, 3], [(0, 1), (1, 3)]),  # few tokens: padding is ignored
+        ([300, 295, 200], [(0, 2), (2, 3)]),
+        ([600, 300], [(0, 1), (1, 2)]),
+    ],
+)
+def test_batches_hold_little_padding(lengths: list[int], spans: list[tuple[int, int]]) -> None:
+    assert list(batch_spans(lengths, 2, max_padding=0.03)) == spans
+
+
+def test_fixed_batches_are_filled() -> None:
+    assert list(batch_spans([600, 300, 2], 2, max_padding=1.0)) == [(0, 2), (2, 3)]
