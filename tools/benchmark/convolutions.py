@@ -230,7 +230,7 @@ def page(rows: Sequence[ConvolutionRow], gemm_gflops: dict[str, float]) -> str:
             f"## {runtime.removeprefix('clrt ')}",
             "",
             f"Best product {gemm_gflops[runtime]:.0f} GFLOP/s. {len(own)} distinct convolutions, "
-            f"{len(missed)} below what is asked; they lose {lost_ms:.2f} ms in all nets together.",
+            f"{len(missed)} below the target; they lose {lost_ms:.2f} ms in all networks together.",
             "",
             "| convolution | nets | kernel | us | GFLOP/s | GB/s | of | share | lost, us |",
             "|---|---|---|---|---|---|---|---|---|",

@@ -5,24 +5,24 @@ from __future__ import annotations
 INTRO = """\
 # GPUs, planned and compiled
 
-What clrt launches on GPUs, and what compilers for them make of its kernels, found without a GPU:
-`make gpu-report` makes this page. Models are planned for devices as their vendors publish them, and
-each distinct kernel of the plans is compiled for the nearest target that a compiler here knows. No
-time on this page was measured.
+This page lists clrt's launches on GPUs, and the output of GPU compilers for its kernels, determined
+without a GPU. `make gpu-report` generates it. Models are planned for devices as their vendors
+describe them, and each distinct kernel of the plans is compiled for the nearest target that an
+available compiler supports. No time on this page was measured.
 
-The report fails where
+The report fails if
 
 - a kernel does not compile, spills registers or has a stack;
 - a device would refuse a launch;
-- a main loop is below its floor;
-- a launch leaves cores idle for longer than a launch takes, and nothing says why;
-- a work-item goes through a loop more than 4,096 times;
-- a figure is worse than in `gpus.json` beside this page; `ARGS="--accept"` takes it as it is.
+- the share of multiplying instructions in a main loop is below its minimum;
+- a launch leaves cores idle for longer than the cost of a launch, and no reason is recorded;
+- a work-item iterates a loop more than 4,096 times;
+- a figure is worse than in `gpus.json` beside this page; `ARGS="--accept"` accepts it.
 
 ## Running it
 
-The compilers are found on the path, or below the folder that `CLRT_GPU_TOOLS` names, into which
-packages may be unpacked by `dpkg -x` and `pip install --target`.
+The compilers are searched on the PATH, and in the folder `CLRT_GPU_TOOLS`, into which you can
+unpack packages with `dpkg -x` and `pip install --target`.
 
 | For | Packages |
 |---|---|
@@ -31,60 +31,61 @@ packages may be unpacked by `dpkg -x` and `pip install --target`.
 | Intel | Debian's `intel-opencl-icd` and `libigc-tools`, which have `ocloc` and its compiler |
 | OpenCL C 1.2 | `clang-19` |
 
-`make gpu-report ARGS="--no-compile"` plans alone, which needs none of them.
+`make gpu-report ARGS="--no-compile"` only plans, which needs none of them.
 """
 
 DEVICES = """\
 ## Devices
 
-*units* are compute units as the device's OpenCL runtime counts them, and *cores* what work-groups
-run on: eight units on Intel's, one elsewhere. *local* is local memory of a work-group, *buffer* the
-largest one. None of it was read from a device here but the H200's, and *launch*, which no vendor
-publishes, is assumed for the others. Where compilers here do not know a device, its target is the
-nearest one: `gfx90a` for RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for
-B580.
+*units* are compute units as the device's OpenCL runtime counts them. *cores* is the number of
+processors that run work-groups independently: one per eight units on Intel's GPUs, one per unit
+elsewhere. *local* is local memory per work-group, *buffer* the maximum buffer size. Only the
+figures of the H200 were read from a device. *launch*, the cost of a launch, is published by no
+vendor, and is assumed for the others. If the available compilers do not support a device, its
+target is the nearest one: `gfx90a` for RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060,
+`pvc` for B580.
 """
 
 SOURCES = """\
-Who publishes the figures, and what they were compared with: tables of vendors, sources of their
-runtimes, and what people report that OpenCL says on such devices.
+Sources of the figures, and what they were compared with: tables of vendors, source code of their
+runtimes, and reports of users about the output of OpenCL on such devices.
 """
 
 MODELS = """\
 ## Models
 
-*perfect* is the time of a device that does each launch at the rates of its data sheet, by
-operations or by bytes, and that starts launches in no time. *likely* adds what a launch takes by
-itself, cores and lanes that too few work-groups leave idle, bytes that too few work-items ask for
-at a time, and the instructions of a kernel's main loop that do not multiply: half, where no
-compiler showed them, and of RDNA 3 and 4, whose data sheets count two operations of an
-instruction, the empty slots. It tells devices and launches apart; take it for a time to a factor
-of two, and for `strict` not even that. *launching* is what of it launches take by themselves.
-*groups per core* is of the launch in the middle, and *idle* counts launches with fewer work-groups
-than cores.
+*perfect* is the time of a device that runs each launch at the rates of its data sheet, by
+operations or by bytes, and starts launches in no time. *likely* adds: the fixed cost of a launch;
+cores and SIMD lanes left idle by too few work-groups; memory latency, if too few work-items have
+bytes in flight; and the instructions of a kernel's main loop that do not multiply. If no compiler
+output is available, half of the instructions are assumed not to multiply. On RDNA 3 and 4, whose
+data sheets count two operations per instruction, empty slots are also added. *likely* serves to
+compare devices and launches; as a time it is right to a factor of two, and for `strict` not even
+that. *launching* is the part of it that is the fixed cost of launches. *groups per core* is that of
+the median launch, and *idle* counts launches with fewer work-groups than cores.
 """
 
 AIMS = """\
 ## Aims
 
-What launches take but for what each takes by itself, in bold where it is more than it should be.
+Predicted time of the launches without their fixed costs, in bold if it exceeds the aim.
 """
 
 IDLE = """\
 ## Cores without a work-group
 
-Launches with fewer work-groups than cores, of the models that the aims are for, with what all of
-them lose to it in a run and why it is so.
+Launches with fewer work-groups than cores, in the models with aims, with the time that all of them
+lose in a run, and the reason.
 """
 
 KERNELS = """\
 ## Kernels
 
 A row has all programs of a kernel, which differ by their macros. A cell has *registers* ·
-*occupancy* · *multiplying share of the main loop*, each from the least to the most; it is bold
-where a program spills or has a stack. Registers are those of a work-item, on Intel's those of a
-thread; occupancy is in waves of a scheduler (AMD) and warps of a multiprocessor (NVIDIA), and
-Intel's is how many work-items a thread has. The share is of the instructions; behind it, of
-`gfx1100` and `gfx1201`, of the slots, of which a vector instruction has two. *local* is bytes of
-local memory. `strict` is OpenCL C 1.2 without extensions, which is compiled no further: ✓.
+*occupancy* · *multiplying share of the main loop*, each from minimum to maximum; it is bold if a
+program spills or has a stack. Registers are counted per work-item, on Intel's GPUs per thread.
+Occupancy is in waves per scheduler (AMD) and warps per multiprocessor (NVIDIA); on Intel's GPUs it
+is the number of work-items per thread. The share is that of the instructions, and for `gfx1100` and
+`gfx1201` also that of the slots, of which a vector instruction has two. *local* is bytes of local
+memory. `strict` is OpenCL C 1.2 without extensions; ✓ means that it was parsed without errors.
 """
