@@ -18,14 +18,14 @@ Results: TypeAlias = "dict[str, Outcome]"
 _HEAD = """\
 # Conformance
 
-What clrt makes of ONNX's backend suite (onnx {version}, {total} cases), on PoCL. Written by
-`pytest tests/conformance`; what does not pass stands with its reason in
-`tests/conformance/expected.toml`.
+Results of clrt on ONNX's backend suite (onnx {version}, {total} cases), on PoCL. Written by
+`pytest tests/conformance`; `tests/conformance/expected.toml` has the cases that do not pass, with
+their reasons.
 
 - **{passed} of {total} cases pass.**
 - Of the {numeric} that pass and are arithmetic on tensors (no text, no sequences), {on_device}
-  ({share:.1%}) run every node on the device; the others run a node on the host, because how much
-  comes out depends on the data or because no kernel fits.
+  ({share:.1%}) run every node on the device; the others run a node on the host, because the size of
+  its output depends on the data, or because no kernel supports it.
 
 """
 
@@ -79,7 +79,7 @@ def write_report(
 
 
 def _missing(results: Mapping[str, Outcome], reasons: Mapping[str, str]) -> str:
-    lines = ["## What does not pass", "", "| case | why |", "|---|---|"]
+    lines = ["## What does not pass", "", "| case | reason |", "|---|---|"]
     failed = sorted((name, o) for name, o in results.items() if not o.passed)
     rows = [(name, reasons.get(name, o.reason)) for name, o in failed]
     lines += [f"| {name} | {_cell(reason)} |" for name, reason in rows]

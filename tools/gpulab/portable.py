@@ -18,12 +18,12 @@ PARTS = 20
 _INTRO = """\
 # Portability
 
-Op and model tests on OpenCL implementations, each alone in its processes. `make portability` makes
-this page from those that are installed; it is no part of continuous integration. *as a GPU* takes
-a CPU device for a GPU, so that it runs the kernels that are meant for GPUs. *GPU kernels* has how
-many of these were launched. The op tests have each variant of each op on its samples, and what
-tests of kernels for GPUs add; some ran in the parts that a row names, and an empty cell is what did
-not run. Oclgrind simulates, and finds bad accesses; its tests are those of
+Results of op and model tests on OpenCL implementations, each in its own processes. `make
+portability` generates this page for the installed implementations; it is not part of continuous
+integration. *as a GPU* treats a CPU device as a GPU, so that it runs the GPU kernels. *GPU kernels*
+is the number of these that were launched. The op tests run each variant of each op on its samples,
+and further tests of GPU kernels; some ran in parts, which the row names. An empty cell means that
+the tests did not run. Oclgrind is a simulator that detects bad accesses; its tests are those of
 `tests/ops/test_oclgrind.py`.
 """
 OCLGRIND = "Oclgrind"
@@ -189,7 +189,7 @@ def page(rows: Mapping[str, PortabilityRow], missing: Mapping[str, Missing]) -> 
         count, why = missing.get(name, (0, {}))
         launched = f"{count - len(why)} of {count}" if name in missing else ""
         parts.append(f"| {name} | {row.shown()} | {launched} |")
-    parts += ["", "What holds of them together:", ""]
+    parts += ["", "Conditions on all of them:", ""]
     parts += [check.shown() for check in checks(rows, missing)]
     for name, row in rows.items():
         lines = [f"- `{test}` failed" for c in row.counts() for test in c.failures]
