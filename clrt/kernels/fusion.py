@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.pattern import Found, Pattern
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
 
 
 class ProducerMap(dict[Value, Node]):
-    """Maps each value to the kernel-launching node that produces it.
+    """Maps each value to the kernel-launching node that produces it; the edges of rules' patterns.
 
     Args:
         graph: The graph.
@@ -33,6 +34,15 @@ class ProducerMap(dict[Value, Node]):
                     self.readers[value].append(node)
         for value in graph.outputs:
             self.readers[value].append(None)
+
+    def producer(self, value: Value) -> Node | None:
+        """Returns the node that launches kernels for a value; None if no such node does."""
+        return self.get(value)
+
+    def only_user(self, value: Value) -> Node | None:
+        """Returns the only node that reads `value`; None if it has another use."""
+        readers = set(self.readers[value])
+        return next(iter(readers)) if len(readers) == 1 else None
 
     def is_only_read_by(self, nodes: Collection[Node], value: Value) -> bool:
         """Returns whether `value` is read by `nodes` alone and is not a graph output."""
@@ -95,6 +105,27 @@ class LaunchFusionRule:
     size: int
     match: Callable[[Node, ProducerMap, Lowering], FusionMatch | FusionMiss | None]
     emit: Callable[[FusionMatch, Lowering], RegionLaunches]
+
+
+def by_pattern(
+    pattern: Pattern, lower: Callable[[Found, Lowering], Any]
+) -> Callable[[Node, ProducerMap, Lowering], FusionMatch | FusionMiss | None]:
+    """Returns the `match` of a rule whose region is all nodes that a pattern matches.
+
+    Args:
+        pattern: Pattern of the output of the region's last node.
+        lower: Returns the payload for `emit`, or a near miss; may raise UnsupportedError.
+    """
+
+    def match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+        found = pattern.find(node.output, makers)
+        if not isinstance(found, Found):
+            return None if found is None else FusionMiss(found)
+        payload = lower(found, ctx)
+        is_miss = isinstance(payload, FusionMiss)
+        return payload if is_miss else FusionMatch(tuple(found.nodes), payload)
+
+    return match
 
 
 _RULES: dict[str, LaunchFusionRule] = {}

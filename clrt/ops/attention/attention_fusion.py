@@ -7,11 +7,12 @@ from math import prod
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
+from clrt.ir.pattern import Found, op
 from clrt.kernels.fusion import (
     FusionMatch,
     LaunchFusionRule,
-    ProducerMap,
     RegionLaunches,
+    by_pattern,
     register_fusion,
 )
 from clrt.kernels.gemm_chain_cpu import ChainedGemm, InlineProjection, SplitK
@@ -21,9 +22,9 @@ from clrt.ops.attention.fused_attention import CPU, FusedAttention, launch_cpu, 
 from clrt.ops.matmul.gemm_norm_fusion import (
     gemm_cpu_product,
     normalised_product,
-    product_making,
     split_product,
 )
+from clrt.ops.matmul.matmul import MatrixProduct
 
 
 @dataclass(frozen=True)
@@ -88,53 +89,31 @@ def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
     return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
 
 
-def _attention_before(norm: Node, makers: ProducerMap) -> tuple[Node, Node] | None:
-    """Returns the FusedAttention node and its output projection before `norm`; None if none."""
-    product = normalised_product(norm, makers)
-    attention = None if product is None else makers.get(product.arg(0))
-    if product is None or attention is None or not isinstance(attention.op, FusedAttention):
-        return None
-    return attention, product
-
-
-def _chain(node: Node, projection: Node, norm: Node, ctx: Lowering) -> _AttentionChain:
+def _lower(found: Found, ctx: Lowering) -> _AttentionChain:
     """Returns the region of an attention, its output projection, and the normalization of that.
-
-    Args:
-        node: FusedAttention node.
-        projection: Matrix product node that reads the attention.
-        norm: Node that normalizes the rows of the projection.
 
     Raises:
         UnsupportedError: The three nodes cannot share launches.
     """
-    op = node.op
-    assert isinstance(op, FusedAttention)
-    runs_as("cpu", op.variants, node, ctx.caps)
-    product, lanes = split_product(projection, norm, ctx), ctx.tunables(CPU)["T_VW"]
+    node, projection = found.node("attention"), found.node("product")
+    assert isinstance(node.op, FusedAttention)
+    runs_as("cpu", node.op.variants, node, ctx.caps)
+    product = split_product(projection, found.node("norm"), ctx)
+    lanes = ctx.tunables(CPU)["T_VW"]
     if product.lanes != lanes:
         raise UnsupportedError(f"{projection} has vectors of {product.lanes}, {node} of {lanes}")
-    return _AttentionChain(node, op, product)
-
-
-def _match(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    pair = _attention_before(norm, makers)
-    return None if pair is None else FusionMatch((*pair, norm), _chain(*pair, norm, ctx))
+    return _AttentionChain(node, node.op, product)
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(match.payload.launches(ctx))
 
 
-def _match_projected(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    pair = _attention_before(norm, makers)
-    before = None if pair is None else product_making(pair[0].arg(0), makers)
-    if pair is None or before is None:
-        return None
-    chain = _chain(*pair, norm, ctx)
-    projection = InlineProjection.of(gemm_cpu_product(before, ctx.caps), chain.product, ctx)
+def _lower_projected(found: Found, ctx: Lowering) -> _AttentionChain:
+    chain, before = _lower(found, ctx), gemm_cpu_product(found.node("projection"), ctx.caps)
+    projection = InlineProjection.of(before, chain.product, ctx)
     _check_columns(chain, projection, ctx)
-    return FusionMatch((before, *pair, norm), replace(chain, projection=projection))
+    return replace(chain, projection=projection)
 
 
 def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
@@ -175,7 +154,15 @@ def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lo
         raise UnsupportedError(f"the heads of {node} do not fill panels of {projection.panel}")
 
 
-register_fusion(LaunchFusionRule("attention_product_norm", 3, _match, _emit))
+_CHAIN = normalised_product(op(FusedAttention, ..., name="attention"))
+_PROJECTION = op(MatrixProduct, ..., name="projection")
+_PROJECTED_CHAIN = normalised_product(op(FusedAttention, _PROJECTION, ..., name="attention"))
+register_fusion(LaunchFusionRule("attention_product_norm", 3, by_pattern(_CHAIN, _lower), _emit))
 register_fusion(
-    LaunchFusionRule("projection_attention_product_norm", 4, _match_projected, _emit_projected)
+    LaunchFusionRule(
+        "projection_attention_product_norm",
+        4,
+        by_pattern(_PROJECTED_CHAIN, _lower_projected),
+        _emit_projected,
+    )
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
+from clrt.ir.pattern import Found, Pattern, op
 from clrt.kernels.fusion import (
     FusionMatch,
     LaunchFusionRule,
     ProducerMap,
     RegionLaunches,
+    by_pattern,
     register_fusion,
 )
 from clrt.kernels.gemm_chain_cpu import ChainedGemm, emit_before
@@ -20,12 +22,6 @@ from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatrixProduct, lower_product
 from clrt.ops.norm.layer_normalization import Normalization, row_norm
-
-
-def product_making(value: Value, makers: ProducerMap) -> Node | None:
-    """Returns the matrix product node that produces `value`; None if no such node does."""
-    node = makers.get(value)
-    return node if node is not None and isinstance(node.op, MatrixProduct) else None
 
 
 def takes_norm(node: Node | None) -> bool:
@@ -39,18 +35,25 @@ def takes_norm(node: Node | None) -> bool:
     return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
 
 
-def normalised_product(norm: Node, makers: ProducerMap) -> Node | None:
-    """Returns the matrix product node whose rows the node `norm` normalizes; None to not fuse them.
+def _keeps_norm(found: Found) -> bool:
+    """Returns whether to compute the normalization `norm` with the product before it.
 
-    Returns None if `norm` is no Normalization, if no matrix product computes its input, or if all
-    readers of an RMS normalization can normalize the rows themselves (`takes_norm`), which saves
-    its launch if there are few rows.
+    Not if all its readers can normalize the rows themselves (`takes_norm`), which saves its launch
+    if there are few rows.
     """
-    if not isinstance(norm.op, Normalization):
-        return None
-    if norm.op.rms and all(map(takes_norm, makers.readers[norm.output])):
-        return None
-    return product_making(norm.arg(0), makers)
+    norm, makers = found.node("norm"), found.edges
+    assert isinstance(norm.op, Normalization) and isinstance(makers, ProducerMap)
+    return not (norm.op.rms and all(map(takes_norm, makers.readers[norm.output])))
+
+
+def normalised_product(*a: Pattern) -> Pattern:
+    """Matches the normalization `norm` of the rows of the matrix product `product`.
+
+    Args:
+        a: Pattern of A of the product; any if omitted.
+    """
+    product = op(MatrixProduct, *a, ..., name="product")
+    return op(Normalization, product, ..., name="norm").where(_keeps_norm)
 
 
 def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
@@ -92,11 +95,8 @@ def _with_rows(node: Node, norm: Node, caps: DeviceCaps) -> tuple[GemmProblem, R
     return product, rows
 
 
-def _match_one(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    product = normalised_product(node, makers)
-    if product is None:
-        return None
-    return FusionMatch((product, node), _with_rows(product, node, ctx.caps))
+def _lower_one(found: Found, ctx: Lowering) -> tuple[GemmProblem, RowNorm]:
+    return _with_rows(found.node("product"), found.node("norm"), ctx.caps)
 
 
 def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
@@ -104,14 +104,11 @@ def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(emit_cpu(product, ctx, rows))
 
 
-def _match_two(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    second = normalised_product(node, makers)
-    first = None if second is None else product_making(second.arg(0), makers)
-    if first is None or second is None:
-        return None
-    split, product = split_product(second, node, ctx), gemm_cpu_product(first, ctx.caps)
-    split.check_tiles(product, ctx)
-    return FusionMatch((first, second, node), (product, split))
+def _lower_two(found: Found, ctx: Lowering) -> tuple[GemmProblem, ChainedGemm]:
+    split = split_product(found.node("product"), found.node("norm"), ctx)
+    first = gemm_cpu_product(found.node("first"), ctx.caps)
+    split.check_tiles(first, ctx)
+    return first, split
 
 
 def _emit_two(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
@@ -119,5 +116,11 @@ def _emit_two(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(emit_before(product, split, ctx))
 
 
-register_fusion(LaunchFusionRule("product_norm", 2, _match_one, _emit_one))
-register_fusion(LaunchFusionRule("product_product_norm", 3, _match_two, _emit_two))
+NORMALISED_PRODUCT = normalised_product()
+_TWO = normalised_product(op(MatrixProduct, ..., name="first"))
+register_fusion(
+    LaunchFusionRule("product_norm", 2, by_pattern(NORMALISED_PRODUCT, _lower_one), _emit_one)
+)
+register_fusion(
+    LaunchFusionRule("product_product_norm", 3, by_pattern(_TWO, _lower_two), _emit_two)
+)

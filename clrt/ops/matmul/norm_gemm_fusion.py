@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
+from clrt.ir.pattern import Found
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
@@ -34,7 +35,7 @@ from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.base import Op
 from clrt.ops.matmul import matmul_nbits, quantized_matmul
-from clrt.ops.matmul.gemm_norm_fusion import gemm_cpu_product, normalised_product, takes_norm
+from clrt.ops.matmul.gemm_norm_fusion import NORMALISED_PRODUCT, gemm_cpu_product, takes_norm
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
@@ -151,12 +152,18 @@ def _match_narrow(
         return None
     for reader in makers.readers[node.output]:
         is_product = reader is not None and isinstance(reader.op, MatrixProduct)
-        if is_product or (reader is not None and normalised_product(reader, makers) is node):
+        if is_product or (reader is not None and _normalises(reader, node, makers)):
             return FusionMiss(f"it may share a launch with {reader}")
     kib = node.arg(1).nbytes / 1024
     if kib < ctx.thresholds(SmallMThresholds).narrow_kib:
         return FusionMiss(f"its weights take {kib:.0f} KiB only")
     return FusionMatch((node,), _SharedLaunch(product))
+
+
+def _normalises(reader: Node, product: Node, makers: ProducerMap) -> bool:
+    """Returns whether a rule may compute a reader of a product with it, as a normalization."""
+    found = NORMALISED_PRODUCT.find(reader.output, makers)
+    return isinstance(found, Found) and found.node("product") is product
 
 
 def _match_gated(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:

@@ -19,13 +19,14 @@ from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.pattern import Found, op
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
     LaunchFusionRule,
-    ProducerMap,
     RegionLaunches,
+    by_pattern,
     register_fusion,
 )
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -322,23 +323,21 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _match_norm(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
-    """Matches a Normalization `node` whose input an elementwise node computes; fuses the two."""
-    producer = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
-    if producer is None or not isinstance(producer.op, (Pointwise, Fused)):
-        return None
-    norm = row_norm(node, ctx.caps)
+def _lower_norm(found: Found, ctx: Lowering) -> RowNorm | FusionMiss:
+    """Returns the normalization of rows that an elementwise node computes."""
+    producer, norm = found.node("producer"), row_norm(found.node("norm"), ctx.caps)
+    assert isinstance(producer.op, Op)
     runs_as("cpu", producer.op.variants, producer, ctx.caps)
-    if not _takes_vectors(producer):
-        return FusionMiss(f"{producer} does not go by vectors")
-    return FusionMatch((producer, node), norm)
+    return norm if _takes_vectors(producer) else FusionMiss(f"{producer} does not go by vectors")
 
 
 def _emit_norm(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(_emit_cpu(match.nodes[0], ctx, match.payload))
 
 
-register_fusion(LaunchFusionRule("elementwise_norm", 2, _match_norm, _emit_norm))
+_ELEMENTWISE = op((Pointwise, Fused), ..., name="producer")
+_NORM = op(Normalization, _ELEMENTWISE, ..., name="norm")
+register_fusion(LaunchFusionRule("elementwise_norm", 2, by_pattern(_NORM, _lower_norm), _emit_norm))
 
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
