@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import PackedWeight
 from clrt.util.math import ceil_div, round_up
 
 
 @dataclass(frozen=True)
-class BlockQuantizedWeights:
+class BlockQuantizedWeights(PackedWeights):
     """Constant low-bit B: an element is (level - zero point) * scale, both per block along K.
 
     Attributes:
+        n, k: Size of B.
         bits: Bits per level: 2, 4 or 8.
         size: Elements of K per block; a whole number of bytes.
         levels: uint8 `[N, bytes]`; a byte holds 8 / bits consecutive elements of K, the first in
@@ -27,24 +31,33 @@ class BlockQuantizedWeights:
             `scales`.
     """
 
+    n: int
+    k: int
     bits: int
     size: int
     levels: Value
     scales: Value
     zeros: Value | None
-    pair: Callable[[Array], Array]
+    pair: Callable[[Array], Array] = field(repr=False)
 
-    def packed(self, n: int, k: int, width: int) -> tuple[PackedWeight, PackedWeight]:
+    @property
+    def defines(self) -> dict[str, Define]:
+        return {"BITS": self.bits}
+
+    def args(self, columns: int) -> dict[str, Any]:
+        levels, pairs = self._packed(columns)
+        return {"b": levels, "blocks": pairs, "block_size": self.size}
+
+    def _packed(self, width: int) -> tuple[PackedWeight, PackedWeight]:
         """Returns two packed weights for B: its levels, and its scales with zero points.
 
         Args:
-            n, k: Size of B.
             width: Columns per panel.
         """
-        count = ceil_div(k, self.size)
-        panels = Panels(2 * count, n, width, transposed=True)
-        nbytes = 8 * count * round_up(n, width)
+        count = ceil_div(self.k, self.size)
+        panels = Panels(2 * count, self.n, width, transposed=True)
+        nbytes = 8 * count * round_up(self.n, width)
         name = f"blocks_of_{panels.layout}" + (f":{self.zeros.name}" if self.zeros else "")
         pairs = PackedWeight(self.scales, name, lambda array: panels.pack(self.pair(array)), nbytes)
         lines = count * self.size * self.bits // 8
-        return Panels(lines, n, width, transposed=True).of(self.levels), pairs
+        return Panels(lines, self.n, width, transposed=True).of(self.levels), pairs

@@ -13,6 +13,7 @@ from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 from clrt.kernels.spec import VEC8, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
@@ -233,7 +234,7 @@ def _splits(product: GemmProblem, kernel: TileKernel, target_groups: int, min_k:
         target_groups: Number of work-groups to aim for.
         min_k: Minimum elements of K per split.
     """
-    if product.batches > 1 or product.level_rows is not None:
+    if product.batches > 1 or product.weights is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
     step = VEC8 if product.a.is_wide or product.b.is_wide else 1
@@ -282,8 +283,8 @@ def _kernels(
         tile_macros: Macros of each tile, in the same order.
         config: Configuration of the small-M kernel.
     """
-    quantized_b = product.level_rows
-    n_last = quantized_b is None and product.b.strides[-1] == 1
+    weights = product.weights
+    n_last = weights is None and product.b.strides[-1] == 1
     defines = {
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
@@ -295,8 +296,9 @@ def _kernels(
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **macros)
         kernels.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = config.items["T_LANES"], config.items["T_SLICES"]
-    if quantized_b is not None:
-        defines["S_K_WHOLE"] = int(product.k % quantized_b.word == 0)
+    if weights is not None:
+        assert isinstance(weights, PackedQuantizedRows)
+        defines["S_K_WHOLE"] = int(product.k % weights.word == 0)
     else:
         wide = {"S_A_WIDE": config.a_wide, "S_B_WIDE": config.b_wide}
         k_last = {"S_A_WIDE": product.a.strides[-1] == 1, "S_B_WIDE": not n_last}

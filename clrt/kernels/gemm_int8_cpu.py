@@ -20,6 +20,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -38,7 +39,7 @@ _GROUPS = 2
 
 
 @dataclass(frozen=True)
-class Int8Weights:
+class Int8Weights(PackedWeights):
     """Constant 8-bit B `[K, N]`: an element is a level minus the zero point of its column.
 
     Attributes:
@@ -63,6 +64,13 @@ class Int8Weights:
     def record(self) -> int:
         """Bytes per packed panel of B."""
         return WIDTH * (self.depth + 3 * 4)
+
+    @property
+    def defines(self) -> dict[str, Define]:
+        return {}
+
+    def args(self, columns: int) -> dict[str, Any]:
+        return {"b": self.packed}
 
     @property
     def packed(self) -> PackedWeight:
@@ -167,30 +175,30 @@ def unsigned(levels: Array) -> Array:
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 
-def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) -> list[Launch]:
+def emit_bytes(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns the launches of an int8 GEMM whose kernel quantizes A.
 
     Args:
-        product: The GEMM; A is float32 with contiguous rows.
-        weights: B, and the scale of A.
+        product: The GEMM, whose B is `ScaledInt8Weights`; A is float32 with contiguous rows.
 
     Raises:
         UnsupportedError: An operand of the epilogue is not float32, or has more than two batch
             axes.
     """
     product.epilogue.check_vectors()
+    weights = product.weights
+    assert isinstance(weights, ScaledInt8Weights)
     levels = {"scale": weights.a_scale, "low": float(weights.low), "high": float(weights.high)}
-    return _emit(product, weights, ctx, {}, levels)
+    return _emit(product, ctx, {}, levels)
 
 
 def emit_integers(
-    product: GemmProblem, weights: Int8Weights, zero: Value | Scratch | None, ctx: Lowering
+    product: GemmProblem, zero: Value | Scratch | None, ctx: Lowering
 ) -> list[Launch]:
     """Returns the launches of a GEMM of 8-bit integers with an int32 result.
 
     Args:
-        product: The GEMM; A has contiguous rows of 8-bit integers.
-        weights: B.
+        product: The GEMM, whose B is `Int8Weights`; A has contiguous rows of 8-bit integers.
         zero: Zero point of A; None for 0.
 
     Raises:
@@ -198,12 +206,11 @@ def emit_integers(
     """
     signed = product.dtype is DType.INT8
     defines = {"A_T": product.dtype.cl, "A_MIDDLE": 0 if signed else 128}
-    return _emit(product, weights, ctx, defines, optional(a_zero=zero))
+    return _emit(product, ctx, defines, optional(a_zero=zero))
 
 
 def _emit(
     product: GemmProblem,
-    weights: Int8Weights,
     ctx: Lowering,
     defines: Mapping[str, Define],
     levels: Mapping[str, Any],
@@ -211,14 +218,15 @@ def _emit(
     """Returns the launches of an int8 GEMM.
 
     Args:
-        product: The GEMM.
-        weights: B.
+        product: The GEMM, whose B is `Int8Weights`.
         defines: Macros that depend on the dtype of A.
         levels: Kernel arguments with which A is quantized, or its zero point.
     """
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
+    weights = product.weights
+    assert isinstance(weights, Int8Weights)
     tunables = ctx.tunables(LEVELS)
     height, columns = _shares(product, ctx.caps)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
@@ -234,7 +242,7 @@ def _emit(
         macros["A_ZERO"] = 1
     kernel = KernelSpec.of("matmul/gemm_bytes_cpu.cl", "gemm_bytes_cpu", **macros)
     records = ctx.scratch(groups * height * weights.depth, DType.UINT8)
-    args = product.args | product.epilogue.args | {"b": weights.packed, "records": records}
+    args = product.args | product.epilogue.args | weights.args(WIDTH) | {"records": records}
     args |= {"height": height, "columns": columns, **levels}
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 

@@ -320,8 +320,7 @@ def _unit_config(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
     """
     b = product.right
     a = b if product.a_dtype is b else product.dtype
-    is_low_bit = product.level_rows is not None
-    if is_low_bit or b not in _TERMS or (a is not b and a is not DType.FLOAT32):
+    if product.weights is not None or b not in _TERMS or (a is not b and a is not DType.FLOAT32):
         raise UnsupportedError(f"no product of {a} and {b} by a matrix unit")
     splits = a is DType.FLOAT32
     operands = str(DType.BFLOAT16 if splits else a)

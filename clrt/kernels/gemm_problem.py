@@ -12,9 +12,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.kernels.block_quantized import BlockQuantizedWeights
-from clrt.kernels.quantized_panels_cpu import QuantizedPanels
-from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.spec import (
     VEC8,
     BufferArg,
@@ -193,10 +191,8 @@ class GemmProblem:
         accumulator: C type of the sum.
         a_dtype: 16-bit dtype that elements of A may be rounded to; None if they may not be.
         b_dtype: Dtype of B if it differs from `dtype`, such as 16-bit weights; else None.
-        blocks: Low-bit B in the layout of CPU kernels that compute with floats; else None.
-        levels: Low-bit B in the layout of CPU kernels that compute with integers; else None.
-        level_rows: Low-bit B in the layout of GPU kernels; else None. With any of these three, `b`
-            is not read.
+        weights: Quantized B, packed in the layout of the kernel; then `b` is not read. None if the
+            elements of B are numbers of a dtype.
         y_offset: Offset of the result in y, in elements.
         n_varies: Whether N depends on the input shapes of a call although the shape of y does not
             show it.
@@ -215,9 +211,7 @@ class GemmProblem:
     y_offset: int = 0
     a_dtype: DType | None = None
     b_dtype: DType | None = None
-    blocks: BlockQuantizedWeights | None = None
-    levels: QuantizedPanels | None = None
-    level_rows: PackedQuantizedRows | None = None
+    weights: PackedWeights | None = None
     n_varies: bool = False
 
     @property
@@ -259,10 +253,8 @@ class GemmProblem:
     @property
     def b_defines(self) -> dict[str, Define]:
         """Macros for the element type and layout of B."""
-        if self.level_rows is not None:
-            return {"B_T": DType.UINT8.cl, **self.level_rows.defines}
-        if self.blocks is not None:
-            return {"B_T": DType.UINT8.cl, "BITS": self.blocks.bits}
+        if self.weights is not None:
+            return {"B_T": DType.UINT8.cl, **self.weights.defines}
         return {"B_T": self.right.cl, "B_STORAGE": self.right.storage}
 
     @property
@@ -270,23 +262,8 @@ class GemmProblem:
         """All arguments of kernels that read A and B in place, by strides, with the epilogue's."""
         b_s0, b_s1, b_k, b_n = self.b.strides
         strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
-        return {**self.args, **self._b_args, **strides, **self.epilogue.args}
-
-    @property
-    def _b_args(self) -> dict[str, Any]:
-        if self.level_rows is not None:
-            return self.level_rows.args
-        return {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
-
-    def block_args(self, columns: int) -> dict[str, Any]:
-        """Returns the kernel arguments for `blocks`, which must not be None: b and BLOCK_INPUTS.
-
-        Args:
-            columns: Columns per panel.
-        """
-        assert self.blocks is not None
-        levels, pairs = self.blocks.packed(self.n, self.k, columns)
-        return {"b": levels, "blocks": pairs, "block_size": self.blocks.size}
+        b = {"b": self.b.buffer} if self.weights is None else self.weights.args(self.n)
+        return {**self.args, **b, **strides, **self.epilogue.args}
 
     @property
     def is_empty(self) -> bool:

@@ -10,6 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import clamp
+from clrt.kernels.block_quantized import BlockQuantizedWeights
 from clrt.kernels.cost import PLAIN, WorkEstimate, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
@@ -18,6 +19,7 @@ from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_small_m_cpu import SECOND, RmsNormPrologue
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tuned import tuned
@@ -62,9 +64,10 @@ def reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches of a register-blocked CPU GEMM with the low-bit B of `product.blocks`.
+    """Returns launches of a register-blocked CPU GEMM with low-bit B in blocks of K.
 
-    A must have contiguous rows.
+    Args:
+        product: The GEMM, whose B is `BlockQuantizedWeights`; A has contiguous rows.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or has more than two batch
@@ -75,14 +78,15 @@ def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
         return []
     tunables = select_tile(BLOCKS, product, ctx)
     launches, product = merge(product, ctx)
-    assert product.blocks is not None
+    weights = product.weights
+    assert isinstance(weights, BlockQuantizedWeights)
     defines = {
         **tunables,
         **product.epilogue.defines,
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "BITS": product.blocks.bits,
+        **weights.defines,
     }
-    args = product.args | product.epilogue.args | product.block_args(panel_width(tunables))
+    args = product.args | product.epilogue.args | weights.args(panel_width(tunables))
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
     size = (chunks * ceil_div(product.n, panel_width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
@@ -104,12 +108,12 @@ def emit_levels_cpu(
     product: GemmProblem,
     ctx: Lowering,
     norm: RmsNormPrologue | None = None,
-    second: QuantizedPanels | None = None,
+    second: PackedWeights | None = None,
 ) -> list[Launch]:
-    """Returns launches of a CPU GEMM with low-bit B (`product.levels`) and A quantized to int8.
+    """Returns launches of a CPU GEMM with low-bit B and A quantized to int8.
 
     Args:
-        product: The GEMM; A has contiguous float32 rows.
+        product: The GEMM, whose B is `QuantizedPanels`; A has contiguous float32 rows.
         norm: Normalization of A's rows before the product; None for none.
         second: B of a second GEMM of the same A, whose result the epilogue reads; None for none.
 
@@ -121,8 +125,8 @@ def emit_levels_cpu(
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
-    levels = product.levels
-    assert levels is not None
+    levels = product.weights
+    assert isinstance(levels, QuantizedPanels)
     tunables = ctx.tunables(LEVELS)
     height, columns = _levels_shares(product, ctx.caps)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
@@ -138,9 +142,9 @@ def emit_levels_cpu(
         defines["SECOND"] = SECOND
     kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
     records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
-    args = product.args | product.epilogue.args | {"b": levels.packed, "records": records}
+    args = product.args | product.epilogue.args | levels.args(WIDTH) | {"records": records}
     args |= {"height": height, "columns": columns, **(norm.args if norm is not None else {})}
-    args |= optional(b2=None if second is None else second.packed)
+    args |= optional(b2=None if second is None else second.args(WIDTH)["b"])
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.spec import (
     BufferArg,
     DevicePacking,
@@ -49,7 +51,7 @@ def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class QuantizedPanels:
+class QuantizedPanels(PackedWeights):
     """Constant low-bit B `[N, K]` in panels: an element is (level - zero) * scale - minimum.
 
     A record holds one block of K of the WIDTH columns of a panel: levels, scales, minima.
@@ -90,6 +92,9 @@ class QuantizedPanels:
             "MINIMA": int(self.has_minima),
             "SCALE_BYTES": 4 if self.wide_scales else 2,
         }
+
+    def args(self, columns: int) -> dict[str, Any]:
+        return {"b": self.packed}
 
     @property
     def blocks(self) -> int:

@@ -13,6 +13,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.quantized_panels_cpu import PACKED_TYPES
 from clrt.kernels.spec import (
     BufferArg,
@@ -57,7 +58,7 @@ def pack_fields(levels: Array, bits: int) -> Array:
 
 
 @dataclass(frozen=True)
-class PackedQuantizedRows:
+class PackedQuantizedRows(PackedWeights):
     """Constant low-bit B `[N, K]` packed by rows: an element is (level - zero) * scale - minimum.
 
     Attributes:
@@ -125,9 +126,7 @@ class PackedQuantizedRows:
             "SHARED": self.shared,
         }
 
-    @property
-    def args(self) -> dict[str, Any]:
-        """Kernel arguments for B: `b`, and those of the macro LEVEL_INPUTS."""
+    def args(self, columns: int) -> dict[str, Any]:
         return {"b": self.packed, "blocks": self.blocks, "pitch": self.pitch}
 
     @property

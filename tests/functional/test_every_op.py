@@ -23,7 +23,8 @@ from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import imported_ops
-from clrt.ops.matmul.quantized_matmul import ROUNDED_BITS, QuantizedMatMul
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
+from clrt.ops.matmul.quantized_product import ROUNDED_BITS
 from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.conformance import suite

@@ -12,8 +12,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import PackedConstant, TensorType
 from clrt.kernels.packed_layouts import packed_shape, restoring
+from clrt.kernels.spec import PackedWeight
 from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
-from clrt.ops.matmul.gguf_weights import dot_weights
+from clrt.ops.matmul.gguf_weights import GgufWeights
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 
 TYPES = ("Q4_0", "Q4_1", "Q8_0")
@@ -29,13 +30,17 @@ def _weight(name: str, n: int, k: int) -> Value:
     return Value("w", TensorType.of(raw))
 
 
+def _records(name: str, n: int, k: int, weight: Value) -> PackedWeight:
+    return GgufWeights(BLOCK_TYPES_BY_NAME[name], n, k, weight).panels().packed
+
+
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (37, 32), (1, 96)])
 def test_records_restore_to_original_blocks(name: str, n: int, k: int) -> None:
     weight = _weight(name, n, k)
     raw = weight.numbers
     assert raw is not None
-    packed = dot_weights(name, n, k, weight).packed
+    packed = _records(name, n, k, weight)
     records = packed.pack(raw)
     assert records.shape == packed_shape(packed.layout, raw.shape)
     restore = restoring(packed.layout, raw.shape)
@@ -46,7 +51,7 @@ def test_records_restore_to_original_blocks(name: str, n: int, k: int) -> None:
 @pytest.mark.parametrize("name", ["Q5_0", "Q5_1", "Q4_K", "Q6_K", "IQ4_NL"])
 def test_only_q4_0_q4_1_and_q8_0_records_restore_to_blocks(name: str) -> None:
     weight = _weight(name, 32, 256)
-    assert restoring(dot_weights(name, 32, 256, weight).packed.layout, weight.dims) is None
+    assert restoring(_records(name, 32, 256, weight).layout, weight.dims) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ def test_compiled_model_stores_records(tmp_path: Path, name: str) -> None:
     y = Value("y", TensorType(DType.FLOAT32, (3, n)))
     op = QuantizedMatMul(type=name, K=k, N=n, a_bits=8)
     graph = Graph("main", [x], [y], [Node("product", op, [x, weight], [y])], ["y"])
-    packed = dot_weights(name, n, k, weight).packed
+    packed = _records(name, n, k, weight)
     write_compiled(CompiledModel(graph), path, "a test", [packed])
     stored = read_compiled(path).graph.nodes[0].arg(1)
     assert isinstance(stored.type.known_elements, PackedConstant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, stored_bits
+from clrt.kernels.weight_format import WeightFormat
 
 
 def quantised_type(name: str, op: IrOp) -> BlockType:
@@ -66,52 +68,49 @@ def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int)
         raise ShapeError(f"{op.name}: B is {raw}; expected a constant uint8 {list(wanted)}.")
 
 
-def dot_weights(type_: str, n: int, k: int, raw: Value) -> QuantizedPanels:
-    """Packs quantized rows for the 8-bit dot product kernels of CPUs.
+@dataclass(frozen=True)
+class GgufWeights(WeightFormat):
+    """B `[N, K]` in rows of quantized GGUF blocks.
 
-    Args:
-        type_: Name of the block type.
-        n: Number of rows.
-        k: Elements per row.
-        raw: Constant uint8 `[n, bytes of a row]` of GGUF blocks.
+    Attributes:
+        type: Block type; a quantized one.
+        n, k: Size of B.
+        raw: Constant uint8 `[n, bytes of a row]`.
     """
-    block_type = BLOCK_TYPES_BY_NAME[type_]
-    coding = coding_of(block_type)
-    bits = 4 if coding.bits <= 4 else 8
 
-    def rows(array: Array, first: int, end: int) -> DecodedRows:
-        return block_type.levels(array[first:end])
+    type: BlockType
+    n: int
+    k: int
+    raw: Value
 
-    sizes = (n, k, bits, coding.block, coding.zero)
-    return QuantizedPanels(*sizes, block_type.has_minima, False, raw, type_, rows, block_type)
+    def panels(self) -> QuantizedPanels:
+        type_, coding = self.type, coding_of(self.type)
+        bits = 4 if coding.bits <= 4 else 8
 
+        def rows(array: Array, first: int, end: int) -> DecodedRows:
+            return type_.levels(array[first:end])
 
-def level_rows(type_: str, n: int, k: int, raw: Value) -> PackedQuantizedRows:
-    """Packs the codes, scales and minima of quantized rows for GPU kernels, without rounding them.
+        sizes = (self.n, self.k, bits, coding.block, coding.zero)
+        return QuantizedPanels(*sizes, type_.has_minima, False, self.raw, type_.name, rows, type_)
 
-    Args:
-        type_: Name of the block type.
-        n: Number of rows.
-        k: Elements per row.
-        raw: Constant uint8 `[n, bytes of a row]` of GGUF blocks.
-    """
-    block_type = BLOCK_TYPES_BY_NAME[type_]
-    coding, minima = coding_of(block_type), block_type.has_minima
-    (bits, high), whole = stored_bits(coding.bits), type_ in SCALE_OFFSETS
-    scale_bytes = 1 if whole else 2 if type_ in HALF_SCALES else 4
-    dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
+    def rows(self) -> PackedQuantizedRows:
+        type_, coding = self.type, coding_of(self.type)
+        minima, whole = type_.has_minima, type_.name in SCALE_OFFSETS
+        bits, high = stored_bits(coding.bits)
+        scale_bytes = 1 if whole else 2 if type_.name in HALF_SCALES else 4
+        dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
 
-    def parts(array: Array, first: int, end: int) -> Iterator[Array]:
-        rows = array[first:end]
-        levels, halves = block_type.whole_levels(rows) if whole else (block_type.levels(rows), [])
-        yield pack_fields(levels.levels & np.uint8((1 << bits) - 1), bits)
-        if high:
-            yield pack_fields(levels.levels >> np.uint8(bits), high)
-        for numbers in (levels.scales, levels.minima)[: 1 + minima]:
-            assert numbers is not None
-            yield numbers.astype(dtype)
-        yield from halves
+        def parts(array: Array, first: int, end: int) -> Iterator[Array]:
+            rows = array[first:end]
+            levels, halves = type_.whole_levels(rows) if whole else (type_.levels(rows), [])
+            yield pack_fields(levels.levels & np.uint8((1 << bits) - 1), bits)
+            if high:
+                yield pack_fields(levels.levels >> np.uint8(bits), high)
+            for numbers in (levels.scales, levels.minima)[: 1 + minima]:
+                assert numbers is not None
+                yield numbers.astype(dtype)
+            yield from halves
 
-    shared = block_type.elements // coding.block if whole else 1
-    sizes = (n, k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
-    return PackedQuantizedRows(raw, type_, *sizes, parts, block_type)
+        shared = type_.elements // coding.block if whole else 1
+        sizes = (self.n, self.k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
+        return PackedQuantizedRows(self.raw, type_.name, *sizes, parts, type_)

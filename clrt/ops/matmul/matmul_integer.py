@@ -100,7 +100,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     k, n = node.arg(1).dims
     weights = Int8Weights(k, n, False, node.arg(1), node.input(3))
-    return emit_integers(lower_product(node), weights, node.input(2), ctx)
+    return emit_integers(replace(lower_product(node), weights=weights), node.input(2), ctx)
 
 
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:

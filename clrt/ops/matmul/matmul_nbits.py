@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,23 +18,30 @@ from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.block_quantized import BlockQuantizedWeights
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
+from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels, fits_half, rounded_rows
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
-from clrt.kernels.spec import BufferArg, Launch
-from clrt.kernels.strided import contiguous_strides
-from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
+from clrt.kernels.spec import Launch
+from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
+from clrt.kernels.weight_format import WeightFormat
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import known, need
-from clrt.ops.epilogue import EpilogueOp, after_bias, fused_reference, fused_type
-from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
-from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.epilogue import after_bias, fused_reference, fused_type
+from clrt.ops.matmul.quantized_product import (
+    QuantizedProduct,
+    emit_panels,
+    emit_rows,
+    exact,
+    packed_product,
+    rounded,
+)
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
 DOT_BLOCK = 32
 """Elements of K in a block of the 8-bit dot product kernels."""
+# Value of `accuracy_level` that allows to round A to 8 bits.
+_INT8 = 4
 
 
 def unpack_levels(packed: Array, bits: int) -> Array:
@@ -48,49 +54,88 @@ def unpack_levels(packed: Array, bits: int) -> Array:
     return np.asarray(parts.reshape(*packed.shape[:-1], -1))
 
 
-def _lowered(emit: gemm_variants.EmitProduct) -> Emit:
-    return lambda node, ctx: emit(_product(node), ctx)
+@dataclass(frozen=True)
+class NBitsWeights(WeightFormat):
+    """B of a MatMulNBits node.
+
+    Attributes:
+        op: The op, which knows the sizes of B.
+        levels: Constant with the codes.
+        scales: Constant with the scales.
+        zeros: Constant with the zero points; None if all are `op.middle`.
+    """
+
+    op: MatMulNBits
+    levels: Value
+    scales: Value
+    zeros: Value | None
+
+    @property
+    def zero(self) -> int:
+        """Code that means 0 where kernels subtract no minima."""
+        return self.op.middle if self.zeros is None else 0
+
+    @property
+    def name(self) -> str:
+        """Part of the layout name that distinguishes equal codes with other scales."""
+        return f"{self.scales.name}:{self.zeros.name if self.zeros is not None else ''}"
+
+    def zero_points(self, rows: slice = slice(None)) -> Array | None:
+        """Returns zero points as float32 `[rows, blocks]`; None if the node has none."""
+        numbers = None if self.zeros is None else self.zeros.numbers
+        return None if numbers is None else self.op.zero_points(numbers, rows)
+
+    def panels(self) -> QuantizedPanels:
+        op, numbers = self.op, self.scales.numbers
+        assert numbers is not None
+        by_block, zeros = op.by_dots(op.scales(numbers)), self.zero_points()
+        minima = None if zeros is None else by_block * op.by_dots(zeros)
+
+        def rows(packed: Array, first: int, end: int) -> DecodedRows:
+            levels = unpack_levels(packed.reshape(op.N, -1)[first:end], op.bits)[:, : op.K]
+            subtracted = None if minima is None else minima[first:end]
+            scales = by_block[first:end]
+            return DecodedRows(op.bits, DOT_BLOCK, levels, scales, subtracted, self.zero)
+
+        wide = not all(x is None or fits_half(x) for x in (by_block, minima))
+        sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, self.zero, self.zeros is not None)
+        return QuantizedPanels(*sizes, wide, self.levels, self.name, rows)
+
+    def rows(self) -> PackedQuantizedRows:
+        op, is_half = self.op, self.zeros is None and self.scales.dtype is DType.FLOAT16
+        dtype = np.dtype(np.float16 if is_half else np.float32)
+
+        def parts(packed: Array, first: int, end: int) -> Iterator[Array]:
+            rows = slice(first, end)
+            yield packed.reshape(op.N, op.lines)[rows]
+            assert self.scales.numbers is not None
+            by_block, zeros = op.scales(self.scales.numbers, rows), self.zero_points(rows)
+            yield by_block.astype(dtype)
+            if zeros is not None:
+                yield by_block * zeros
+
+        sizes = (op.N, op.K, op.block_size, op.bits, 0, self.zero, self.zeros is not None)
+        return PackedQuantizedRows(self.levels, self.name, *sizes, dtype.itemsize, 1, parts)
+
+    def blocks(self) -> BlockQuantizedWeights:
+        """Returns B for the CPU kernels that compute with floats."""
+        op = self.op
+
+        def pair(array: Array) -> Array:
+            scales, zeros = op.scales(array), self.zero_points()
+            middle = np.full_like(scales, op.middle)
+            return np.stack([scales, middle if zeros is None else zeros], axis=-1)
+
+        constants = (self.levels, self.scales, self.zeros)
+        return BlockQuantizedWeights(op.N, op.K, op.bits, op.block_size, *constants, pair)
 
 
-def _reject_levels(node: Node, caps: DeviceCaps) -> str | None:
-    return _rounds(node, True) or gemm_variants.reject_levels(node, caps)
+def _emit_blocks(emit: gemm_variants.EmitProduct) -> Emit:
+    def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
+        assert isinstance(node.op, MatMulNBits)
+        return emit(packed_product(node, node.op.weight_format(node).blocks()), ctx)
 
-
-def _rounds(node: Node, wanted: bool) -> str | None:
-    op = node.op
-    assert isinstance(op, MatMulNBits)
-    return None if bool(op.a_bits) is wanted else f"for A {'' if wanted else 'not '}in 8 bits"
-
-
-def _exact(reject: RejectReason) -> RejectReason:
-    return lambda node, caps: _rounds(node, False) or reject(node, caps)
-
-
-def levels_product(node: Node) -> GemmProblem:
-    """Lowers a MatMulNBits node to a GEMM with B packed for the 8-bit dot product kernel."""
-    op, scales, zero = node.op, node.arg(2), node.input(3)
-    assert isinstance(op, MatMulNBits) and scales.numbers is not None
-    numbers = None if zero is None else zero.numbers
-    by_block = op.by_dots(op.scales(scales.numbers))
-    minima = None
-    if numbers is not None:
-        minima = by_block * op.by_dots(op.zero_points(numbers))
-
-    def rows(packed: Array, first: int, end: int) -> DecodedRows:
-        levels = unpack_levels(packed.reshape(op.N, -1)[first:end], op.bits)[:, : op.K]
-        subtracted = None if minima is None else minima[first:end]
-        return DecodedRows(op.bits, DOT_BLOCK, levels, by_block[first:end], subtracted, middle)
-
-    middle = op.middle if zero is None else 0
-    wide = not all(x is None or fits_half(x) for x in (by_block, minima))
-    names = f"{scales.name}:{zero.name if zero is not None else ''}"
-    sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, middle)
-    weights = QuantizedPanels(*sizes, zero is not None, wide, node.arg(1), names, rows)
-    return replace(_product(node), levels=weights)
-
-
-def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm_variants.emit_levels_cpu(levels_product(node), ctx)
+    return emit_node
 
 
 def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
@@ -101,62 +146,9 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps)
 
 
-def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the GPU kernel of MatMulNBits; codes, scales and minima of B are packed by rows."""
-    op, raw, scales, zero = node.op, node.arg(1), node.arg(2), node.input(3)
-    assert isinstance(op, MatMulNBits)
-    dtype = np.float16 if zero is None and scales.dtype is DType.FLOAT16 else np.float32
-
-    def parts(packed: Array, first: int, end: int) -> Iterator[Array]:
-        rows = slice(first, end)
-        yield packed.reshape(op.N, op.lines)[rows]
-        assert scales.numbers is not None
-        by_block = op.scales(scales.numbers, rows)
-        yield by_block.astype(dtype)
-        if zero is not None and zero.numbers is not None:
-            yield by_block * op.zero_points(zero.numbers, rows)
-
-    middle = op.middle if zero is None else 0
-    sizes = (op.N, op.K, op.block_size, op.bits, 0, middle, zero is not None)
-    scale_bytes, names = np.dtype(dtype).itemsize, f"{scales.name}:{zero.name if zero else ''}"
-    levels = PackedQuantizedRows(raw, names, *sizes, scale_bytes, 1, parts)
-    return emit_gpu(replace(_product(node), level_rows=levels), ctx)
-
-
-def _product(node: Node) -> GemmProblem:
-    op, a, y, zero = node.op, node.arg(0), node.output, node.input(3)
-    assert isinstance(op, MatMulNBits)
-
-    def pair(array: Array) -> Array:
-        scales = op.scales(array)
-        numbers = None if zero is None else zero.numbers
-        middle = np.full_like(scales, op.middle)
-        return np.stack([scales, middle if numbers is None else op.zero_points(numbers)], axis=-1)
-
-    blocks = BlockQuantizedWeights(op.bits, op.block_size, node.arg(1), node.arg(2), zero, pair)
-    rows = a.dims[:-1] or (1,)
-    full = (*rows, op.N)
-    strides = contiguous_strides((*rows, op.K))
-    missing = (len(a.dims) == 1, False)
-    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    return GemmProblem(
-        y,
-        a.dtype,
-        rows[:-1],
-        rows[-1],
-        op.N,
-        op.K,
-        MatrixOperand(BufferArg(a), strides),
-        MatrixOperand(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
-        make_epilogue(op.program(node.input_types), a.dtype, operands),
-        compute_type(a.dtype),
-        blocks=blocks,
-    )
-
-
 @register
 @dataclass(frozen=True)
-class MatMulNBits(MatrixProduct, EpilogueOp):
+class MatMulNBits(QuantizedProduct):
     """A times B^T with `bits`-bit weights (code - zero point) * scale, quantized by blocks of K.
 
     Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, where a byte holds 8 / bits codes
@@ -190,23 +182,18 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
     inplace_inputs = tuple(range(5, 64))
     num_fixed_inputs = 6
     variants = (
-        Variant(
-            "gemm_levels_cpu",
-            _emit_levels,
-            _reject_levels,
-            requires.CPU,
-        ),
+        Variant("gemm_levels_cpu", emit_panels, rounded(gemm_variants.reject_levels), requires.CPU),
         Variant(
             "gemm_blocks_cpu",
-            _lowered(gemm_variants.emit_blocks_cpu),
-            _exact(reject_but_float32),
+            _emit_blocks(gemm_variants.emit_blocks_cpu),
+            exact(reject_but_float32),
             requires.CPU,
         ),
-        Variant("gemm_gpu", _emit_rows, _exact(_reject_rows), GPU_TILES),
+        Variant("gemm_gpu", emit_rows, exact(_reject_rows), GPU_TILES),
         Variant(
             "gemm_any",
-            _lowered(gemm_variants.emit_any),
-            _exact(gemm_variants.reject_any),
+            _emit_blocks(gemm_variants.emit_any),
+            exact(gemm_variants.reject_any),
             speed=PLAIN,
         ),
     )
@@ -278,10 +265,15 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         extras = [t for t in inputs[5:] if t is not None]
         return [fused_type(self, self.program(inputs), self.product_type(inputs), extras)]
 
-    def flops(self, inputs: Types, outputs: Types) -> int:
-        a = need(inputs, 0, self).shape
-        assert a is not None
-        return 2 * prod(int(d) for d in a) * self.N
+    def reject_rounding(self) -> str | None:
+        if self.accuracy_level != _INT8:
+            return "accuracy_level does not allow A in 8 bits"
+        if self.bits not in (4, 8) or self.block_size % DOT_BLOCK:
+            return f"for 4 or 8 bits, and blocks of {DOT_BLOCK} or multiples"
+        return None
+
+    def weight_format(self, node: Node) -> NBitsWeights:
+        return NBitsWeights(self, node.arg(1), node.arg(2), node.input(3))
 
     def levels(self, packed: Array, count: int) -> Array:
         """Unpacks bytes to codes, uint8 `[N, count]`.

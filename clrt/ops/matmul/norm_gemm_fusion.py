@@ -7,7 +7,6 @@ normalizes them itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from clrt.errors import UnsupportedError
@@ -34,11 +33,9 @@ from clrt.kernels.gemm_variants import emit_levels_cpu
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.base import Op
-from clrt.ops.matmul import matmul_nbits, quantized_matmul
 from clrt.ops.matmul.gemm_norm_fusion import NORMALISED_PRODUCT, gemm_cpu_product, takes_norm
 from clrt.ops.matmul.matmul import MatrixProduct
-from clrt.ops.matmul.matmul_nbits import MatMulNBits
-from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
+from clrt.ops.matmul.quantized_product import QuantizedProduct, panels_product
 from clrt.ops.norm.layer_normalization import row_norm
 from clrt.ops.norm.rms_normalization import RMSNormalization
 
@@ -81,18 +78,10 @@ def _product(node: Node, ctx: Lowering) -> GemmProblem | None:
     return product
 
 
-_LEVELS: dict[type[Op], Callable[[Node], GemmProblem]] = {
-    QuantizedMatMul: quantized_matmul.levels_product,
-    MatMulNBits: matmul_nbits.levels_product,
-}
-
-
 def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
-    assert isinstance(node.op, MatrixProduct)
-    levels_product = _LEVELS.get(type(node.op))
-    if levels_product is not None:
+    if isinstance(node.op, QuantizedProduct):
         runs_as("gemm_levels_cpu", node.op.variants, node, ctx.caps)
-        return levels_product(node)
+        return panels_product(node)
     return gemm_cpu_product(node, ctx.caps) if takes_norm(node) else None
 
 
@@ -148,7 +137,7 @@ def _match_narrow(
     for many rows would be the bottleneck.
     """
     product = _product(node, ctx)
-    if product is None or product.levels is not None or product.right is product.dtype:
+    if product is None or product.weights is not None or product.right is product.dtype:
         return None
     for reader in makers.readers[node.output]:
         is_product = reader is not None and isinstance(reader.op, MatrixProduct)
@@ -198,16 +187,11 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
         return None
     if other.epilogue.operands or other.epilogue.body:
         raise UnsupportedError(f"{second} has an epilogue")
-    if (product.n, _form(product)) != (other.n, _form(other)):
+    if (product.n, product.b_defines) != (other.n, other.b_defines):
         raise UnsupportedError(f"weights of {node} and {second} are not of one form")
     if not makers.is_only_read_by((node,), second.output) or node.inputs.count(second.output) > 1:
         raise UnsupportedError(f"{second} is read more than once")
     return _SharedLaunch(product, second=(second, other))
-
-
-def _form(product: GemmProblem) -> object:
-    """Returns a key of the layout of B, equal for two GEMMs whose B have one layout."""
-    return product.b_defines if product.levels is None else product.levels.defines
 
 
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
@@ -232,8 +216,8 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
         assert isinstance(norm.op, RMSNormalization)
         normed = RmsNormPrologue(norm.arg(1), norm.op.epsilon)
     fused = _in_tile(shared)
-    if fused.levels is not None:
-        more = None if second is None else second.levels
+    if fused.weights is not None:
+        more = None if second is None else second.weights
         return RegionLaunches(emit_levels_cpu(fused, ctx, normed, more))
     few, separate = emit_few_rows(fused, ctx, normed, second), _separate(shared, ctx)
     # The kernels of the other path are compiled, too: a new number of rows must not compile.

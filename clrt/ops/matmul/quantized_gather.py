@@ -10,7 +10,7 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.quantized_panels_cpu import in_half
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -18,16 +18,20 @@ from clrt.kernels.variant import Lowering, RejectReason, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.matmul.gguf_weights import check_rows, dot_weights, level_rows, quantised_type
+from clrt.ops.matmul.gguf_weights import GgufWeights, check_rows, quantised_type
 from clrt.ops.movement.common import index_t
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
 
+def _table(op: QuantizedGather, raw: Value) -> GgufWeights:
+    return GgufWeights(quantised_type(op.type, op), op.N, op.K, raw)
+
+
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     op, indices, raw = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, QuantizedGather)
-    weights, rows = dot_weights(op.type, op.N, op.K, raw), prod(indices.dims)
+    weights, rows = _table(op, raw).panels(), prod(indices.dims)
     macros = {**weights.defines, "INDEX_T": index_t(indices)}
     kernel = KernelSpec.of("matmul/gather_levels.cl", "gather_levels", **macros)
     status = index_status(node, 0, (op.N,), f"rows of '{raw.name}'")
@@ -39,12 +43,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
     op, indices, raw = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, QuantizedGather)
-    weights, rows = level_rows(op.type, op.N, op.K, raw), prod(indices.dims)
+    weights, rows = _table(op, raw).rows(), prod(indices.dims)
     macros = {**weights.defines, "INDEX_T": index_t(indices)}
     kernel = KernelSpec.of("matmul/gather_level_rows.cl", "gather_level_rows", **macros)
     status = index_status(node, 0, (op.N,), f"rows of '{raw.name}'")
     tensors = dict(y=node.output, indices=indices, status=status)
-    args = {**weights.args, **tensors, "N": op.N, "K": op.K}
+    args = {**weights.args(op.N), **tensors, "N": op.N, "K": op.K}
     return [launch(kernel, (ceil_div(op.K, 4), rows), None, **args)] if rows else []
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,73 +16,28 @@ from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
-from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
+from clrt.kernels.gemm_gpu import GPU_TILES
+from clrt.kernels.gemm_problem import MatrixOperand
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_panels_cpu import in_half, rounded_rows
 from clrt.kernels.spec import BufferArg, Launch, PackedWeight
-from clrt.kernels.strided import contiguous_strides
-from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
+from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
-from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
-from clrt.ops.matmul.gguf_weights import (
-    check_rows,
-    coding_of,
-    dot_weights,
-    level_rows,
-    quantised_type,
+from clrt.ops.epilogue import fused_reference, fused_type
+from clrt.ops.matmul.gguf_weights import GgufWeights, check_rows, coding_of, quantised_type
+from clrt.ops.matmul.matmul import multiply
+from clrt.ops.matmul.quantized_product import (
+    ROUNDED_BITS,
+    QuantizedProduct,
+    emit_panels,
+    emit_rows,
+    exact,
+    product_of,
+    rounded,
 )
-from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue, multiply
-from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 from clrt.util.math import round_up
-
-ROUNDED_BITS = 8
-"""Value of `a_bits` if kernels round A for 8-bit dot products."""
-
-
-def _product(node: Node, b: MatrixOperand) -> GemmProblem:
-    """Lowers a QuantizedMatMul node to a GEMM that reads `b` as B."""
-    op, a, y = node.op, node.arg(0), node.output
-    assert isinstance(op, QuantizedMatMul)
-    rows = a.dims[:-1] or (1,)
-    full, strides = (*rows, op.N), contiguous_strides((*rows, op.K))
-    missing = (len(a.dims) == 1, False)
-    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    view = MatrixOperand(BufferArg(a), strides)
-    program = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    sizes = (rows[:-1], rows[-1], op.N, op.K)
-    return GemmProblem(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
-
-
-def _unread(node: Node) -> MatrixOperand:
-    """Returns a placeholder for B, for kernels that read the GEMM's packed weights instead."""
-    op = node.op
-    assert isinstance(op, QuantizedMatMul)
-    return MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
-
-
-def levels_product(node: Node) -> GemmProblem:
-    """Lowers a QuantizedMatMul node to a GEMM of the 8-bit dot product kernel of CPUs.
-
-    The quantized weights are packed for it (`GemmProblem.levels`).
-    """
-    op, raw = node.op, node.arg(1)
-    assert isinstance(op, QuantizedMatMul)
-    levels = dot_weights(op.type, op.N, op.K, raw)
-    return replace(_product(node, _unread(node)), levels=levels)
-
-
-def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    op, raw = node.op, node.arg(1)
-    assert isinstance(op, QuantizedMatMul)
-    rows = level_rows(op.type, op.N, op.K, raw)
-    return emit_gpu(replace(_product(node, _unread(node)), level_rows=rows), ctx)
-
-
-def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm_variants.emit_levels_cpu(levels_product(node), ctx)
 
 
 def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
@@ -99,36 +53,20 @@ def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
         op, raw = node.op, node.arg(1)
         assert isinstance(op, QuantizedMatMul)
-        batch = (0,) * len(node.arg(0).dims[:-2])
-        plain = BufferArg(op.dequantised(raw, None))
-        product = _product(node, MatrixOperand(plain, (*batch, 1, op.K)))
+        plain = MatrixOperand(BufferArg(op.dequantised(raw, None)), (1, op.K))
+        product = product_of(node, op.N, op.K, plain)
         if in_panels:
-            width = packed_width(product, ctx)
-            panels = BufferArg(op.dequantised(raw, width))
-            view = MatrixOperand(panels, (*batch, op.N, 1), in_panels=True)
-            product = replace(product, b=view)
+            panels = BufferArg(op.dequantised(raw, packed_width(product, ctx)))
+            view = MatrixOperand(panels, (op.N, 1), in_panels=True)
+            product = product_of(node, op.N, op.K, view)
         return emit(product, ctx)
 
     return emit_node
 
 
-def _rounded(reject: RejectReason) -> RejectReason:
-    return lambda n, caps: _bits(n, ROUNDED_BITS) or reject(n, caps)
-
-
-def _exact(reject: RejectReason) -> RejectReason:
-    return lambda n, caps: _bits(n, 0) or reject(n, caps)
-
-
-def _bits(node: Node, wanted: int) -> str | None:
-    op = node.op
-    assert isinstance(op, QuantizedMatMul)
-    return None if op.a_bits == wanted else f"for A of {wanted or 32} bits"
-
-
 @register
 @dataclass(frozen=True)
-class QuantizedMatMul(MatrixProduct, EpilogueOp):
+class QuantizedMatMul(QuantizedProduct):
     """A times B^T with quantized rows of B, followed by the epilogue `steps`.
 
     Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` of GGUF blocks; then the
@@ -156,15 +94,13 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
     # See FusedMatMul.
     inplace_inputs = tuple(range(2, 64))
     variants = (
-        Variant(
-            "gemm_levels_cpu", _emit_levels, _rounded(gemm_variants.reject_levels), requires.CPU
-        ),
-        Variant("gemm_cpu", _emit_floats(emit_cpu, True), _exact(reject_but_float32), requires.CPU),
-        Variant("gemm_gpu", _emit_rows, _exact(reject_but_float32), GPU_TILES),
+        Variant("gemm_levels_cpu", emit_panels, rounded(gemm_variants.reject_levels), requires.CPU),
+        Variant("gemm_cpu", _emit_floats(emit_cpu, True), exact(reject_but_float32), requires.CPU),
+        Variant("gemm_gpu", emit_rows, exact(reject_but_float32), GPU_TILES),
         Variant(
             "gemm_any",
             _emit_floats(gemm_variants.emit_any, False),
-            _exact(reject_but_float32),
+            exact(reject_but_float32),
             speed=PLAIN,
         ),
     )
@@ -199,10 +135,8 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
         extras = [t for t in inputs[2:] if t is not None]
         return [fused_type(self, self.steps, self.product_type(inputs), extras)]
 
-    def flops(self, inputs: Types, outputs: Types) -> int:
-        a = need(inputs, 0, self).shape
-        assert a is not None
-        return 2 * prod(int(d) for d in a) * self.N
+    def weight_format(self, node: Node) -> GgufWeights:
+        return GgufWeights(self.block_type, self.N, self.K, node.arg(1))
 
     def dequantised(self, raw: Value, width: int | None) -> PackedWeight:
         """Returns B dequantized to float32 at load.

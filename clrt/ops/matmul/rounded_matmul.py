@@ -13,15 +13,13 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels.gemm_int8_cpu import ScaledInt8Weights, emit_bytes
-from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
-from clrt.kernels.spec import BufferArg, Launch
-from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
-from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
-from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.matmul.quantized_product import packed_product
 from clrt.ops.registry import register
 
 BYTES = (DType.INT8, DType.UINT8)
@@ -32,29 +30,14 @@ _MAX_LEVELS = 256
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op, a, y = node.op, node.arg(0), node.output
+    op = node.op
     assert isinstance(op, RoundedMatMul)
     k, n = op.matrix(node.input_types)
-    rows = a.dims[:-1] or (1,)
-    full, missing = (*rows, n), (len(a.dims) == 1, False)
-    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    program = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    left = MatrixOperand(BufferArg(a), contiguous_strides((*rows, k)))
-    right = MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in rows[:-1]), n, 1))
-    sizes = (rows[:-1], rows[-1], n, k)
-    product = GemmProblem(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
+    levels, scales, zeros = (node.arg(i) for i in (1, 2, 3))
     weights = ScaledInt8Weights(
-        k,
-        n,
-        bool(op.trans_b),
-        node.arg(1),
-        node.arg(3),
-        node.arg(2),
-        op.scale,
-        op.low,
-        op.high,
+        k, n, bool(op.trans_b), levels, zeros, scales, op.scale, op.low, op.high
     )
-    return emit_bytes(product, weights, ctx)
+    return emit_bytes(packed_product(node, weights), ctx)
 
 
 @register

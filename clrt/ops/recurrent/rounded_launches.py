@@ -140,8 +140,9 @@ class Int8StepLaunches(StepLaunches):
         gx = self.ctx.scratch(rows * w.n, DType.INT32)
         left = MatrixOperand(BufferArg(levels), (w.k, 1))
         right = MatrixOperand(BufferArg(w.packed), (w.n, 1))
-        product = GemmProblem(gx, DType.UINT8, (), rows, w.n, w.k, left, right)
-        launches += emit_integers(product, w, zero, self.ctx)
+        sizes = ((), rows, w.n, w.k)
+        product = GemmProblem(gx, DType.UINT8, *sizes, left, right, weights=w)
+        launches += emit_integers(product, zero, self.ctx)
         return launches, {**args, "gx": gx, "x": unread_arg(x), "x_scale": scale}
 
     def _packed(
