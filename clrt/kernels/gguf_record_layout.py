@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, BlockType
+from clrt.formats.gguf.block_type import SIGNED, BlockEncoding, BlockType
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.op import Array
 from clrt.kernels.quantized_panels_cpu import WIDTH, records_layout
 from clrt.util.math import ceil_div
 
 _SIGN = np.uint8(0x80)
-# Supported types, and whether records flip the top bit of their levels (signed bytes). Minima have
-# the other sign in records. Other types are excluded: records would widen their scales or levels.
-_FLIPPED_LEVELS = {"Q4_0": False, "Q4_1": False, "Q8_0": True}
 _SIZE = "([1-9][0-9]{0,9})"
-_NAME = re.compile(rf"records[48]x32:{_SIZE}x{_SIZE}:({'|'.join(_FLIPPED_LEVELS)})")
+_NAME = re.compile(rf"records[48]x[1-9][0-9]?:{_SIZE}x{_SIZE}:(\w+)")
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class GgufRecordLayout:
     k: int
 
     @property
-    def bits(self) -> int:
-        """Bits per level."""
+    def coding(self) -> BlockEncoding:
+        """Encoding of the block type, which is a quantized one."""
         assert self.type.coding is not None
-        return self.type.coding.bits
+        return self.type.coding
 
     @property
     def numbers(self) -> int:
@@ -47,7 +45,7 @@ class GgufRecordLayout:
     @property
     def layout(self) -> str:
         """Name of this record layout, which `named_records` parses."""
-        return records_layout(self.bits, self.type.elements, self.n, self.k, self.type.name)
+        return records_layout(self.coding.bits, self.type.elements, self.n, self.k, self.type.name)
 
     def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Returns the shape of the records; None if `shape` is not the shape of the GGUF rows.
@@ -62,7 +60,7 @@ class GgufRecordLayout:
     def restore(self, records: Array, shape: tuple[int, ...]) -> Array:
         """Converts packed records back to GGUF rows; returns an array of shape `shape`."""
         panels, blocks, _ = records.shape
-        levels_bytes = self.type.elements * self.bits // 8
+        levels_bytes = self.type.elements * self.coding.bits // 8
         levels, numbers = np.split(records, [WIDTH * levels_bytes], axis=2)
         # Records interleave columns in units of 4 bytes of levels and 2 bytes of numbers.
         fours = levels.reshape(panels, blocks, levels_bytes // 4, WIDTH, 4)
@@ -71,7 +69,8 @@ class GgufRecordLayout:
         head = 2 * self.numbers
         rows[..., :head] = twos.transpose(0, 3, 1, 2, 4).reshape(panels, WIDTH, blocks, head)
         rows[..., head:] = fours.transpose(0, 3, 1, 2, 4).reshape(panels, WIDTH, blocks, -1)
-        if _FLIPPED_LEVELS[self.type.name]:
+        # Records hold signed levels without a sign, and subtract minima.
+        if self.coding.zero == SIGNED:
             rows[..., head:] ^= _SIGN
         if self.type.has_minima:
             rows[..., head - 1] ^= _SIGN
@@ -83,6 +82,8 @@ def named_records(layout: str) -> GgufRecordLayout | None:
     match = _NAME.fullmatch(layout)
     if match is None:
         return None
-    type_, k = BLOCK_TYPES_BY_NAME[match[3]], int(match[2])
+    type_, k = BLOCK_TYPES_BY_NAME.get(match[3]), int(match[2])
+    if type_ is None or type_.coding is None or not type_.coding.restorable:
+        return None
     parsed = GgufRecordLayout(type_, int(match[1]), k)
     return None if k % type_.elements or parsed.layout != layout else parsed

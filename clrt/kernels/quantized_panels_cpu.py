@@ -8,20 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from clrt.formats.gguf.block_types import BlockType, DecodedRows
+from clrt.formats.gguf.block_type import BlockType, DecodedRows
 from clrt.ir.cl_code import Define
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.block_packing import BlockPacking
 from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.spec import (
-    BufferArg,
-    DevicePacking,
-    KernelSpec,
-    Launch,
     PackedWeight,
-    Scratch,
-    launch,
 )
 from clrt.util.math import ceil_div
 
@@ -34,8 +28,6 @@ ROW_TAIL = 16
 """Bytes after the quantized values in a record of a row of A: scale, start value, sum, padding."""
 # Panels packed at a time, which bounds the memory of unpacked levels.
 _PANELS_PER_CHUNK = 16
-PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-"""GGUF types that matmul/pack_levels.cl can pack on the device."""
 
 
 def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
@@ -112,29 +104,10 @@ class QuantizedPanels(PackedWeights):
         """B as a packed weight: records `[panel, block]`."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
-        type_ = self.type
-        on_device = None
-        if type_ is not None and type_.name in PACKED_TYPES and not self.wide_scales:
-            row_bytes = type_.row_bytes(self.k)
-            on_device = DevicePacking(self.n, row_bytes, DType.UINT8, WIDTH, self._emit)
+        layout = {"BITS": self.bits, "DOT_BLOCK": self.block, "MINIMA": int(self.has_minima)}
+        packing = BlockPacking("pack_levels", layout, WIDTH, self.blocks * self.record)
+        on_device = None if self.wide_scales else packing.of(self.type, self.n, self.k)
         return PackedWeight(self.value, name, self._pack, count * self.record, on_device)
-
-    def _emit(self, rows: Scratch, records: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs rows `first` to `end` (exclusive) of a GGUF tensor.
-
-        Args:
-            rows: These rows, in GGUF's layout.
-            records: The whole packed weight, of which the launch writes these rows.
-        """
-        type_ = self.type
-        assert type_ is not None
-        defines = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
-        defines |= {"BITS": self.bits, "DOT_BLOCK": self.block, "MINIMA": int(self.has_minima)}
-        kernel = KernelSpec.of("matmul/pack_levels.cl", "pack_levels", **defines)
-        blocks = self.k // type_.elements
-        to = BufferArg(records, first // WIDTH * self.blocks * self.record)
-        grid = (blocks, ceil_div(end - first, WIDTH))
-        return launch(kernel, grid, (1, 1), y=to, x=rows, rows=end - first, blocks=blocks)
 
     def row_records(self, rows: int) -> int:
         """Returns the bytes that `rows` rows of A need after they are quantized."""

@@ -8,21 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from clrt.formats.gguf.block_types import BlockType
+from clrt.formats.gguf.block_type import BlockType
 from clrt.ir.cl_code import Define
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.block_packing import BlockPacking
 from clrt.kernels.packed_weights import PackedWeights
-from clrt.kernels.quantized_panels_cpu import PACKED_TYPES
 from clrt.kernels.spec import (
-    BufferArg,
-    DevicePacking,
-    KernelSpec,
-    Launch,
     PackedWeight,
-    Scratch,
-    launch,
 )
 from clrt.util.math import ceil_div, round_up
 
@@ -134,28 +127,13 @@ class PackedQuantizedRows(PackedWeights):
         """B as a packed weight: N rows of `pitch` bytes."""
         form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
-        type_, on_device = self.type, None
-        if type_ is not None and type_.name in PACKED_TYPES and self.scale_bytes < 4:
-            row_bytes = type_.row_bytes(self.k)
-            on_device = DevicePacking(self.n, row_bytes, DType.UINT8, 1, self._emit)
+        sizes = {"blocks": self.blocks, "pitch": self.pitch}
+        packing = BlockPacking(
+            "pack_level_rows", self.defines, 1, self.pitch, _ITEMS, self.blocks, sizes
+        )
+        # The kernel stores no scales in float32.
+        on_device = packing.of(self.type, self.n, self.k) if self.scale_bytes < 4 else None
         return PackedWeight(self.value, name, self._pack, self.n * self.pitch, on_device)
-
-    def _emit(self, rows: Scratch, packed: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs rows `first` to `end` (exclusive) of a GGUF tensor.
-
-        Args:
-            rows: These rows, in GGUF's layout.
-            packed: The whole packed weight, of which the launch writes these rows.
-        """
-        type_ = self.type
-        assert type_ is not None
-        file = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
-        source, entry = "matmul/pack_level_rows.cl", "pack_level_rows"
-        kernel = KernelSpec.of(source, entry, **file, **self.defines)
-        count = self.k // type_.elements
-        sizes = {"file_blocks": count, "blocks": self.blocks, "pitch": self.pitch}
-        to, grid = BufferArg(packed, first * self.pitch), (self.blocks, end - first)
-        return launch(kernel, grid, (_ITEMS, 1), y=to, x=rows, **sizes)
 
     def _pack(self, array: Array) -> Array:
         rows = np.zeros((self.n, self.pitch), np.uint8)

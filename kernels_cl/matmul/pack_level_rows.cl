@@ -1,14 +1,10 @@
 // Packs rows of GGUF blocks as B of products on GPUs: x [row][file_blocks] blocks of BYTES bytes, y
 // [row] `pitch` bytes (common/level_rows.clh). The result equals that of `PackedQuantizedRows` on
 // the host. Work-item (block of LEVEL_BLOCK elements, of `blocks`; row).
-//   FORMAT, ELEMS, BYTES  the block type's number, elements and bytes per block
-//                         (common/gguf_blocks.clh)
+//   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
 //   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, MINIMA  layout of y
 #include "common/base.clh"
-#ifndef FORMAT
-#define FORMAT 2
-#define ELEMS 32
-#define BYTES 18
+#ifndef BITS
 #define BITS 4
 #define HIGH_BITS 0
 #define LEVEL_BLOCK 32
@@ -20,9 +16,9 @@
 #define HALVES (SCALE_BYTES == 1 ? 2 * file_blocks : 0)
 
 __kernel void pack_level_rows(OUT(uchar, y), IN(uchar, x), const IDX_T file_blocks,
-                              const IDX_T blocks, const IDX_T pitch) {
+                              const IDX_T blocks, const IDX_T pitch, const IDX_T rows) {
   const IDX_T block = get_global_id(0), row = get_global_id(1);
-  if (block >= blocks) return;
+  if (block >= blocks || row >= rows) return;
   const IDX_T at = block / PARTS, part = block % PARTS;
   __global const uchar *const from = AT(x) + ((size_t)row * file_blocks + at) * BYTES;
   __global uchar *const to = AT(y) + (size_t)row * pitch;

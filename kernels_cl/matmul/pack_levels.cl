@@ -1,34 +1,30 @@
-// Packs rows of GGUF blocks as B of products on CPU devices: x [row][blocks] blocks of BYTES bytes,
-// y records [panel of 32 rows][block] (`weights` in common/dots.clh), rows past the last one being
-// 0. The result equals that of `QuantizedPanels.pack` (clrt/kernels/quantized_panels_cpu.py) on the
+// Packs rows of GGUF blocks as B of products on CPU devices: x [row][file_blocks] blocks of BYTES
+// bytes, y records [panel of 32 rows][block] (`weights` in common/dots.clh), rows past the last one
+// being 0. The result equals that of `QuantizedPanels.pack` (clrt/kernels/quantized_panels_cpu.py) on the
 // host. Work-group (block of x, panel) of one work-item.
-//   FORMAT, ELEMS, BYTES  the block type's number, elements and bytes per block
-//                         (common/gguf_blocks.clh)
+//   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
 //   BITS, DOT_BLOCK, MINIMA  layout of y
 #include "common/base.clh"
-#ifndef FORMAT
-#define FORMAT 2
+#ifndef BITS
 #define BITS 4
 #define DOT_BLOCK 32
 #define MINIMA 0
-#define ELEMS 32
-#define BYTES 18
 #endif
+#include "common/gguf_blocks.clh"
 #define DOT_WIDTH 32
 #define PARTS (ELEMS / DOT_BLOCK)
 #define LEVEL_BYTES (DOT_BLOCK * DOT_WIDTH * BITS / 8)
 #define COLUMN_BYTES (DOT_WIDTH * 2)
 #define WEIGHT_RECORD (LEVEL_BYTES + (1 + MINIMA) * COLUMN_BYTES)
-#include "common/gguf_blocks.clh"
 
 __kernel SINGLE_ITEM
-void pack_levels(OUT(uchar, y), IN(uchar, x), const IDX_T rows, const IDX_T blocks) {
+void pack_levels(OUT(uchar, y), IN(uchar, x), const IDX_T rows, const IDX_T file_blocks) {
   const IDX_T block = get_global_id(0), panel = get_global_id(1);
-  __global uchar *const records = AT(y) + ((size_t)panel * blocks + block) * PARTS * WEIGHT_RECORD;
+  __global uchar *const records = AT(y) + ((size_t)panel * file_blocks + block) * PARTS * WEIGHT_RECORD;
   for (int c = 0; c < DOT_WIDTH; ++c) {
     const IDX_T row = panel * DOT_WIDTH + c;
     const bool there = row < rows;
-    __global const uchar *const from = AT(x) + ((size_t)(there ? row : 0) * blocks + block) * BYTES;
+    __global const uchar *const from = AT(x) + ((size_t)(there ? row : 0) * file_blocks + block) * BYTES;
     for (int part = 0; part < PARTS; ++part) {
       __global uchar *const to = records + part * WEIGHT_RECORD;
       __global uint *const fours = (__global uint *)to;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clrt.formats.gguf.decode import Bytes, Floats
+from clrt.formats.gguf.block_type import Bytes, Floats
 
 Q8_0_ELEMENTS = 32
 """Elements per block."""

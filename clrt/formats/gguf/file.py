@@ -21,8 +21,8 @@ from typing import NoReturn
 import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.formats.gguf.block_types import BLOCK_TYPES, BlockType
-from clrt.formats.gguf.decode import Bytes, Floats
+from clrt.formats.gguf.block_type import BlockType, Bytes, Floats
+from clrt.formats.gguf.block_types import BLOCK_TYPES
 from clrt.formats.gguf.metadata import ByteReader, Metadata, read_metadata
 from clrt.formats.safetensors import damaged, open_weights
 

@@ -8,14 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.formats.gguf.block_types import (
-    BLOCK_TYPES_BY_NAME,
-    HALF_SCALES,
-    SCALE_OFFSETS,
-    BlockEncoding,
-    BlockType,
-    DecodedRows,
-)
+from clrt.formats.gguf.block_type import BlockEncoding, BlockType, DecodedRows
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, IrOp, TensorType
@@ -95,9 +89,8 @@ class GgufWeights(WeightFormat):
 
     def rows(self) -> PackedQuantizedRows:
         type_, coding = self.type, coding_of(self.type)
-        minima, whole = type_.has_minima, type_.name in SCALE_OFFSETS
+        minima, scale_bytes, whole = type_.has_minima, coding.scale_bytes, coding.scale_bytes == 1
         bits, high = stored_bits(coding.bits)
-        scale_bytes = 1 if whole else 2 if type_.name in HALF_SCALES else 4
         dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
 
         def parts(array: Array, first: int, end: int) -> Iterator[Array]:

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.formats.gguf.block_types import DecodedRows
+from clrt.formats.gguf.block_type import DecodedRows
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value

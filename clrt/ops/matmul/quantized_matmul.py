@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.errors import ShapeError
-from clrt.formats.gguf.block_types import BlockType
+from clrt.formats.gguf.block_type import BlockType
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value

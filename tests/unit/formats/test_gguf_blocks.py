@@ -6,7 +6,8 @@ import gguf
 import numpy as np
 import pytest
 
-from clrt.formats.gguf.block_types import BLOCK_TYPES, BlockType, DecodedRows
+from clrt.formats.gguf.block_type import BlockType, DecodedRows
+from clrt.formats.gguf.block_types import BLOCK_TYPES
 
 ORACLE = gguf.quants._type_traits.keys()  # what the package dequantises, but for F32 and F16
 QUANTISED = [t for t in BLOCK_TYPES.values() if t.coding is not None]
@@ -93,6 +94,21 @@ def test_levels_and_scales_match_dequantised_values(kind: BlockType) -> None:
     assert parts.block in (16, 32)
     assert parts.levels.max() < 1 << parts.bits
     _assert_same_bits(_evaluated(parts), kind.dequantise(raw))
+
+
+@pytest.mark.parametrize("kind", QUANTISED, ids=lambda t: t.name)
+def test_factors_are_float16_numbers_that_scales_are_multiples_of(kind: BlockType) -> None:
+    """Device packing and 8-bit scales need them."""
+    coding = kind.coding
+    assert coding is not None
+    count = 1 + kind.has_minima
+    assert len(coding.factors) in (
+        (count,) if coding.scale_bytes == 1 or coding.reader else (0, count)
+    )
+    blocks = _raw(kind).reshape(-1, kind.nbytes)
+    for at, numbers in zip(coding.factors, ("scales", "minima"), strict=False):
+        blocks[:, at : at + 2] = 0
+        assert not getattr(kind.levels(blocks), numbers).any()
 
 
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda t: t.name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, SCALE_OFFSETS
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.op import Array, ElementwiseStep
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
@@ -21,9 +21,8 @@ def quantised(rng: np.random.Generator, type_: str, n: int, k: int) -> Array:
     found = BLOCK_TYPES_BY_NAME[type_]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
     blocks = raw.reshape(-1, found.nbytes)
-    others = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_1": (0, 2), "IQ2_XS": (0,)}
-    halves = SCALE_OFFSETS.get(type_) or others[type_]
-    for at in halves:
+    assert found.coding is not None
+    for at in found.coding.factors or (0,):
         scales = rng.uniform(0.01, 0.1, len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
     return raw
