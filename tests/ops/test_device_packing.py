@@ -14,7 +14,7 @@ from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 from clrt.kernels.spec import PackedWeight
-from clrt.ops.matmul.gguf_weights import GgufWeights
+from clrt.ops.matmul.gguf_format import GgufFormat
 from clrt.runtime.opencl import device_packing
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.session import session_for
@@ -64,11 +64,11 @@ def assert_same(made: Array, expected: Array) -> None:
 @pytest.mark.parametrize("name", READ_TYPES)
 def test_device_packed_gguf_blocks_equal_host(device: DeviceInfo, name: str) -> None:
     n, k = (35, 256) if device.caps.simulator else (131, 512)
-    check_blocks(GgufWeights.panels, name, n, k, device)
+    check_blocks(GgufFormat.panels, name, n, k, device)
 
 
 def check_blocks(
-    packed: Callable[[GgufWeights], QuantizedPanels | PackedQuantizedRows],
+    packed: Callable[[GgufFormat], QuantizedPanels | PackedQuantizedRows],
     name: str,
     n: int,
     k: int,
@@ -77,7 +77,7 @@ def check_blocks(
     """Checks that a device packs rows of random bytes, in parts, like NumPy."""
     found = BLOCK_TYPES_BY_NAME[name]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
-    source = packed(GgufWeights(found, n, k, split_count(raw, n // 3, n // 2))).packed
+    source = packed(GgufFormat(found, n, k, split_count(raw, n // 3, n // 2))).packed
     assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
 
 
@@ -86,7 +86,7 @@ def check_blocks(
 def test_device_packed_gguf_rows_equal_host(device: DeviceInfo, name: str) -> None:
     """Layout that GPU kernels read."""
     n, k = (5, 256) if device.caps.simulator else (131, 768)
-    check_blocks(GgufWeights.rows, name, n, k, device)
+    check_blocks(GgufFormat.rows, name, n, k, device)
 
 
 @DEVICES

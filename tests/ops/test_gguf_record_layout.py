@@ -14,7 +14,7 @@ from clrt.ir.op import PackedConstant, TensorType
 from clrt.kernels.packed_layouts import packed_shape, restoring
 from clrt.kernels.spec import PackedWeight
 from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
-from clrt.ops.matmul.gguf_weights import GgufWeights
+from clrt.ops.matmul.gguf_format import GgufFormat
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 
 TYPES = ("Q4_0", "Q4_1", "Q8_0")
@@ -31,7 +31,7 @@ def _weight(name: str, n: int, k: int) -> Value:
 
 
 def _records(name: str, n: int, k: int, weight: Value) -> PackedWeight:
-    return GgufWeights(BLOCK_TYPES_BY_NAME[name], n, k, weight).panels().packed
+    return GgufFormat(BLOCK_TYPES_BY_NAME[name], n, k, weight).panels().packed
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -55,7 +55,7 @@ def unpack_levels(packed: Array, bits: int) -> Array:
 
 
 @dataclass(frozen=True)
-class NBitsWeights(WeightFormat):
+class NBitsFormat(WeightFormat):
     """B of a MatMulNBits node.
 
     Attributes:
@@ -272,8 +272,8 @@ class MatMulNBits(QuantizedProduct):
             return f"for 4 or 8 bits, and blocks of {DOT_BLOCK} or multiples"
         return None
 
-    def weight_format(self, node: Node) -> NBitsWeights:
-        return NBitsWeights(self, node.arg(1), node.arg(2), node.input(3))
+    def weight_format(self, node: Node) -> NBitsFormat:
+        return NBitsFormat(self, node.arg(1), node.arg(2), node.input(3))
 
     def levels(self, packed: Array, count: int) -> Array:
         """Unpacks bytes to codes, uint8 `[N, count]`.

@@ -18,14 +18,14 @@ from clrt.kernels.variant import Lowering, RejectReason, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_indices, index_status
-from clrt.ops.matmul.gguf_weights import GgufWeights, check_rows, quantised_type
+from clrt.ops.matmul.gguf_format import GgufFormat, check_rows, quantised_type
 from clrt.ops.movement.common import index_t
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
 
-def _table(op: QuantizedGather, raw: Value) -> GgufWeights:
-    return GgufWeights(quantised_type(op.type, op), op.N, op.K, raw)
+def _table(op: QuantizedGather, raw: Value) -> GgufFormat:
+    return GgufFormat(quantised_type(op.type, op), op.N, op.K, raw)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -18,14 +18,13 @@ from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.gemm_problem import MatrixOperand
-from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_panels_cpu import in_half, rounded_rows
-from clrt.kernels.spec import BufferArg, Launch, PackedWeight
+from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.epilogue import fused_reference, fused_type
-from clrt.ops.matmul.gguf_weights import GgufWeights, check_rows, coding_of, quantised_type
+from clrt.ops.matmul.gguf_format import GgufFormat, check_rows, coding_of, quantised_type
 from clrt.ops.matmul.matmul import multiply
 from clrt.ops.matmul.quantized_product import (
     ROUNDED_BITS,
@@ -37,7 +36,6 @@ from clrt.ops.matmul.quantized_product import (
     rounded,
 )
 from clrt.ops.registry import register
-from clrt.util.math import round_up
 
 
 def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
@@ -51,12 +49,13 @@ def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
     """
 
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
-        op, raw = node.op, node.arg(1)
+        op = node.op
         assert isinstance(op, QuantizedMatMul)
-        plain = MatrixOperand(BufferArg(op.dequantised(raw, None)), (1, op.K))
+        matrix = op.weight_format(node)
+        plain = MatrixOperand(BufferArg(matrix.floats(None)), (1, op.K))
         product = product_of(node, op.N, op.K, plain)
         if in_panels:
-            panels = BufferArg(op.dequantised(raw, packed_width(product, ctx)))
+            panels = BufferArg(matrix.floats(packed_width(product, ctx)))
             view = MatrixOperand(panels, (op.N, 1), in_panels=True)
             product = product_of(node, op.N, op.K, view)
         return emit(product, ctx)
@@ -135,28 +134,8 @@ class QuantizedMatMul(QuantizedProduct):
         extras = [t for t in inputs[2:] if t is not None]
         return [fused_type(self, self.steps, self.product_type(inputs), extras)]
 
-    def weight_format(self, node: Node) -> GgufWeights:
-        return GgufWeights(self.block_type, self.N, self.K, node.arg(1))
-
-    def dequantised(self, raw: Value, width: int | None) -> PackedWeight:
-        """Returns B dequantized to float32 at load.
-
-        Args:
-            raw: B, a constant of GGUF blocks.
-            width: Columns of a panel; None for the plain layout `[N, K]`.
-        """
-        block_type, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
-        if width is None:
-            nbytes = 4 * self.N * self.K
-            return PackedWeight(raw, name, lambda array: block_type.dequantise(array), nbytes)
-        panels = Panels(self.K, self.N, width, transposed=True)
-        nbytes = 4 * self.K * round_up(self.N, width)
-        name = f"{name}:panels{width}"
-
-        def pack(array: Array) -> Array:
-            return panels.pack(block_type.dequantise(array))
-
-        return PackedWeight(raw, name, pack, nbytes)
+    def weight_format(self, node: Node) -> GgufFormat:
+        return GgufFormat(self.block_type, self.N, self.K, node.arg(1))
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, raw, *extras = inputs

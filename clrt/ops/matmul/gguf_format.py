@@ -13,9 +13,12 @@ from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, stored_bits
+from clrt.kernels.spec import PackedWeight
 from clrt.kernels.weight_format import WeightFormat
+from clrt.util.math import round_up
 
 
 def quantised_type(name: str, op: IrOp) -> BlockType:
@@ -63,7 +66,7 @@ def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int)
 
 
 @dataclass(frozen=True)
-class GgufWeights(WeightFormat):
+class GgufFormat(WeightFormat):
     """B `[N, K]` in rows of quantized GGUF blocks.
 
     Attributes:
@@ -107,3 +110,20 @@ class GgufWeights(WeightFormat):
         shared = type_.elements // coding.block if whole else 1
         sizes = (self.n, self.k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
         return PackedQuantizedRows(self.raw, type_.name, *sizes, parts, type_)
+
+    def floats(self, width: int | None) -> PackedWeight:
+        """Returns B dequantized to float32 at load.
+
+        Args:
+            width: Columns of a panel; None for the plain layout `[N, K]`.
+        """
+        type_, name = self.type, f"float32_of_{self.type.name}:{self.n}x{self.k}"
+        if width is None:
+            return PackedWeight(self.raw, name, type_.dequantise, 4 * self.n * self.k)
+        panels = Panels(self.k, self.n, width, transposed=True)
+
+        def pack(array: Array) -> Array:
+            return panels.pack(type_.dequantise(array))
+
+        nbytes = 4 * self.k * round_up(self.n, width)
+        return PackedWeight(self.raw, f"{name}:panels{width}", pack, nbytes)
