@@ -13,13 +13,13 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class PatternPass(Pass):
     """A pass that matches nodes by a pattern; `rewrite` gets what it found as the payload.
 
-    All nodes that the pattern matched are replaced.
-
     Class attributes:
         pattern: Pattern of the output of the root.
+        replaces_root_only: Whether matched nodes except the root may be used elsewhere, too.
     """
 
     pattern: ClassVar[Pattern]
+    replaces_root_only: ClassVar[bool] = False
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, self.pattern.roots)
@@ -27,5 +27,7 @@ class PatternPass(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = self.pattern.find(node.output, view)
         if isinstance(found, Found):
-            return Match(view, node, found.nodes, payload=found)
+            return Match(
+                view, node, [node] if self.replaces_root_only else found.nodes, payload=found
+            )
         return None if found is None else Miss(found, node)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from clrt.ir.graph import Node, Patch
-from clrt.ir.op import IrOp
+from clrt.ir.graph import Patch
+from clrt.ir.pattern import Found, Verdict, constant, op
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
-from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.driver import Match
 from clrt.passes.fold_constants import MAX_FOLDED_BYTES
-from clrt.passes.matching import int_attribute, produced_by
+from clrt.passes.pattern_pass import PatternPass
 
 
-class SinkSlice(Pass):
+def _is_foldable(found: Found) -> Verdict:
+    """Whether a table may be looked up at all rows before the slice; else the reject reason."""
+    table, rows = found["table"].numbers, found["rows"].numbers
+    if table is None or rows is None or table.ndim == 0:
+        return False
+    if rows.size and not -len(table) <= rows.min() <= rows.max() < len(table):
+        return "some indices are out of the table's range"
+    if rows.size * table[:1].nbytes > max(MAX_FOLDED_BYTES, table.nbytes):
+        return "all rows together are larger than 16 MiB and than the table"
+    axes = found.node("part").input(3)
+    if axes is not None and (not axes.is_constant or axes.numbers is None):
+        return "the axes of the slice are not constant"
+    return True
+
+
+class SinkSlice(PatternPass):
     """Gather(table, Slice(rows, …)) -> Slice(Gather(table, rows), …).
 
     `table` and `rows` are constant, so the Gather is then folded: position embeddings become a
@@ -22,29 +37,13 @@ class SinkSlice(Pass):
 
     name = "sink_slice"
     required_op_classes = (Slice,)
-
-    def may_match(self, op: type[IrOp]) -> bool:
-        return issubclass(op, Gather)
-
-    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if int_attribute(node.op, "axis", 0) != 0:
-            return None
-        part = produced_by(node.arg(1), "Slice")
-        table = node.arg(0).numbers if node.arg(0).is_constant else None
-        rows = part.arg(0).numbers if part is not None and part.arg(0).is_constant else None
-        if part is None or table is None or rows is None or table.ndim == 0:
-            return None
-        if rows.size and not -len(table) <= rows.min() <= rows.max() < len(table):
-            return Miss("some indices are out of the table's range", node)
-        if rows.size * table[:1].nbytes > max(MAX_FOLDED_BYTES, table.nbytes):
-            return Miss("all rows together are larger than 16 MiB and than the table", node)
-        axes = part.input(3)
-        if axes is not None and (not axes.is_constant or axes.numbers is None):
-            return Miss("the axes of the slice are not constant", node)
-        return Match(view, node, traversed_nodes=[part])
+    replaces_root_only = True
+    pattern = op(
+        Gather, constant("table"), op(Slice, constant("rows"), ..., name="part"), axis=0
+    ).where(_is_foldable)
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, (part,) = match.builder(self.name), match.root, match.traversed_nodes
+        build, node, part = match.builder(self.name), match.root, match.payload.node("part")
         rows, axes = part.arg(0), part.input(3)
         looked_up = build.add(node.op, node.arg(0), rows)
         inputs = [looked_up, *part.inputs[1:]]
