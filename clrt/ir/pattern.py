@@ -192,7 +192,7 @@ def op(
         args = node.inputs
         if len(args) < count or (len(args) > count and not is_open):
             return
-        if any(getattr(node.op, key) != expected for key, expected in attributes.items()):
+        if attributes and any(getattr(node.op, k) != x for k, x in attributes.items()):
             return
         if when is not None and not _passes(when(node)):
             return
