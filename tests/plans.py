@@ -104,8 +104,8 @@ def _buffer(arg: BufferArg, names: dict[int, str]) -> Any:
 
 def check_arena(of: Plan) -> None:
     """Raises AssertionError where two buffers alive together overlap, or one lies outside."""
-    found = [(of.places[owner], interval) for owner, interval in arena_buffers(of)]
-    assert len(found) == len(of.places)
+    found = [(of.allocations[owner], interval) for owner, interval in arena_buffers(of)]
+    assert len(found) == len(of.allocations)
     for place, interval in found:
         assert place.offset_bytes % align(1) == 0
         assert place.offset_bytes + align(interval.nbytes) <= of.arena.slab_bytes[place.slab]
@@ -161,8 +161,8 @@ def _lies(of: Plan, buffer: Buffer) -> tuple[Any, int]:
     if isinstance(buffer, PackedWeight):
         return (buffer.value, buffer.layout), 0
     if isinstance(buffer, StatusWord):
-        return "status", of.statuses.index(buffer)
+        return "status", of.status_words.index(buffer)
     root = of.root(buffer) if isinstance(buffer, Value) else buffer
     if isinstance(root, Value) and root.is_constant:
         return root, 0
-    return "arena", of.places[root].offset_bytes // buffer.dtype.itemsize
+    return "arena", of.allocations[root].offset_bytes // buffer.dtype.itemsize

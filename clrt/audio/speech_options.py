@@ -5,22 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clrt.errors import InputError
+from clrt.util.renamed import renamed, renamed_arguments
 
 _MAX_TEMPERATURE = 10.0
+# The present name of each former name of a limit.
+_RENAMED = {
+    "compression_ratio": "compression_ratio_threshold",
+    "logprob": "logprob_threshold",
+    "no_speech": "no_speech_threshold",
+}
 
 
+@renamed_arguments(**_RENAMED)
+@renamed(**_RENAMED)
 @dataclass(frozen=True)
-class Fallback:
+class TemperatureFallback:
     """Limits that decide whether a window is decoded again at a higher temperature, or is silence.
 
     Attributes:
         temperatures: Temperatures in the order of attempts. 0 selects the most likely token.
-        compression_ratio: Maximum compression ratio of a window's text. A higher one indicates
-            repetition, and the window is decoded again. None for no limit.
-        logprob: Minimum mean log-probability of a window's tokens, below which the window is
-            decoded again; None for no limit.
-        no_speech: Probability of no speech above which a window has no text, if its mean
-            log-probability is also below `logprob`; None to keep all texts.
+        compression_ratio_threshold: Maximum compression ratio of a window's text. A higher one
+            indicates repetition, and the window is decoded again. None for no limit.
+        logprob_threshold: Minimum mean log-probability of a window's tokens, below which the window
+            is decoded again; None for no limit.
+        no_speech_threshold: Probability of no speech above which a window has no text, if its mean
+            log-probability is also below `logprob_threshold`; None to keep all texts.
 
     Raises:
         InputError: A value is out of range.
@@ -29,18 +38,18 @@ class Fallback:
     """
 
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    compression_ratio: float | None = 2.4
-    logprob: float | None = -1.0
-    no_speech: float | None = 0.6
+    compression_ratio_threshold: float | None = 2.4
+    logprob_threshold: float | None = -1.0
+    no_speech_threshold: float | None = 0.6
 
     def __post_init__(self) -> None:
         if not self.temperatures:
             raise InputError("temperatures is empty; give at least one, such as (0.0,).")
         for one in self.temperatures:
             _check("A temperature", one, 0.0, _MAX_TEMPERATURE)
-        _check("compression_ratio", self.compression_ratio, 0.0, 1e6)
-        _check("logprob", self.logprob, -1e6, 0.0)
-        _check("no_speech", self.no_speech, 0.0, 1.0)
+        _check("compression_ratio_threshold", self.compression_ratio_threshold, 0.0, 1e6)
+        _check("logprob_threshold", self.logprob_threshold, -1e6, 0.0)
+        _check("no_speech_threshold", self.no_speech_threshold, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,8 @@ class SpeechOptions:
         timestamps: Whether the model predicts times within each window of 30 s; if not, a window is
             one segment.
         prompt: Text assumed to precede the audio; it can show the spelling of names. None for none.
-        condition: Whether a window is conditioned on the text of the windows before.
+        condition_on_previous_text: Whether a window is conditioned on the text of the windows
+            before.
         fallback: Limits for decoding a window again.
         seed: Seed of the random draws at temperatures above 0.
     """
@@ -62,8 +72,8 @@ class SpeechOptions:
     task: str = "transcribe"
     timestamps: bool = True
     prompt: str | None = None
-    condition: bool = True
-    fallback: Fallback = field(default_factory=Fallback)
+    condition_on_previous_text: bool = True
+    fallback: TemperatureFallback = field(default_factory=TemperatureFallback)
     seed: int = 0
 
 

@@ -19,6 +19,7 @@ from clrt.errors import InputError, explain_missing_extra
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.files import expanded
+from clrt.util.renamed import present_names
 
 if TYPE_CHECKING:
     from clrt.audio.whisper.speech import WhisperSpeech
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Organization of model names without one.
 _ORGANISATION = "openai"
+# The present name of each former name of an option.
+_RENAMED = {"condition": "condition_on_previous_text"}
 
 
 class Transcriber:
@@ -37,8 +40,9 @@ class Transcriber:
     - `task`: "transcribe" (default), or "translate" into English.
     - `timestamps`: whether segments have times within a window of 30 s; True by default.
     - `prompt`: text assumed to precede the audio; it can show the spelling of names.
-    - `condition`: whether a window is conditioned on the text before it; True by default.
-    - `fallback`: limits for decoding a window again (`clrt.audio.Fallback`).
+    - `condition_on_previous_text`: whether a window is conditioned on the text before it; True by
+      default.
+    - `fallback`: limits for decoding a window again (`clrt.audio.TemperatureFallback`).
     - `seed`: seed of the random draws at temperatures above 0; 0 by default.
 
     Thread-safe.
@@ -158,6 +162,7 @@ class Transcriber:
         self.close()
 
     def _options(self, given: dict[str, Any]) -> SpeechOptions:
+        given = present_names("Transcriber", _RENAMED, given, stacklevel=4)
         known = [field.name for field in fields(SpeechOptions)]
         for name in given:
             if name not in known:

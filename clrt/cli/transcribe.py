@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clrt.audio import Fallback, Transcriber
+from clrt.audio import TemperatureFallback, Transcriber
 from clrt.audio.subtitles import srt_entries, vtt_entries
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import TranscriptSegment
@@ -96,9 +96,9 @@ def transcribe(
     if output is None and len(files) > 1 and form in (Form.srt, Form.vtt):
         raise InputError(f"Several files as {form.value} need --output, a folder for them.")
     options: dict[str, Any] = {"language": language, "task": task, "prompt": prompt}
-    options |= {"timestamps": timestamps, "condition": condition}
-    temperatures = Fallback().temperatures if temperature is None else tuple(temperature)
-    options["fallback"] = Fallback(temperatures, compression_ratio, logprob, no_speech)
+    options |= {"timestamps": timestamps, "condition_on_previous_text": condition}
+    temperatures = TemperatureFallback().temperatures if temperature is None else tuple(temperature)
+    options["fallback"] = TemperatureFallback(temperatures, compression_ratio, logprob, no_speech)
     targets = _targets(files, output, form)
     with Transcriber(model, device=device) as transcriber:
         failed = 0

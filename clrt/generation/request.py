@@ -28,7 +28,7 @@ _NOT_FOR_BEAMS = (
     *("temperature", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "stop", "lookup_tokens"),
 )
-# Names of options in transformers, for hints in error messages.
+# Names of options in transformers, which are accepted too.
 _TRANSFORMERS_NAMES = {
     "prompt_lookup_num_tokens": "lookup_tokens",
     "num_assistant_tokens": "draft_tokens",
@@ -129,6 +129,7 @@ class RequestReader:
             InputError: An option is unknown, has no valid value, or does not apply to `method`.
             UnsupportedError: The model's files require a feature that clrt does not support.
         """
+        options = {_TRANSFORMERS_NAMES.get(name, name): value for name, value in options.items()}
         known = [f.name for f in fields(Sampling)]
         for name in options:
             if name not in (*known, *_RULES, *_OTHER_OPTIONS):
@@ -368,7 +369,6 @@ def _check_proposed_beams(proposed: Sampling) -> None:
 
 
 def _unknown_option(name: str, known: Sequence[str]) -> InputError:
-    near = [_TRANSFORMERS_NAMES[name]] if name in _TRANSFORMERS_NAMES else []
-    near = near or difflib.get_close_matches(name, known, 1, 0.5)
+    near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     return InputError(f"There is no option {name!r}; {hint}")

@@ -79,11 +79,12 @@ class RegionLaunches:
 
     Attributes:
         launches: Launches in execution order.
-        also: Kernels that the region launches at other shapes only; compiled with the plan.
+        precompiled_kernels: Kernels that the region launches at other shapes only; compiled with
+            the plan.
     """
 
     launches: list[Launch]
-    also: tuple[KernelSpec, ...] = ()
+    precompiled_kernels: tuple[KernelSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class LaunchFusionRule:
         match: Tries to match a region whose last node is `node`, along use-def edges. Returns None
             if the rule does not apply to such nodes; a raised UnsupportedError counts as a miss.
             The result must not depend on sizes that vary from call to call.
-        emit: Returns the launches. Kernels of the launches plus `also` must be the same at all
-            shapes, or a new shape would compile some. All reads of a node's inputs must be complete
-            when the first launch ends that accesses the node's output.
+        emit: Returns the launches. Kernels of the launches plus `precompiled_kernels` must be the
+            same at all shapes, or a new shape would compile some. All reads of a node's inputs must
+            be complete when the first launch ends that accesses the node's output.
     """
 
     name: str

@@ -226,4 +226,9 @@ class _Search:
             raise reworded(error, f"{node}: {error}") from error
         launches = tuple(x for x in fused.launches if all(x.global_size))
         idle = (x.kernel for x in fused.launches if not all(x.global_size))
-        return Region(match.nodes, rule.name, launches, also=(*fused.also, *idle))
+        return Region(
+            match.nodes,
+            rule.name,
+            launches,
+            precompiled_kernels=(*fused.precompiled_kernels, *idle),
+        )

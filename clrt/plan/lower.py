@@ -13,7 +13,8 @@ from clrt.util.host_limits import check_host_bytes
 def lower(node: Node, ctx: Lowering) -> PlanStep:
     """Chooses how a plan runs a node: kernel launches of a variant, or the host.
 
-    Launches without work-items are left out; their kernels are recorded in `DeviceStep.also`.
+    Launches without work-items are left out; their kernels are recorded in
+    `DeviceStep.precompiled_kernels`.
 
     Returns:
         A DeviceStep of the first variant in the order of `by_cost` that can run the node, with the

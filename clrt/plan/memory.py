@@ -83,7 +83,7 @@ def memory_of(
         later_constants = {v for g in graphs for v in g.constants() if v.has_numbers} - uploaded
         sizes.update({(v, ""): v.nbytes for v in later_constants if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
-    inputs = [v for v in plan.graph.inputs if v in plan.places]
+    inputs = [v for v in plan.graph.inputs if v in plan.allocations]
     outputs = dict(zip(plan.graph.output_names, plan.graph.outputs, strict=True))
     carried = [
         v for n, v in outputs.items() if graph_break is not None and n not in graph_break.reads

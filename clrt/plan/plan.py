@@ -30,6 +30,7 @@ from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, laun
 from clrt.plan.subview_placement import SubviewNote, place_subviews
 from clrt.plan.traffic import traffic
 from clrt.util.gc_control import gc_disabled
+from clrt.util.renamed import renamed
 
 # Minimum size of a device buffer in bytes: empty tensors get this much.
 MIN_BUFFER_BYTES = 4
@@ -37,6 +38,13 @@ MIN_BUFFER_BYTES = 4
 _STEP_BYTES = 8 << 10
 
 
+@renamed(
+    also="precompiled_kernels",
+    places="allocations",
+    parts="subviews",
+    statuses="status_words",
+    contract="device_io",
+)
 @dataclass(frozen=True)
 class Plan:
     """Execution plan of a graph for one set of input shapes: steps and buffer offsets, as data.
@@ -45,30 +53,31 @@ class Plan:
         graph: The specialised graph.
         steps: Device and host steps in execution order.
         arena: Slab sizes and allocations of the activations.
-        places: Allocation in the arena of each root value and scratch buffer.
+        allocations: Allocation in the arena of each root value and scratch buffer.
         roots: Maps each value that shares memory to its root, the value that owns the memory.
         live_bytes: Peak of live bytes, a lower bound of the arena's size.
         external: Root values in memory of the caller, bound at each run.
-        contract: Inputs and outputs that the plan binds in device memory.
-        statuses: Status words, in which kernels report out-of-range indices; their index is their
+        device_io: Inputs and outputs that the plan binds in device memory.
+        status_words: Words in which kernels report out-of-range indices; their index is their
             number.
         missed_regions: Near misses of launch fusion rules.
-        also: Kernels that the graph launches at other input shapes only, to be compiled in advance.
-        parts: Outcome of placing each subview: aliased or copied.
+        precompiled_kernels: Kernels that the graph launches at other input shapes only, to be
+            compiled in advance.
+        subviews: Outcome of placing each subview: aliased or copied.
     """
 
     graph: Graph
     steps: tuple[PlanStep, ...]
     arena: Arena
-    places: Mapping[Placed, Allocation]
+    allocations: Mapping[Placed, Allocation]
     roots: Mapping[Value, Value]
     live_bytes: int
     external: tuple[Value, ...] = ()
-    contract: DeviceIo = HOST_ONLY
-    statuses: tuple[StatusWord, ...] = field(default=())
+    device_io: DeviceIo = HOST_ONLY
+    status_words: tuple[StatusWord, ...] = field(default=())
     missed_regions: tuple[MissedRegion, ...] = ()
-    also: tuple[KernelSpec, ...] = ()
-    parts: tuple[SubviewNote, ...] = ()
+    precompiled_kernels: tuple[KernelSpec, ...] = ()
+    subviews: tuple[SubviewNote, ...] = ()
 
     def root(self, value: Value) -> Value:
         """Returns the value that owns the memory of `value`; `value` itself if it shares none."""
@@ -99,7 +108,7 @@ class Plan:
     @property
     def status_count(self) -> int:
         """Number of status words."""
-        return len(self.statuses)
+        return len(self.status_words)
 
     @cached_property
     def uploads(self) -> dict[tuple[Value, str], int]:
@@ -186,7 +195,7 @@ def _kernels_at_all_shapes(
     views = (n for n in graph.nodes if is_view_by_sizes(n))
     idle = [lower(n, ctx) for n in views if not any(map(is_traced, n.output.dims))]
     kernels = {x.kernel: None for x in launches_of((*steps, *idle))}
-    idle_kernels = (s.also for s in (*steps, *idle) if isinstance(s, DeviceStep))
+    idle_kernels = (s.precompiled_kernels for s in (*steps, *idle) if isinstance(s, DeviceStep))
     return kernels | dict.fromkeys(chain.from_iterable(idle_kernels))
 
 

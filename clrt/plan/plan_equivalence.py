@@ -17,7 +17,9 @@ def plans_equivalent(left: Plan, right: Plan) -> bool:
     Offsets in the arena are ignored.
     """
     left_launches, right_launches = launches_of(left.steps), launches_of(right.steps)
-    if len(left_launches) != len(right_launches) or len(left.statuses) != len(right.statuses):
+    if len(left_launches) != len(right_launches) or len(left.status_words) != len(
+        right.status_words
+    ):
         return False
     partners: dict[Buffer, Buffer] = {}
     return all(

@@ -8,8 +8,10 @@ from typing import TypeAlias
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import KernelSpec, Launch, Scratch
+from clrt.util.renamed import renamed
 
 
+@renamed(also="precompiled_kernels")
 @dataclass(frozen=True)
 class DeviceStep:
     """Kernel launches that compute a node; those of several nodes are a `Region`.
@@ -19,14 +21,15 @@ class DeviceStep:
         variant: Name of the kernel variant.
         launches: Launches in execution order.
         rejected: Names and reject reasons of the variants that were tried before.
-        also: Kernels that the step launches at other input shapes only, to be compiled in advance.
+        precompiled_kernels: Kernels that the step launches at other input shapes only, to be
+            compiled in advance.
     """
 
     nodes: tuple[Node, ...]
     variant: str
     launches: tuple[Launch, ...]
     rejected: tuple[str, ...] = ()
-    also: tuple[KernelSpec, ...] = ()
+    precompiled_kernels: tuple[KernelSpec, ...] = ()
 
     @property
     def node(self) -> Node:

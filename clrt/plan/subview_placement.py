@@ -249,8 +249,8 @@ class _SubviewSearch:
             step = lower(old_step.node, replace(self.ctx, aliased_subviews=self._placed))
             assert isinstance(step, DeviceStep) and isinstance(old_step, DeviceStep)
             # Other sizes may need the copies: their kernels are kept, to be compiled in advance.
-            specs = (*old_step.also, *(x.kernel for x in old_step.launches))
-            self.steps[index] = replace(step, also=tuple(dict.fromkeys(specs)))
+            specs = (*old_step.precompiled_kernels, *(x.kernel for x in old_step.launches))
+            self.steps[index] = replace(step, precompiled_kernels=tuple(dict.fromkeys(specs)))
         return self.steps[index]
 
     def _copied_bytes(self, node: Node, part: Subview) -> int:

@@ -139,7 +139,7 @@ class PlanTemplate:
         )
         self._spans = [(i.first, i.last) for i in intervals]
         self._events = _Events(self._spans)
-        places = tuple(plan.places[owner] for owner in self.buffer_numbers)
+        places = tuple(plan.allocations[owner] for owner in self.buffer_numbers)
         self._layout = StackingOrder.from_arena(intervals, Arena(places, plan.arena.slab_bytes))
         self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
         for launch in self.launches:  # raises if one is traced: local sizes are fixed per kernel
@@ -252,10 +252,12 @@ class InstantiatedPlan(Plan):
             template=template,
             arena=arena,
             live_bytes=live_bytes,
-            contract=template.plan.contract,
-            also=template.plan.also,
+            device_io=template.plan.device_io,
+            precompiled_kernels=template.plan.precompiled_kernels,
             graph=_InstantiatedGraph(template.plan.graph, instantiate),
-            places=_InstantiatedMapping(instantiate, tenants, lambda number: arena.places[number]),
+            allocations=_InstantiatedMapping(
+                instantiate, tenants, lambda number: arena.places[number]
+            ),
             roots=_InstantiatedMapping(instantiate, roots, instantiate),
             _instantiate=instantiate,
             _numbers=evaluation.numbers,
@@ -272,9 +274,9 @@ class InstantiatedPlan(Plan):
         return self._instantiate(self.template.plan.external)
 
     @cached_property
-    def statuses(self) -> tuple[StatusWord, ...]:
+    def status_words(self) -> tuple[StatusWord, ...]:
         """Status words, in which kernels report out-of-range indices; the index is the number."""
-        return self._with_nodes(self.template.plan.statuses)
+        return self._with_nodes(self.template.plan.status_words)
 
     @cached_property
     def missed_regions(self) -> tuple[MissedRegion, ...]:
@@ -282,9 +284,9 @@ class InstantiatedPlan(Plan):
         return self._with_nodes(self.template.plan.missed_regions)
 
     @cached_property
-    def parts(self) -> tuple[SubviewNote, ...]:
+    def subviews(self) -> tuple[SubviewNote, ...]:
         """Outcome of placing each subview: aliased or copied."""
-        return self._with_nodes(self.template.plan.parts)
+        return self._with_nodes(self.template.plan.subviews)
 
     def _with_nodes(self, traced: _T) -> _T:
         """Returns the copy of a traced object that refers to nodes of the graph.
@@ -300,7 +302,7 @@ class InstantiatedPlan(Plan):
 
     @property
     def status_count(self) -> int:
-        return len(self.template.plan.statuses)
+        return len(self.template.plan.status_words)
 
     @property
     def host_steps(self) -> tuple[HostStep, ...]:

@@ -21,6 +21,7 @@ from clrt.runtime.model.model import load
 from clrt.runtime.opencl.devices import DeviceInfo, devices, no_device_text
 from clrt.util import env_vars
 from clrt.util.files import atomic_write, expanded, make_cache_folder, parse_json, read_regular
+from clrt.util.renamed import renamed
 
 # Minimum number of measured runs, and minimum seconds that they take together.
 _MIN_RUNS, _MIN_MEASURED_S = 3, 0.3
@@ -44,6 +45,7 @@ class DeviceTime:
     note: str = ""
 
 
+@renamed(remembered="from_cache")
 @dataclass(frozen=True)
 class DeviceChoice:
     """The fastest device for a model; `print` shows a table of the measured times.
@@ -51,13 +53,13 @@ class DeviceChoice:
     Attributes:
         device: The fastest device; pass it, or its `index`, to `load`.
         times: Time on each usable device, fastest first.
-        remembered: Whether the times come from the disk cache, measured earlier by this or another
+        from_cache: Whether the times come from the disk cache, measured earlier by this or another
             process.
     """
 
     device: DeviceInfo
     times: tuple[DeviceTime, ...]
-    remembered: bool
+    from_cache: bool
 
     def __str__(self) -> str:
         width = max(len(t.device) for t in self.times)
@@ -66,7 +68,7 @@ class DeviceChoice:
             + (t.note if t.milliseconds is None else f"{t.milliseconds:10.3f} ms")
             for t in self.times
         ]
-        how = "measured before" if self.remembered else "measured now"
+        how = "measured before" if self.from_cache else "measured now"
         return "\n".join([f"{self.device}, {how}:", *rows])
 
 

@@ -85,7 +85,7 @@ def heard(model: Any, given: Any, name: str) -> list[dict[str, Any]]:
         own = tokenizer().encode(f" {PROMPT}").ids
         asked["prompt_ids"] = torch.tensor([TOKENS["<|startofprev|>"], *own])
     if seconds > 30:
-        asked["condition_on_prev_tokens"] = options.get("condition", True)
+        asked["condition_on_prev_tokens"] = options.get("condition_on_previous_text", True)
     if name == SILENT[0]:
         _, logprob, no_speech = SILENT
         asked |= dict(logprob_threshold=logprob, no_speech_threshold=no_speech)

@@ -15,15 +15,15 @@ PROMPT = "the model of the graph"
 
 #: By case: seconds of a sound, what draws it, and the options of `Transcriber.transcribe`.
 CASES: dict[str, tuple[float, int, dict[str, Any]]] = {
-    "short": (30.0, 3, {"condition": False}),
-    "long": (71.6, 1, {"condition": False}),
-    "other": (36.0, 10, {"condition": False}),
+    "short": (30.0, 3, {"condition_on_previous_text": False}),
+    "long": (71.6, 1, {"condition_on_previous_text": False}),
+    "other": (36.0, 10, {"condition_on_previous_text": False}),
     "conditioned": (71.6, 2, {}),
-    "prompted": (71.6, 4, {"condition": False, "prompt": PROMPT}),
+    "prompted": (71.6, 4, {"condition_on_previous_text": False, "prompt": PROMPT}),
     "both": (71.6, 5, {"prompt": PROMPT}),
     "translated": (33.0, 6, {"task": "translate", "language": "German"}),
     "timeless": (12.0, 7, {"timestamps": False, "language": "fr"}),
-    "silent": (95.0, 8, {"condition": False}),
+    "silent": (95.0, 8, {"condition_on_previous_text": False}),
     "english": (40.0, 9, {}),
 }
 #: The case of a model that knows English alone.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clrt import TextGenerator
-from clrt.audio import Fallback, Features, Transcriber, Transcript
+from clrt.audio import Features, TemperatureFallback, Transcriber, Transcript
 from clrt.audio.feature_extractors import LogMel
 from clrt.audio.whisper.segments import split_window
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
@@ -34,8 +34,15 @@ from tests.audio.whisper_folders import (
 )
 from tests.models.onnx_text import DEVICES
 
-ONCE = Fallback((0.0,), compression_ratio=None, logprob=None, no_speech=None)
-SKIPPING = Fallback((0.0,), compression_ratio=None, logprob=SILENT[1], no_speech=SILENT[2])
+ONCE = TemperatureFallback(
+    (0.0,), compression_ratio_threshold=None, logprob_threshold=None, no_speech_threshold=None
+)
+SKIPPING = TemperatureFallback(
+    (0.0,),
+    compression_ratio_threshold=None,
+    logprob_threshold=SILENT[1],
+    no_speech_threshold=SILENT[2],
+)
 # Cases that both devices transcribe, and those that are transcribed together.
 ON_BOTH, TOGETHER = "translated", ("long", "other")
 
@@ -173,20 +180,35 @@ def test_whisper_transcriber_is_thread_safe(transcriber: Transcriber) -> None:
 
 
 def test_whisper_fallback_resamples_by_temperature_and_seed(transcriber: Transcriber) -> None:
-    always = Fallback((0.0, 0.8), compression_ratio=0.0, logprob=None, no_speech=None)
+    always = TemperatureFallback(
+        (0.0, 0.8),
+        compression_ratio_threshold=0.0,
+        logprob_threshold=None,
+        no_speech_threshold=None,
+    )
     drawn = [transcriber(sound(5.0), fallback=always, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert transcriber(sound(5.0), fallback=ONCE) not in drawn
     # The last trial counts, however bad; and silence needs none.
-    unsure = Fallback((0.0, 0.8), compression_ratio=None, logprob=0.0, no_speech=None)
+    unsure = TemperatureFallback(
+        (0.0, 0.8),
+        compression_ratio_threshold=None,
+        logprob_threshold=0.0,
+        no_speech_threshold=None,
+    )
     assert transcriber(sound(5.0), fallback=unsure, seed=1) == drawn[0]
-    silent = Fallback((0.0, 0.8), logprob=0.0, no_speech=0.0)
+    silent = TemperatureFallback((0.0, 0.8), logprob_threshold=0.0, no_speech_threshold=0.0)
     assert transcriber(sound(5.0), fallback=silent) == ""
 
 
 def test_whisper_high_temperature_text_is_not_used_as_prompt(transcriber: Transcriber) -> None:
     def drawn(temperature: float, condition: bool) -> Any:
-        often = Fallback((temperature,), compression_ratio=None, logprob=None, no_speech=None)
+        often = TemperatureFallback(
+            (temperature,),
+            compression_ratio_threshold=None,
+            logprob_threshold=None,
+            no_speech_threshold=None,
+        )
         return transcriber(sound(36.0, 14), fallback=often, condition=condition, seed=3)
 
     assert drawn(0.6, True) == drawn(0.6, False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from clrt.audio import Fallback, Transcriber, Transcript, TranscriptSegment
+from clrt.audio import TemperatureFallback, Transcriber, Transcript, TranscriptSegment
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.convert import app as convert
 from clrt.cli.main import app
@@ -21,7 +21,7 @@ from tests.audio.sounds import pcm16, wav_bytes
 from tests.audio.whisper_folders import sound, write_whisper
 
 SOUND = sound(33.0, 6)
-OPTIONS = {"language": "de", "fallback": Fallback((0.0,))}
+OPTIONS = {"language": "de", "fallback": TemperatureFallback((0.0,))}
 ARGUMENTS = ["--language", "de", "--temperature", "0"]
 
 
@@ -163,12 +163,12 @@ def test_invalid_fallback_options_are_refused() -> None:
     for made, message in (
         ({"temperatures": ()}, "temperatures is empty"),
         ({"temperatures": (-1.0,)}, "A temperature is -1.0; expected 0 to 10"),
-        ({"logprob": 1.0}, "logprob is 1.0"),
-        ({"no_speech": True}, "no_speech is True; expected 0 to 1"),
-        ({"compression_ratio": float("nan")}, "compression_ratio is nan"),
+        ({"logprob_threshold": 1.0}, "logprob_threshold is 1.0"),
+        ({"no_speech_threshold": True}, "no_speech_threshold is True; expected 0 to 1"),
+        ({"compression_ratio_threshold": float("nan")}, "compression_ratio_threshold is nan"),
     ):
         with pytest.raises(InputError, match=message):
-            Fallback(**made)  # type: ignore[arg-type]
+            TemperatureFallback(**made)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -415,8 +415,8 @@ def test_invalid_speculative_options_are_refused(endless: TextGenerator) -> None
         ({"lookup_tokens": 64}, "lookup_tokens is 64; it is a whole number from 0 to 63"),
         ({"lookup_tokens": 4, "num_beams": 2}, "num_beams does not go with lookup_tokens"),
         ({"draft_tokens": True}, "draft_tokens is True; it is a whole number"),
-        ({"prompt_lookup_num_tokens": 4}, "did you mean 'lookup_tokens'"),
-        ({"num_assistant_tokens": 4}, "did you mean 'draft_tokens'"),
+        ({"prompt_lookup_num_tokens": 64}, "lookup_tokens is 64"),
+        ({"num_assistant_tokens": 4}, "draft_tokens needs a draft model"),
     ):
         with pytest.raises(clrt.InputError, match=message):
             endless.generate("x", **options)

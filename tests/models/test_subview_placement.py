@@ -313,7 +313,7 @@ def test_subview_is_copied_if_gaps_cost_more() -> None:
         optimize(graph)
         prepare(graph, cpu)
         plan = plan_graph(graph, cpu)
-        reasons = [p.reason for p in plan.parts]
+        reasons = [p.reason for p in plan.subviews]
         assert len(reasons) == 2
         assert len([r for r in reasons if "move more than a copy" in r]) == copied
 
@@ -331,7 +331,7 @@ def test_node_order_does_not_change_placement() -> None:
         body += "\n%y: float32[64,64] = Sub(%b, %c)\n"
         graph = graph_of(body, "%x: float32[32,64]", "%y")
         plan = plan_graph(graph, cpu)
-        placed.append({(p.value.name, p.parent.name) for p in plan.parts if not p.reason})
+        placed.append({(p.value.name, p.parent.name) for p in plan.subviews if not p.reason})
     assert placed[0] == placed[1] == {("a", "b"), ("z", "b")}
 
 

@@ -42,7 +42,7 @@ def test_attention_new_shape_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert plans.count_alike(graph, sizes) == 3
     sizes.append({"B": 8, "S": 500, "T": 500})
     made = [plans.plan(specialise(graph, s)) for s in sizes]
-    kernels = [{x.kernel for x in launches_of(p.steps)} | set(p.also) for p in made]
+    kernels = [{x.kernel for x in launches_of(p.steps)} | set(p.precompiled_kernels) for p in made]
     assert all(k == kernels[0] for k in kernels)
 
 
@@ -73,7 +73,7 @@ def test_attention_parts_and_tiles_match_reference(
     found = [(x.kernel.entry, r and int(r)) for x, r in zip(launches, rows, strict=True)]
     assert found == entries
     # Kernels for the sizes of later calls: tiles of few and of many rows, parts, and the join.
-    assert len({x.kernel for x in launches} | set(plan.also)) == 4
+    assert len({x.kernel for x in launches} | set(plan.precompiled_kernels)) == 4
     feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(sample.inputs) if a is not None}
     (result,) = run_plan(plan, feeds, device).values()
     (expected,) = op.reference(q, np.nan_to_num(k), np.nan_to_num(v), None, lengths)
@@ -87,6 +87,6 @@ def test_attention_tiles_fit_local_memory() -> None:
     for kib in (8, 16, 32):
         caps = replace(plans.CPU, kind="gpu", max_work_group_size=256, local_mem_bytes=kib << 10)
         plan = plan_graph(sample_graph(Sample(op, (q, q, q))), caps, {})
-        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.also)
+        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.precompiled_kernels)
         found[kib] = {dict(k.defines).get("T_RQ") for k in kernels} - {None}
     assert found == {8: set(), 16: {"2", "1"}, 32: {"4", "1"}}

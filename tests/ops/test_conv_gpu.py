@@ -130,7 +130,9 @@ def test_conv_new_shape_compiles_nothing(window: int) -> None:
     graph.nodes.append(Node("conv", op, [x, w], list(graph.outputs)))
     sizes = [{"N": 1, "H": 9}, {"N": 16, "H": 9}, {"N": 1, "H": 200}, {"N": 1, "H": 3}]
     plans = [make_plan(specialise(graph, s), GPU, lambda _: {}) for s in sizes]
-    first, *others = ({n.kernel for n in launches_of(p.steps)} | {*p.also} for p in plans)
+    first, *others = (
+        {n.kernel for n in launches_of(p.steps)} | {*p.precompiled_kernels} for p in plans
+    )
     # Three tiles, and what joins parts: theirs have no epilogue, as the others here.
     assert len(first) == (3 if window == 1 else 4)
     assert all(kernels == first for kernels in others)

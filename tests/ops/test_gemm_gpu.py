@@ -45,7 +45,7 @@ def test_gemm_tiles_fit_local_memory() -> None:
     kinds = {}
     for kib in (16, 32):
         plan = gpu_plan(build, local_mem_bytes=kib << 10)
-        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.also)
+        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.precompiled_kernels)
         kinds[kib] = {dict(k.defines).get("T_RM") for k in kernels if k.entry == "gemm_gpu"}
     assert kinds == {16: {"4", "2"}, 32: {"8", "4", "2"}}
 
@@ -55,7 +55,9 @@ def test_gemm_tiles_of_all_sizes_request_sub_group_size() -> None:
     for sizes, asked in (({16, 32}, "16"), ({8, 16, 32}, None), ((), None)):
         plan = gpu_plan(build, sub_group_sizes=frozenset(sizes))
         tiles = [
-            k for k in (*plan.also, launches_of(plan.steps)[0].kernel) if k.entry == "gemm_gpu"
+            k
+            for k in (*plan.precompiled_kernels, launches_of(plan.steps)[0].kernel)
+            if k.entry == "gemm_gpu"
         ]
         assert {dict(k.defines).get("F_SUB_GROUP") for k in tiles} == {asked}
         assert {dict(k.defines)["T_RM"] for k in tiles} == {"8", "4", "2"}
@@ -79,7 +81,7 @@ def test_gemm_split_k_matches_reference(
     assert (share.kernel.entry, joined.kernel.entry) == (entry, "join_parts")
     assert share.global_size[2] == parts
     # Kernels for the sizes of later calls: of parts, and of the whole product.
-    products = {share.kernel, *(k for k in plan.also if k != joined.kernel)}
+    products = {share.kernel, *(k for k in plan.precompiled_kernels if k != joined.kernel)}
     assert len(products) == (len(tiles_from(8, 8)) + 1) * (1 if op is None else 2)
     check(build, plan)
 

@@ -64,7 +64,7 @@ def unit_plan(build: Build, device: DeviceInfo, unit: MatrixShape, waves: int = 
     caps = replace(device.caps, kind="gpu", matrix_shapes=shapes, compute_units=1)
     plan = planned(build.graph, caps, tunables(unit, waves))
     assert {x.kernel.entry for x in launches_of(plan.steps)} == {"gemm_unit_gpu"}
-    return replace(plan, also=())
+    return replace(plan, precompiled_kernels=())
 
 
 def product(a: Array, b: Array, op: FusedMatMul | None = None, constant: bool = True) -> Build:
@@ -144,7 +144,7 @@ def test_few_rows_shared_by_work_groups_match_reference() -> None:
     device = quick_device()
     caps = replace(GPU, compute_units=64)
     build = product(floats(19, 70), floats(70, 45))
-    plan = replace(planned(build.graph, caps, {"gpu_unit_gains": ALWAYS}), also=())
+    plan = replace(planned(build.graph, caps, {"gpu_unit_gains": ALWAYS}), precompiled_kernels=())
     (launch,) = launches_of(plan.steps)
     assert launch.local_size and launch.global_size[1] == 3 * launch.local_size[1]
     assert launch.kernel.entry == "few_rows_gpu"
@@ -267,7 +267,9 @@ def test_matrix_unit_new_shape_compiles_nothing() -> None:
     for rows in (1, 16, 128, 1000):
         build = product(floats(rows, 1024), floats(1024, 64).astype(DType.FLOAT16.numpy), op)
         plan = planned(build.graph, GPU, {})
-        kernels.add(frozenset({*plan.also, *(x.kernel for x in launches_of(plan.steps))}))
+        kernels.add(
+            frozenset({*plan.precompiled_kernels, *(x.kernel for x in launches_of(plan.steps))})
+        )
     assert len(kernels) == 1
 
 

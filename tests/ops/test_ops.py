@@ -155,7 +155,7 @@ def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
 
 def _alone(plan: Plan) -> Plan:
     """Returns a plan without kernels for later runs, which are slow to compile."""
-    return replace(plan, also=())
+    return replace(plan, precompiled_kernels=())
 
 
 def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:

@@ -106,7 +106,7 @@ def test_transpose_new_shape_compiles_nothing() -> None:
     kernels = []
     for sizes in ({"M": 40, "N": 50}, {"M": 3, "N": 5}, {"M": 1000, "N": 2}):
         plan = _plan(Transpose((0, 2, 1)), GPU, (2, m, n), **sizes)
-        kernels.append({x.kernel for x in launches_of(plan.steps)} | {*plan.also})
+        kernels.append({x.kernel for x in launches_of(plan.steps)} | {*plan.precompiled_kernels})
     assert len(kernels[0]) == 2
     assert kernels[1] == kernels[2] == kernels[0]
 
@@ -119,7 +119,7 @@ def test_gpu_plans_match_reference(cls: type[Op], count: int, device: DeviceInfo
     tiles = SMALL["copy_tiled"] if caps.simulator else {"T_ITEMS": 64}
     every = [s for s in samples(cls) if all(a is None or a.size for a in s.inputs)]
     for sample in islice(reversed(every), 0, None, max(len(every) // count, 1)):
-        plan = replace(plan_graph(sample_graph(sample), caps, tiles), also=())
+        plan = replace(plan_graph(sample_graph(sample), caps, tiles), precompiled_kernels=())
         expected = sample.op.reference(*sample.inputs)
         actual = run_plan(plan, feeds_of(sample), device)
         for array, (name, found) in zip(expected, actual.items(), strict=True):

@@ -243,7 +243,7 @@ def test_split_product_with_16_bit_weights_matches_reference(
 
 def kernels_of(plan: Plan) -> set[object]:
     launched = {x.kernel for s in plan.steps for x in getattr(s, "launches", ())}
-    return launched.union(*(s.also for s in plan.steps if isinstance(s, Region)))
+    return launched.union(*(s.precompiled_kernels for s in plan.steps if isinstance(s, Region)))
 
 
 def test_split_product_step_lists_its_nodes() -> None:

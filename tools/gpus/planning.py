@@ -112,7 +112,9 @@ def _planned(model: Model, graph: Graph, profile: Profile) -> Planned:
     steps = [s for s in plan.steps if isinstance(s, DeviceStep)]
     pairs = [(s, x) for s in steps for x in s.launches]
     refused = ((s, refusal(x, caps)) for s, x in pairs)
-    kernels = {k: ITEMS for k in plan.also} | {x.kernel: items_of(x) for _, x in pairs}
+    kernels = {k: ITEMS for k in plan.precompiled_kernels} | {
+        x.kernel: items_of(x) for _, x in pairs
+    }
     return Planned(
         model.name,
         profile,

@@ -105,7 +105,7 @@ class TranscriptionState:
         self._seek += max(done, 1)
         segments = [self._segment(part, start, text) for part in parts]
         segments = [segment for segment in segments if segment.text.strip()]
-        if options.condition and text.temperature <= _MAX_CONDITION_TEMPERATURE:
+        if options.condition_on_previous_text and text.temperature <= _MAX_CONDITION_TEMPERATURE:
             self._previous_texts += [segment.tokens for segment in segments]
         else:
             self._previous_texts = [self._prompt]

@@ -9,7 +9,7 @@ from threading import Event
 
 import numpy as np
 
-from clrt.audio.speech_options import Fallback
+from clrt.audio.speech_options import TemperatureFallback
 from clrt.audio.wav import FloatArray
 from clrt.audio.whisper.logits_rules import WhisperLogitsProcessor, finite, log_probabilities
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
@@ -92,7 +92,7 @@ class WindowReader:
         self,
         windows: Sequence[Window],
         rules: WhisperLogitsProcessor,
-        fallback: Fallback,
+        fallback: TemperatureFallback,
         ended: Event,
     ) -> list[DecodedWindow]:
         """Decodes the text of each window; a poor text is decoded again at higher temperatures.
@@ -116,7 +116,7 @@ class WindowReader:
                 break
         return [results[k] for k in range(len(windows))]
 
-    def _needs_retry(self, text: DecodedWindow, fallback: Fallback) -> bool:
+    def _needs_retry(self, text: DecodedWindow, fallback: TemperatureFallback) -> bool:
         """Returns whether a window must be decoded again at the next temperature.
 
         It must if its mean log-probability is too low, or its compression ratio too high; not if it
@@ -124,7 +124,7 @@ class WindowReader:
         """
         if is_silent(text, fallback):
             return False
-        max_ratio, min_logprob = fallback.compression_ratio, fallback.logprob
+        max_ratio, min_logprob = fallback.compression_ratio_threshold, fallback.logprob_threshold
         if min_logprob is not None and text.logprob < min_logprob:
             return True
         return (
@@ -198,14 +198,14 @@ class WindowReader:
         return float(np.exp(log_probabilities(finite(logits))[self._vocabulary.no_speech]))
 
 
-def is_silent(text: DecodedWindow, fallback: Fallback) -> bool:
+def is_silent(text: DecodedWindow, fallback: TemperatureFallback) -> bool:
     """Returns whether a window's text is dropped as silence.
 
     It is dropped if its probability of no speech is above `fallback.no_speech`, and its mean
     log-probability below `fallback.logprob`. The second condition is omitted if that is None. No
     text is dropped if `fallback.no_speech` is None.
     """
-    min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
+    min_logprob, max_no_speech = fallback.logprob_threshold, fallback.no_speech_threshold
     is_unsure = min_logprob is None or text.logprob < min_logprob
     return max_no_speech is not None and is_unsure and text.no_speech > max_no_speech
 

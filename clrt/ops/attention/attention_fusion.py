@@ -120,7 +120,7 @@ def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     chain, before = match.payload, match.payload.projection
     launches = chain.projected(before, ctx)
     if launches is not None:
-        return RegionLaunches(launches, also=(before.spec,))
+        return RegionLaunches(launches, precompiled_kernels=(before.spec,))
     return RegionLaunches([*before.launches(ctx), *chain.launches(ctx)])
 
 

@@ -190,7 +190,7 @@ class BoundPlan:
                 self.steps += [self._bind_launch(launch) for launch in step.launches]
             else:
                 self.steps.append(step)
-        for spec in self.plan.also:
+        for spec in self.plan.precompiled_kernels:
             self.weights.kernel(spec)
         if isinstance(self.plan, InstantiatedPlan):
             steps = cast(list[BoundLaunch], self.steps)
@@ -300,17 +300,17 @@ class BoundPlan:
         """
         if isinstance(buffer, StatusWord):
             assert self._status is not None
-            return self._status, self.plan.statuses.index(buffer)
+            return self._status, self.plan.status_words.index(buffer)
         if isinstance(buffer, PackedWeight):
             return self._constants(buffer.value).get(buffer), 0
         if isinstance(buffer, Value):
             root = self.plan.root(buffer)
             if root.is_constant:
                 return self._constants(root).get(root), 0
-            place, dtype = self.plan.places[root], buffer.dtype
+            place, dtype = self.plan.allocations[root], buffer.dtype
         else:
             assert isinstance(buffer, Scratch)
-            place, dtype = self.plan.places[buffer], buffer.dtype
+            place, dtype = self.plan.allocations[buffer], buffer.dtype
         return self.slabs.buffers[place.slab], place.offset_bytes // dtype.itemsize
 
     def _constants(self, value: Value) -> WeightStore:
@@ -335,7 +335,7 @@ class BoundPlan:
         return self._views[value]
 
     def _find_host_memory(self, value: Value) -> Array | None:
-        if self.plan.root(value) not in self.plan.places:
+        if self.plan.root(value) not in self.plan.allocations:
             return None
         buffer, offset = self.bytes_of(value)
         if buffer.host is None:

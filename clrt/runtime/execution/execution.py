@@ -354,7 +354,7 @@ def run_and_hold(bound: BoundPlan, feeds: Mapping[str, Feed]) -> None:
         OutOfMemoryError: A tensor does not fit.
         DeviceError: The driver fails.
     """
-    session, contract = bound.session, bound.plan.contract
+    session, contract = bound.session, bound.plan.device_io
     tensors = {
         value.name: feed
         if isinstance(feed := feeds[value.name], DeviceTensor)
@@ -387,7 +387,7 @@ def _await_readers(run: Execution) -> None:
 
 def _readers(run: Execution) -> list[Execution]:
     """Returns the unfinished runs in other queues that read tensors donated to `run`."""
-    names = run.bound.plan.contract.donated
+    names = run.bound.plan.device_io.donated
     if not names:
         return []
     donated = [run.feeds[n] for n in names]

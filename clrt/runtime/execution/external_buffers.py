@@ -43,7 +43,7 @@ class ExternalBuffers:
             InputError: A tensor was donated to another run, or released.
             OutOfMemoryError: A new buffer does not fit.
         """
-        contract = self.plan.contract
+        contract = self.plan.device_io
         for root in self.plan.external:
             feed = feeds[root.name] if root.name in contract.device_inputs else None
             if isinstance(feed, DeviceTensor):

@@ -258,7 +258,7 @@ class GraphRun:
             return results
         except OutOfMemoryError as error:
             self.room.release()
-            if stage.plan.contract.donated:
+            if stage.plan.device_io.donated:
                 raise self.room.no_room(stage, error) from error
         # Again, after freeing what other shapes and released tensors occupied.
         try:

@@ -19,6 +19,7 @@ from clrt.plan.index_error_origin import explain_index_error
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
+from clrt.util.renamed import renamed
 
 # Polling interval, in seconds, of a wait with a timeout: OpenCL waits have none.
 _POLL_S = 0.0005
@@ -81,6 +82,7 @@ class Enqueued:
             raise explain_index_error(error, self.graph) from error
 
 
+@renamed(wait_or_stop="wait_or_cancel")
 class Run:
     """An asynchronous run of a model, from `Model.submit`.
 
@@ -124,7 +126,7 @@ class Run:
             ) from error
         return self._request.for_user(results)
 
-    def wait_or_stop(self, timeout: float) -> dict[str, Any]:
+    def wait_or_cancel(self, timeout: float) -> dict[str, Any]:
         """Waits for the outputs; cancels the run if the wait times out or is interrupted.
 
         Args:

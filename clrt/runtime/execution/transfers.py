@@ -78,7 +78,7 @@ class Transfers:
             host[...] = feed
             return
         is_external = self.leases is not None and value in self.leases.by_root
-        if feed.nbytes == 0 or not (is_external or value in bound.plan.places):
+        if feed.nbytes == 0 or not (is_external or value in bound.plan.allocations):
             return
         if isinstance(feed, DeviceTensor):
             target, offset = bound.bytes_of(value)
@@ -168,7 +168,7 @@ class Transfers:
             words = bound.status_words(self._status)
         if words is not None:
             first = int(np.flatnonzero(words)[0])
-            raise bound.plan.statuses[first].error(words[first])
+            raise bound.plan.status_words[first].error(words[first])
         for value, result in self._results.values():
             if isinstance(result, np.ndarray):
                 host = bound.host_memory(value)

@@ -67,11 +67,11 @@ def explain(
     missed: dict[Node, list[str]] = {}
     for miss in plan.missed_regions:
         missed.setdefault(miss.node, []).append(f"{miss.rule}: {miss.reason}")
-    for note in plan.parts:
+    for note in plan.subviews:
         if note.reason:
             missed.setdefault(note.node, []).append(f"%{note.value.name} is copied: {note.reason}")
-    parents = {p.value: p.parent for p in plan.parts if not p.reason}
-    aliasing = {p.node for p in plan.parts if not p.reason}
+    parents = {p.value: p.parent for p in plan.subviews if not p.reason}
+    aliasing = {p.node for p in plan.subviews if not p.reason}
 
     def row(node: Node) -> NodeRow:
         step, parent = steps.get(node), parents.get(node.output) if node.outputs else None

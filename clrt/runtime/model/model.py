@@ -276,7 +276,7 @@ class Model(PlannedModel, PicklesBySource):
         model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
         if timeout is not None:
-            return model._start(request, in_worker=True).wait_or_stop(timeout)
+            return model._start(request, in_worker=True).wait_or_cancel(timeout)
         try:
             results = model._runner.run(request.feeds, request.wanted, request.donated)
             return request.for_user(results)

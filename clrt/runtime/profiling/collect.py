@@ -201,7 +201,7 @@ def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
 
 def _tenants(plan: Plan) -> Iterator[Tenant]:
     for owner, interval in step_lifetimes(plan):
-        place = plan.places[owner]
+        place = plan.allocations[owner]
         yield Tenant(
             "scratch" if isinstance(owner, Scratch) else owner.name,
             f"{owner.dtype}[{owner.elems}]" if isinstance(owner, Scratch) else _type(owner),

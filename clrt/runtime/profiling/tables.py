@@ -65,7 +65,7 @@ def _table(
 
 def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
     gflops = f"{row.gflops:.1f}" if row.flops else ""
-    share = _percent(row.roofline_share) if row.floor_ns else ""
+    share = _percent(row.roofline_share) if row.roofline_ns else ""
     return gflops, f"{row.gbs:.1f}" if row.nbytes else "", share
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from clrt.runtime.opencl.peaks import Peaks
+from clrt.util.renamed import renamed
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class HostTime(StepTime):
     reason: str
 
 
+@renamed(floor_ns="roofline_ns")
 @dataclass(frozen=True)
 class KernelTime(StepTime):
     """Measured time and work of a kernel launch.
@@ -63,7 +65,7 @@ class KernelTime(StepTime):
         shape: Shape of the node's first output.
         flops: Floating-point operations; 0 if they are not counted.
         nbytes: Bytes read plus written.
-        floor_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth is
+        roofline_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth is
             that of the smallest cache, or else the memory, that holds all data of the launch.
     """
 
@@ -74,7 +76,7 @@ class KernelTime(StepTime):
     shape: tuple[int, ...]
     flops: int
     nbytes: int
-    floor_ns: float
+    roofline_ns: float
 
     @property
     def kernel(self) -> str:
@@ -93,7 +95,7 @@ class KernelTime(StepTime):
     @property
     def roofline_share(self) -> float:
         """Minimum time at the device's peaks over measured time; 1 is ideal."""
-        return _over(self.floor_ns, self.median_ns)
+        return _over(self.roofline_ns, self.median_ns)
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ class TimedStage:
     steps: int
 
 
+@renamed(floor_ns="roofline_ns")
 @dataclass(frozen=True)
 class KernelSum:
     """Sums over all steps of a profile that run one kernel, or one op on the host.
@@ -185,7 +188,7 @@ class KernelSum:
         share: `ns` as a fraction of the sum over all steps of the profile.
         flops: Sum of floating-point operations.
         nbytes: Sum of bytes read and written.
-        floor_ns: Sum of minimum times at the device's peaks, in nanoseconds.
+        roofline_ns: Sum of minimum times at the device's peaks, in nanoseconds.
     """
 
     kernel: str
@@ -194,7 +197,7 @@ class KernelSum:
     share: float
     flops: int
     nbytes: int
-    floor_ns: float
+    roofline_ns: float
 
     @property
     def gflops(self) -> float:
@@ -206,7 +209,7 @@ class KernelSum:
 
     @property
     def roofline_share(self) -> float:
-        return _over(self.floor_ns, self.ns)
+        return _over(self.roofline_ns, self.ns)
 
 
 # Maximum relative difference between times that count as equal.
@@ -319,7 +322,7 @@ def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
         _over(ns, total_ns),
         sum(k.flops for k in launches),
         sum(k.nbytes for k in launches),
-        sum(k.floor_ns for k in launches),
+        sum(k.roofline_ns for k in launches),
     )
 
 

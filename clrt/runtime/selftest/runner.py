@@ -111,7 +111,7 @@ def _outcome(case: Case, session: DeviceSession) -> Outcome:
     if plan.host_steps:
         return replace(outcome, note=f"on the host: {plan.host_steps[0].reason}")
     try:
-        outputs = _run(replace(plan, also=()), case, session)
+        outputs = _run(replace(plan, precompiled_kernels=()), case, session)
     except NumberError as error:  # wrong, since all indices of the case are in range
         return replace(outcome, error=_NOT_FINITE, note=str(error))
     except KernelBuildError as error:

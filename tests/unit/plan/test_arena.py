@@ -78,4 +78,4 @@ def test_simulators_get_one_slab_per_tensor(simulator: bool) -> None:
     caps = DeviceCaps("p", "n", "v", "1", "cpu", simulator=simulator)
     plan = make_plan(Graph("g", [x], [y], nodes), caps, lambda _: {})
     assert plan.arena.slab_bytes == ((64, 64, 64) if simulator else (2 * align(64),))
-    assert len({plan.places[v] for v in (x, h)}) == 2
+    assert len({plan.allocations[v] for v in (x, h)}) == 2

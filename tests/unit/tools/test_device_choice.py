@@ -51,12 +51,12 @@ def test_fastest_device_is_picked_and_cached(measured: Measured, tmp_path: Path)
         measured.milliseconds = {d: 1.0 if d == fastest else 2.0 for d in candidates}
         folder = tmp_path / fastest.replace("/", "_")
         choice = clrt.pick_device(source(), SHAPES, cache_dir=folder)
-        assert str(choice.device) == fastest and not choice.remembered
+        assert str(choice.device) == fastest and not choice.from_cache
         assert choice.times[0].device == fastest
         assert measured.devices == candidates
         assert "measured now" in str(choice) and "1.000 ms" in str(choice)
         again = clrt.pick_device(source(), {"x": (4, 3)}, cache_dir=folder)
-        assert again.remembered and again.times == choice.times
+        assert again.from_cache and again.times == choice.times
         assert again.device == choice.device and measured.devices == candidates
         clrt.pick_device(source(), {"x": (5, 4)}, cache_dir=folder)  # of another power of two
         assert len(measured.devices) == 2 * len(candidates)
@@ -89,7 +89,7 @@ def test_damaged_device_cache_is_remeasured(
     else:
         file.write_text(damage)
     measured.devices.clear()
-    assert not clrt.pick_device(source(), SHAPES, cache_dir=tmp_path).remembered
+    assert not clrt.pick_device(source(), SHAPES, cache_dir=tmp_path).from_cache
     assert measured.devices
 
 
