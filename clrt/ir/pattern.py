@@ -7,8 +7,9 @@ Passes and launch fusion rules state with them which nodes they look for:
     found = SQUARE.find(value, edges)  # found["x"], found.nodes
 
 A name that occurs twice stands for the same value twice. Alternatives and operand orders are tried
-in all combinations, as written, until all parts match. A test that returns a reason instead of
-False makes the subgraph a near miss, which ends the search.
+in all combinations, as written, until all parts match. A node that may be absent is an alternative:
+`op(Cast, X) | X`. A test that returns a reason instead of False makes the subgraph a near miss,
+which ends the search.
 """
 
 from __future__ import annotations
@@ -225,18 +226,6 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
             found.path.pop()
 
     return Pattern(ways, f"computed from {source}")
-
-
-def skip(ops: type[IrOp] | tuple[type[IrOp], ...], source: Pattern) -> Pattern:
-    """Matches a value behind any number of nodes, such as Casts; as many as possible first."""
-
-    def ways(value: Value, found: Found) -> Iterator[None]:
-        yield from longer.ways(value, found)
-        yield from source.ways(value, found)
-
-    skipping = Pattern(ways, str(source))
-    longer = through(lambda n: n.input(0) if isinstance(n.op, ops) else None, skipping)
-    return skipping
 
 
 def _named(name: str, value: Value, found: Found) -> Iterator[None]:

@@ -6,10 +6,9 @@ import pytest
 
 from clrt.ir.dims import same_shape
 from clrt.ir.graph import Graph, Node
-from clrt.ir.pattern import Found, Pattern, any_value, constant, op, skip
+from clrt.ir.pattern import Found, Pattern, any_value, constant, op, through
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Abs, Add, Mul, Neg, Pow, Relu, Sub
 from clrt.passes.driver import GraphView
@@ -104,19 +103,24 @@ def test_shapes_are_tested_of_values_and_of_what_was_found() -> None:
     assert find(same, NEG_ADD) == "it broadcasts"
 
 
-def test_skipped_nodes_are_optional_and_matched() -> None:
-    pattern = op(Relu, skip((Cast, Reshape), op(Neg, X)))
-    assert matched(find(pattern, "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)")) == [
-        "n",
-        "y",
-    ]
-    body = """const %s: int64[2] = [-1, 2]
-    %n: float32[B,4] = Neg(%a)
+def test_node_that_may_be_absent_is_an_alternative() -> None:
+    negative = op(Neg, X)
+    pattern = op(Relu, op(Cast, negative) | negative)
+    direct = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)"
+    assert matched(find(pattern, direct)) == ["n", "y"]
+    body = """%n: float32[B,4] = Neg(%a)
     %h: float16[B,4] = Cast{to=float16}(%n)
-    %r: float16[2*B,2] = Reshape(%h, %s)
-    %y: float16[2*B,2] = Relu(%r)"""
-    assert matched(find(pattern, body)) == ["n", "h", "r", "y"]
-    assert find(op(Relu, skip(Cast, op(Neg, X))), body) is None
+    %y: float16[B,4] = Relu(%h)"""
+    assert matched(find(pattern, body)) == ["n", "h", "y"]
+
+
+def test_value_is_matched_through_a_step() -> None:
+    pattern = op(Relu, through(lambda n: n.arg(1) if isinstance(n.op, Sub) else None, Y, "step"))
+    body = "%s: float32[B,4] = Sub(%a, %b) %y: float32[B,4] = Relu(%s)"
+    found = find(pattern, body)
+    assert isinstance(found, Found) and (found["y"].name, found["step"].name) == ("b", "s")
+    assert matched(found) == ["s", "y"]
+    assert find(pattern, body.replace("Sub", "Add")) is None
 
 
 def test_decisive_part_says_why_it_does_not_match() -> None:
