@@ -13,9 +13,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from clrt.models.decoders.adapters.base import GGUF_NAMES
 from clrt.models.decoders.decoder import DecoderConfig
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
@@ -41,7 +40,8 @@ _WITHOUT = ("falcon_alibi",)
 CASES = {
     name: case
     for name, case in load_json().items()
-    if GGUF_NAMES.get(case["config"]["model_type"], case["config"]["model_type"]) in ARCHITECTURES
+    if case["config"]["model_type"] in FAMILIES
+    and FAMILIES[case["config"]["model_type"]].architecture
     and name not in _WITHOUT
 }
 # llama.cpp has norms of Cohere's heads for models of 64 layers or more.
@@ -162,7 +162,7 @@ def convert(folder: Path, file: Path, encode: Encode = as_it_is, **changes: Any)
     recorded = RecordedWeights(source)
     decoder_graph(decoder, recorded)
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    architecture = GGUF_NAMES.get(decoder.family, decoder.family)
+    architecture = FAMILIES[decoder.family].architecture
     tensors = _tensors(recorded.read, decoder, architecture)
     values = {
         "tokenizer.ggml.model": "none",

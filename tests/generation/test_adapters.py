@@ -18,9 +18,8 @@ from clrt.formats.gguf.file import read_gguf
 from clrt.models.decoders.adapters.base import adapted_folder, adapted_gguf
 from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
 from clrt.models.decoders.decoder import DecoderConfig
-from clrt.models.decoders.families import FAMILIES
+from clrt.models.decoders.families import ARCHITECTURES, FAMILIES
 from clrt.models.decoders.gguf import read_gguf_decoder
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.weight_source import QuantizedMatrix

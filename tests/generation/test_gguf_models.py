@@ -17,8 +17,8 @@ from clrt.formats.gguf.metadata import Metadata
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.options import Sampling
 from clrt.generation.text_generator import TextGenerator
+from clrt.models.decoders.families import ARCHITECTURES
 from clrt.models.decoders.gguf import read_gguf_decoder
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from tests.generation.checkpoints import Array, write_folder
 from tests.generation.gguf_decoders import CASES, case_file, convert

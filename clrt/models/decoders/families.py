@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from clrt.models.decoders.decoder_family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily, GgufForm
 from clrt.models.decoders.gpt_families import GPT_FAMILIES
 from clrt.models.decoders.llama_families import LLAMA_FAMILIES
 from clrt.models.decoders.t5_families import T5_FAMILIES
 
 FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAMILIES}
+
+#: Families and forms of their GGUF files by llama.cpp's architecture.
+ARCHITECTURES: dict[str, tuple[DecoderFamily, GgufForm]] = {
+    family.architecture: (family, family.gguf)
+    for family in FAMILIES.values()
+    if isinstance(family.gguf, GgufForm)
+}
 
 #: Model types with a nested text decoder: the object of config.json that describes it, and its
 #: model type if the object does not say.

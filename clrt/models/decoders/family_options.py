@@ -1,11 +1,14 @@
-"""Options of config.json that are specific to some families, as fields of `DecoderConfig`.
+"""Options that are specific to some families, as fields of `DecoderConfig`.
 
-Functions of (config, number of layers) return a flag for each layer.
+They are read by Llama's keys, from a config.json or from the metadata of a GGUF file. Functions of
+(config, number of layers) return a flag for each layer; functions of (config, tensor names) return
+values, by Llama's keys, that a GGUF file implies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from functools import partial
 from typing import Any
 
 from clrt.models.decoders.decoder import (
@@ -16,13 +19,16 @@ from clrt.models.decoders.decoder import (
     MoeConfig,
     alibi_slopes,
 )
-from clrt.models.huggingface.config_values import ConfigValues
+from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
 Fields = Mapping[str, Any]
 
+# alpha of Swish in gpt-oss's experts
+_ALPHA = 1.702
 
-def none(config: ConfigValues) -> Fields:
-    """Returns {}: the family has no options of its own."""
+
+def none_computed(config: ConfigValues, tensors: Container[str]) -> Mapping[str, object]:
+    """Returns {}: GGUF files of the family imply no values."""
     return {}
 
 
@@ -42,25 +48,42 @@ def gemma(config: ConfigValues) -> Fields:
     return fields
 
 
-def gemma2(config: ConfigValues) -> Fields:
-    """Returns Gemma 2's fields of DecoderConfig.
+def query_scale(config: ConfigValues) -> Fields:
+    """Returns the scale of attention scores as a field of DecoderConfig, if it is configured."""
+    if "query_pre_attn_scalar" not in config:
+        return {}
+    return {"scale": config.number("query_pre_attn_scalar", least=1e-6) ** -0.5}
 
-    These are Gemma's, a scale of scores, and soft limits of scores and logits.
-    """
+
+def softcaps(config: ConfigValues) -> Fields:
+    """Returns the soft limits of attention scores and of logits as fields of DecoderConfig."""
     return {
-        **gemma(config),
-        "scale": config.number("query_pre_attn_scalar", 256.0, least=1e-6) ** -0.5,
         "softcap": config.number("attn_logit_softcapping", 0.0, least=0.0),
         "final_softcap": config.number("final_logit_softcapping", 0.0, least=0.0),
     }
 
 
-def granite(config: ConfigValues) -> Fields:
-    """Returns Granite's fields of DecoderConfig: scales (embedding, residual, score, logit)."""
+def scale_of_27b(layers: int, config: ConfigValues, tensors: Container[str]) -> Mapping[str, int]:
+    """Returns `query_pre_attn_scalar` of Gemma's 27B models, which GGUF files lack; {} for others.
+
+    Args:
+        layers: Number of layers of the 27B model, by which llama.cpp identifies it.
+    """
+    if config.integer("num_hidden_layers", most=MAX_LAYERS) != layers:
+        return {}
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    return {"query_pre_attn_scalar": max(config.integer("hidden_size") // heads, 1)}
+
+
+def multipliers(config: ConfigValues) -> Fields:
+    """Returns Granite's fields of DecoderConfig: scales (embedding, residual, score, logit).
+
+    A stored scale of 0 means the usual one.
+    """
     return {
-        "embedding_scale": config.number("embedding_multiplier", 1.0),
-        "residual_scale": config.number("residual_multiplier", 1.0),
-        "scale": config.number("attention_multiplier", 1.0),
+        "embedding_scale": config.number("embedding_multiplier", 1.0) or 1.0,
+        "residual_scale": config.number("residual_multiplier", 1.0) or 1.0,
+        "scale": config.number("attention_multiplier", 0.0) or None,
         "logit_scale": 1 / config.number("logits_scaling", 1.0, least=1e-6),
     }
 
@@ -76,11 +99,8 @@ def gpt2(config: ConfigValues) -> Fields:
     """
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         raise config.unsupported("scale_attn_by_inverse_layer_idx", "all layers scale alike")
-    scaled = config.flag("scale_attn_weights", True)
-    fields: dict[str, Any] = {
-        "places": config.integer("max_position_embeddings"),
-        "scale": None if scaled else 1.0,
-    }
+    fields: dict[str, Any] = {"places": config.integer("max_position_embeddings")}
+    fields |= {} if config.flag("scale_attn_weights", True) else {"scale": 1.0}
     return fields | ({"kv_heads": 1} if config.flag("multi_query", False) else {})
 
 
@@ -128,16 +148,16 @@ def phi(config: ConfigValues) -> Fields:
 def cohere(config: ConfigValues) -> Fields:
     """Returns Cohere's fields of DecoderConfig.
 
-    These are a multiplier of logits, and optional norms of Q and K heads (Command R+).
+    These are a multiplier of logits (0 means 1), and optional norms of Q and K heads (Command R+).
     """
     return {
-        "logit_scale": config.number("logit_scale", 0.0625),
+        "logit_scale": config.number("logit_scale", 1.0) or 1.0,
         "qk_norm": "heads" if config.flag("use_qk_norm", False) else "none",
     }
 
 
-def olmo(config: ConfigValues) -> Fields:
-    """Returns OLMo's fields of DecoderConfig: an optional limit of the values of Q, K and V."""
+def clip(config: ConfigValues) -> Fields:
+    """Returns an optional limit of the values of Q, K and V as a field of DecoderConfig."""
     return {"clip": config.number("clip_qkv", 0.0, least=0.0)}
 
 
@@ -196,76 +216,84 @@ def mpt(config: ConfigValues) -> Fields:
     scale = attention.number("softmax_scale", 0.0, least=0.0)
     most = attention.integer("alibi_bias_max", default=8, most=1000)
     return {
-        "slopes": _mpt_slopes(heads, most),
+        "slopes": alibi_slopes(heads, most),
         "clip": attention.number("clip_qkv", 0.0, least=0.0),
         "scale": scale or None,
     }
 
 
-def mixtral(config: ConfigValues) -> Fields:
-    """Returns Mixtral's fields of DecoderConfig: experts of size `intermediate_size`."""
-    return {"experts": _experts(config, "intermediate_size", normalised=True)}
+def mpt_gguf(config: ConfigValues) -> Fields:
+    """Returns MPT's fields of DecoderConfig for a GGUF file.
+
+    These are ALiBi slopes or learned position embeddings, and an optional limit of Q, K and V.
+    """
+    bias = config.number("attention.max_alibi_bias", 0.0, least=0.0, most=1e3)
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    has_table = config.flag("learned_pos_emb", False)
+    return {
+        **clip(config),
+        **({"places": config.integer("max_position_embeddings")} if has_table else {}),
+        "slopes": alibi_slopes(heads, bias) if bias else (),
+    }
 
 
-def olmoe(config: ConfigValues) -> Fields:
-    """Returns OLMoE's fields of DecoderConfig: experts, and an optional limit of Q, K and V."""
-    normalised = config.flag("norm_topk_prob", False)
-    return {**olmo(config), "experts": _experts(config, "intermediate_size", normalised=normalised)}
+def experts(
+    config: ConfigValues, *, normalised: bool | None = None, shared: bool = False
+) -> Fields:
+    """Returns a mixture of experts as a field of DecoderConfig.
+
+    Layers whose router is missing in the checkpoint have no experts.
+
+    Args:
+        normalised: Whether router weights are normalised; None if `norm_topk_prob` tells.
+        shared: Whether the model may have a shared expert.
+    """
+    shared_size = "shared_expert_intermediate_size"
+    count = config.integer("num_experts", most=MAX_EXPERTS)
+    if normalised is None:
+        normalised = config.flag("norm_topk_prob", False)
+    return {
+        "experts": MoeConfig(
+            count=count,
+            used=config.integer("num_experts_per_tok", most=count),
+            size=config.integer("moe_intermediate_size"),
+            normalised=normalised,
+            shared=config.integer(shared_size, default=0, least=0) if shared else 0,
+        )
+    }
 
 
-def gpt_oss(config: ConfigValues) -> Fields:
-    """Returns gpt-oss's fields of DecoderConfig: experts with limited gates.
+normalised_experts = partial(experts, normalised=True)
+experts_with_shared = partial(experts, shared=True)
+
+
+def optional_experts(config: ConfigValues) -> Fields:
+    """Returns a mixture of experts with normalised router weights; {} for a model without."""
+    count = config.integer("num_experts", 0, least=0, most=MAX_EXPERTS)
+    return normalised_experts(config) if count else {}
+
+
+def expert_sizes(config: ConfigValues, tensors: Container[str]) -> Mapping[str, int]:
+    """Returns sizes of Qwen MoE's experts that GGUF files lack or store as 0."""
+    sizes = {}
+    if "moe_intermediate_size" not in config:
+        used = config.integer("num_experts_per_tok", most=MAX_EXPERTS)
+        sizes["moe_intermediate_size"] = max(config.integer("intermediate_size") // used, 1)
+    shared = "blk.0.ffn_gate_inp_shexp.weight"
+    if shared in tensors and not config.integer("shared_expert_intermediate_size", 0, least=0):
+        sizes["shared_expert_intermediate_size"] = config.integer("intermediate_size")
+    return sizes
+
+
+def gate_limit(config: ConfigValues) -> Fields:
+    """Returns the limit of gates as a field of DecoderConfig (gpt-oss).
 
     Raises:
         UnsupportedError: `swiglu_alpha` is not 1.702.
     """
     if config.number("swiglu_alpha", _ALPHA) != _ALPHA:
         raise config.unsupported("swiglu_alpha", f"{_ALPHA} is")
-    limit = config.number("swiglu_limit", 7.0, least=1e-6)
-    return {**mixtral(config), "gate_limit": limit}
-
-
-def granite_moe(config: ConfigValues) -> Fields:
-    """Returns Granite MoE's fields of DecoderConfig: Granite's multipliers, and experts."""
-    return {**granite(config), **mixtral(config)}
-
-
-def qwen_moe(config: ConfigValues) -> Fields:
-    """Returns fields of DecoderConfig for Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one.
-
-    Layers whose router is missing in the checkpoint have no experts.
-    """
-    normalised = config.flag("norm_topk_prob", False)
-    return {"experts": _experts(config, "moe_intermediate_size", normalised=normalised)}
-
-
-def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
-    count = config.integer("num_experts", most=MAX_EXPERTS)
-    return MoeConfig(
-        count=count,
-        used=config.integer("num_experts_per_tok", most=count),
-        size=config.integer(size),
-        normalised=normalised,
-        shared=config.integer("shared_expert_intermediate_size", default=0, least=0),
-    )
-
-
-# alpha of Swish in gpt-oss's experts
-_ALPHA = 1.702
-
-
-def _mpt_slopes(heads: int, most: int) -> tuple[float, ...]:
-    """Returns MPT's ALiBi slope of each head.
-
-    If the number of heads is not a power of two, the slopes are chosen from those of the next power
-    of two: those with odd index first.
-
-    Args:
-        most: The smallest slope is 2 ** -most (`alibi_bias_max`).
-    """
-    whole = 1 << (heads - 1).bit_length()
-    slopes = [2.0 ** (-most / whole * k) for k in range(1, whole + 1)]
-    return tuple((slopes if whole == heads else slopes[1::2] + slopes[::2])[:heads])
+    return {"gate_limit": config.number("swiglu_limit", 7.0, least=1e-6)}
 
 
 def no_windows(config: ConfigValues, layers: int) -> list[bool]:
@@ -306,10 +334,10 @@ def used_windows(config: ConfigValues, layers: int) -> list[bool]:
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True (a sliding window) for all but every `sliding_window_pattern`-th layer.
 
-    Used by Gemma 2 and 3, OLMo 3, Cohere 2 and gpt-oss.
+    True for all layers if that is 0. Used by Gemma 2 and 3, OLMo 3, Cohere 2 and gpt-oss.
     """
-    period = config.integer("sliding_window_pattern", default=6)
-    return [bool((layer + 1) % period) for layer in range(layers)]
+    period = config.integer("sliding_window_pattern", default=6, least=0)
+    return [not period or bool((layer + 1) % period) for layer in range(layers)]
 
 
 def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
@@ -324,6 +352,11 @@ def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
 def rope_everywhere(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True for all layers: all have a rotary embedding."""
     return [True] * layers
+
+
+def rope_if_finetuned(config: ConfigValues, layers: int) -> list[bool]:
+    """Returns for all layers whether they have RoPE, by a flag of GGUF files (Granite)."""
+    return [config.flag("rope.scaling.finetuned", True)] * layers
 
 
 def rope_without_alibi(config: ConfigValues, layers: int) -> list[bool]:

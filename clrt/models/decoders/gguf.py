@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile
-from clrt.models.decoders.decoder import MAX_HEADS, DecoderConfig, RopeConfig, check_head_size
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES, Architecture
-from clrt.models.decoders.gguf_keys import DecoderKeys
-from clrt.models.decoders.gguf_rotary import gguf_local_rotary, gguf_rotary
+from clrt.models.decoders.decoder import DecoderConfig
+from clrt.models.decoders.decoder_family import DecoderFamily, GgufForm
+from clrt.models.decoders.families import ARCHITECTURES
+from clrt.models.decoders.family_reader import read_family
+from clrt.models.decoders.gguf_rotary import gguf_rotary
+from clrt.models.decoders.gguf_values import GgufValues
 from clrt.models.decoders.gguf_weights import GgufWeights
-from clrt.models.huggingface.config_values import MAX_LAYERS
 
 # Maximum number of positions: the page table has an entry per KV page of each sequence.
 _MAX_PLACES = 1 << 24
@@ -33,78 +32,62 @@ def read_gguf_decoder(
         ModelError: A key or a tensor is missing or wrong.
         UnsupportedError: The architecture or an option of it is unknown.
     """
-    keys = DecoderKeys(file.metadata)
-    if keys.architecture not in ARCHITECTURES:
+    architecture = file.metadata.text("general.architecture")
+    if architecture not in ARCHITECTURES:
         raise UnsupportedError(
-            f"{file.path} is of the architecture {keys.architecture[:80]!r}, which clrt cannot "
+            f"{file.path} is of the architecture {architecture[:80]!r}, which clrt cannot "
             f"generate text with; those known are {', '.join(sorted(ARCHITECTURES))}."
         )
-    architecture = ARCHITECTURES[keys.architecture]
-    weights = GgufWeights(file, architecture.names(file.tensors))
-    if not architecture.tied and _HEAD not in weights:
+    family, form = ARCHITECTURES[architecture]
+    weights = GgufWeights(file, form.names_in(file.tensors))
+    if not form.tied and _HEAD not in weights:
         raise ModelError(f"{file.path} has no tensor '{_HEAD}'; download the model again.")
-    sizes = _sizes(keys, file)
-    if context is None:
-        context = sizes["context"]
-    layers, norm = sizes["layers"], architecture.fields.get("norm", "rms")
-    epsilon = "layer_norm_epsilon" if norm == "layer" else "layer_norm_rms_epsilon"
-    windows = _windows(keys, architecture, layers)
-    fields: dict[str, Any] = {
-        "family": keys.architecture,
-        "epsilon": keys.number(f"attention.{epsilon}", least=0.0, most=1.0),
-        "windows": windows,
-        "scale": keys.number("attention.scale", 0.0, least=0.0) or None,
-        **sizes,
-        **architecture.fields,
-        "rotaries": _rotaries(keys, architecture, weights, windows, sizes["head_size"], context),
-    }
-    fields |= architecture.differences(keys, file.tensors)
-    decoder = DecoderConfig(**{**fields, "context": context})
-    _check_norms(decoder, architecture, weights)
-    _check_layers(file, layers)
+    values = _values(file, family, form)
+    interleaved = form.permuted or family.rotary == "interleaved"
+    scale = values.number("attention_multiplier", 0.0, least=0.0)
+    has_local = "rope_local_base_freq" in family.defaults
+    decoder = read_family(
+        values,
+        family,
+        {"family": architecture, "scale": scale or None},
+        partial(gguf_rotary, values, weights, interleaved=interleaved, has_local=has_local),
+        context,
+        _MAX_PLACES,
+        form.options,
+    )
+    size, name = decoder.head_size, "attention.value_length"
+    if (value_size := values.integer(name, size)) != size:
+        raise values.wrong(name, f"the {size} of keys", value_size)
+    _check_norms(decoder, form, weights)
+    _check_layers(file, decoder.layers)
     return decoder, weights
 
 
-def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
-    """Reads the sizes of a decoder from a GGUF file, as fields of DecoderConfig by name.
+def _values(file: GgufFile, family: DecoderFamily, form: GgufForm) -> GgufValues:
+    """Returns the metadata of a GGUF file under Llama's keys, with the values that it implies.
 
     Raises:
         ModelError: A key or the embedding table is missing or wrong.
-        UnsupportedError: Attention kernels do not support the head size.
     """
     embeddings = file.tensors.get(_EMBEDDINGS)
     if embeddings is None or len(embeddings.shape) != 2:
         what = "no tensor" if embeddings is None else "no matrix"
         raise ModelError(f"{file.path} has {what} '{_EMBEDDINGS}'; download the model again.")
-    layers = keys.integer("block_count", most=MAX_LAYERS)
-    hidden = keys.integer("embedding_length")
-    heads = keys.shared("attention.head_count", layers, most=MAX_HEADS)
-    kv_heads = keys.shared("attention.head_count_kv", layers, heads, most=MAX_HEADS)
-    if heads % kv_heads:
-        raise keys.wrong("attention.head_count_kv", f"a divisor of {heads} heads", kv_heads)
-    if "attention.key_length" not in keys and hidden % heads:
-        raise keys.wrong("attention.head_count", f"a divisor of embedding_length {hidden}", heads)
-    size = keys.integer("attention.key_length", max(hidden // heads, 1))
-    check_head_size(size, file.path)
-    if (values := keys.integer("attention.value_length", size)) != size:
-        raise keys.wrong("attention.value_length", f"the {size} of keys", values)
-    has_experts = "expert_count" in keys
-    return {
-        "vocabulary": embeddings.shape[0],
-        "hidden": hidden,
-        "layers": layers,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_size": size,
-        "intermediate": keys.shared("feed_forward_length", layers, 1 if has_experts else None),
-        "context": keys.integer("context_length", most=_MAX_PLACES),
-    }
+    names = dict(form.keys)
+    if family.fields.get("norm") == "layer":
+        names["rms_norm_eps"] = "attention.layer_norm_epsilon"
+    defaults = {key: family.defaults[key] for key in form.defaults}
+    stored = GgufValues(file.metadata, names, defaults)
+    fixed = {"vocab_size": embeddings.shape[0], **form.values_in(stored, file.tensors)}
+    if "num_experts" in stored and "intermediate_size" not in stored:
+        fixed["intermediate_size"] = 1  # no layer has a network without experts
+    return GgufValues(file.metadata, names, defaults, fixed)
 
 
-def _check_norms(decoder: DecoderConfig, architecture: Architecture, weights: GgufWeights) -> None:
+def _check_norms(decoder: DecoderConfig, form: GgufForm, weights: GgufWeights) -> None:
     """Checks that the file has the scales of norms, because graphs use 1 for missing ones.
 
-    Does nothing for architectures whose norms have no scales. Only layer 0 is checked.
+    Does nothing for families whose norms have no scales. Only layer 0 is checked.
 
     Raises:
         ModelError: The scale of a norm is missing.
@@ -113,7 +96,7 @@ def _check_norms(decoder: DecoderConfig, architecture: Architecture, weights: Gg
     after = ["post_attention_norm", "post_ffw_norm"]
     norms = {"before": before, "after": after, "both": before + after}[decoder.norms]
     names = ["output_norm.weight", *(f"blk.0.{name}.weight" for name in norms)]
-    for name in names if architecture.scaled else ():
+    for name in names if form.scaled else ():
         if name not in weights:
             raise ModelError(f"{weights.path} has no tensor '{name}'; download the model again.")
 
@@ -135,59 +118,3 @@ def _check_layers(file: GgufFile, layers: int) -> None:
                 f"{file.path} has no tensor 'blk.{number}.{min(missing)}', which its layer 0 has; "
                 "download the model again."
             )
-
-
-def _windows(keys: DecoderKeys, architecture: Architecture, layers: int) -> tuple[int, ...]:
-    """Returns the number of preceding keys that a token attends to, by layer.
-
-    Returns:
-        An entry per layer, -1 for a layer that attends to all keys; () if no layer has a window.
-    """
-    period, pattern = architecture.windows, "attention.sliding_window_pattern"
-    if period is None:
-        return ()
-    window = keys.integer("attention.sliding_window", architecture.window, least=0)
-    if not window:
-        return ()
-    if isinstance(keys.metadata.get(keys.key(pattern)), np.ndarray):
-        flags = keys.metadata.numbers(keys.key(pattern))
-        if len(flags) < layers:
-            raise keys.wrong(pattern, f"an array of {layers}", f"one of {len(flags)}")
-        windowed = [bool(flag) for flag in flags[:layers]]
-    else:
-        period = keys.integer(pattern, period, least=0)
-        windowed = [not period or layer % period < period - 1 for layer in range(layers)]
-    return tuple(window - 1 if one else -1 for one in windowed)
-
-
-def _rotaries(
-    keys: DecoderKeys,
-    architecture: Architecture,
-    weights: GgufWeights,
-    windows: tuple[int, ...],
-    head_size: int,
-    context: int,
-) -> tuple[RopeConfig | None, ...]:
-    """Returns the rotary embedding (RoPE) of each layer.
-
-    Args:
-        windows: Number of preceding keys that a token attends to, by layer, -1 for all; () if all
-            layers attend to all.
-        context: Requested context length in tokens.
-
-    Returns:
-        An entry per layer, None for a layer without RoPE; () if no layer has RoPE. Layers with a
-        window share an object, and so do those without.
-    """
-    rope_layers = architecture.rope_layers(keys, keys.integer("block_count", most=MAX_LAYERS))
-    if architecture.rotary == "none" or not any(rope_layers):
-        return ()
-    interleaved = architecture.rotary == "interleaved"
-    local: RopeConfig | None = gguf_rotary(
-        keys, weights, head_size, context, interleaved=interleaved
-    )
-    full = None if architecture.local_only else local
-    if windows and not architecture.local_scaled:
-        local = gguf_local_rotary(keys, head_size, context, architecture.local_base)
-    kinds = zip(windows or (-1,) * len(rope_layers), rope_layers, strict=True)
-    return tuple((local if window >= 0 else full) if turn else None for window, turn in kinds)

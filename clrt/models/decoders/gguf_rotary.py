@@ -10,8 +10,8 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import FULL, RopeConfig
-from clrt.models.decoders.gguf_keys import DecoderKeys
+from clrt.models.decoders.decoder import FULL, SLIDING, RopeConfig
+from clrt.models.decoders.gguf_values import GgufValues
 from clrt.models.decoders.gguf_weights import GgufWeights
 from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import ConfigValues
@@ -23,30 +23,39 @@ _FACTORS = "rope_freqs.weight"
 
 
 def gguf_rotary(
-    keys: DecoderKeys, weights: GgufWeights, head_size: int, context: int, *, interleaved: bool
+    values: GgufValues,
+    weights: GgufWeights,
+    head_size: int,
+    context: int,
+    kind: str,
+    *,
+    interleaved: bool,
+    has_local: bool,
 ) -> RopeConfig:
-    """Returns the rotary embedding of layers without a window, or of all layers if they share one.
+    """Returns the rotary embedding of the layers that have one kind of attention.
 
     Args:
         head_size: Elements of a head.
         context: Requested context length in tokens.
+        kind: Kind of attention of the layers: FULL or SLIDING.
         interleaved: Whether rotated pairs are adjacent elements.
+        has_local: Whether layers with a window (SLIDING) have a RoPE base of their own, and no
+            scaling of positions.
 
     Raises:
         ModelError: A metadata key or a tensor of RoPE factors is missing or wrong.
         UnsupportedError: The kind of scaling is unknown.
     """
-    rotary_dim = _rotary_dim(keys, head_size)
-    rope = _scaling(keys, weights, rotary_dim)
-    trained = keys.integer("context_length", most=_MAX_PLACES)
-    values = {
-        "rope_theta": keys.number("rope.freq_base", 1e4, least=1.0, most=1e12),
-        "max_position_embeddings": trained,
-        "rope_scaling": rope,
-    }
-    config = _read(keys.metadata.file, values, rotary_dim, context, interleaved)
+    rotary_dim, theta = _rotary_dim(values, head_size), _base(values, "rope_theta", 1e4)
+    if kind == SLIDING and has_local:
+        theta = _base(values, "rope_local_base_freq", theta)
+        return _read(values.file, {"rope_theta": theta}, rotary_dim, context, interleaved)
+    rope = _scaling(values, weights, rotary_dim)
+    trained = values.integer("max_position_embeddings", most=_MAX_PLACES)
+    keys = {"rope_theta": theta, "max_position_embeddings": trained, "rope_scaling": rope}
+    config = _read(values.file, keys, rotary_dim, context, interleaved)
     if rope["rope_type"] != "longrope":
-        config = replace(config, factor=config.factor * _attention_factor(keys))
+        config = replace(config, factor=config.factor * _attention_factor(values))
     if _FACTORS not in weights:
         return config
     factors = _factors(weights, _FACTORS, rotary_dim)
@@ -54,24 +63,9 @@ def gguf_rotary(
     return replace(config, frequencies=config.frequencies / factors, long=long)
 
 
-def gguf_local_rotary(
-    keys: DecoderKeys, head_size: int, context: int, base: float | None
-) -> RopeConfig:
-    """Returns the rotary embedding of layers with a window, without scaling of positions.
-
-    Args:
-        head_size: Elements of a head.
-        context: Requested context length in tokens.
-        base: Default RoPE base; None for the base of layers without a window.
-
-    Raises:
-        ModelError: A metadata key is wrong.
-    """
-    if base is None:
-        base = keys.number("rope.freq_base", 1e4, least=1.0, most=1e12)
-    theta = keys.number("rope.freq_base_swa", base, least=1.0, most=1e12)
-    rotary_dim = _rotary_dim(keys, head_size)
-    return _read(keys.metadata.file, {"rope_theta": theta}, rotary_dim, context, False)
+def _base(values: GgufValues, key: str, default: float) -> float:
+    """Returns a RoPE base."""
+    return values.number(key, default, least=1.0, most=1e12)
 
 
 def _read(
@@ -91,56 +85,56 @@ def _read(
     return read_rotary(ConfigValues(file, values), rotary_dim, context, FULL, interleaved)
 
 
-def _rotary_dim(keys: DecoderKeys, head_size: int) -> int:
+def _rotary_dim(values: GgufValues, head_size: int) -> int:
     """Returns the number of rotated elements of a head."""
     name = "rope.dimension_count"
-    rotary_dim = keys.integer(name, head_size, least=2, most=head_size)
+    rotary_dim = values.integer(name, head_size, least=2, most=head_size)
     if rotary_dim % 2:
-        raise keys.wrong(name, "an even number", rotary_dim)
+        raise values.wrong(name, "an even number", rotary_dim)
     return rotary_dim
 
 
-def _scaling(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
+def _scaling(values: GgufValues, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
     """Returns the scaling of RoPE frequencies in the form of Hugging Face's `rope_scaling` object.
 
     Raises:
         ModelError: A metadata key is wrong, or the factors of LongRoPE are missing.
         UnsupportedError: The kind of scaling is unknown.
     """
-    kind = keys.text("rope.scaling.type", "linear")
+    kind = values.text("rope.scaling.type", "linear")
     if kind not in _SCALINGS:
         raise UnsupportedError(
-            f"The metadata '{keys.key('rope.scaling.type')}' of {keys.metadata.file} is "
+            f"The metadata '{values.metadata_key('rope.scaling.type')}' of {values.file} is "
             f"{kind[:80]!r}, which clrt does not know ({', '.join(_SCALINGS)}); update clrt."
         )
     if "rope_factors_long.weight" in weights:
-        return _longrope(keys, weights, rotary_dim)
+        return _longrope(values, weights, rotary_dim)
     if kind == "longrope":
         raise ModelError(
-            f"{keys.metadata.file} has no tensor 'rope_factors_long.weight', which its "
-            f"'{keys.key('rope.scaling.type')}' needs; convert the model again."
+            f"{values.file} has no tensor 'rope_factors_long.weight', which its "
+            f"'{values.metadata_key('rope.scaling.type')}' needs; convert the model again."
         )
-    name = "rope.scaling.factor" if "rope.scaling.factor" in keys else "rope.scale_linear"
-    factor = keys.number(name, 1.0, least=0.0, most=_MAX_FACTOR) or 1.0
+    name = "rope.scaling.factor" if "rope.scaling.factor" in values else "rope.scale_linear"
+    factor = values.number(name, 1.0, least=0.0, most=_MAX_FACTOR) or 1.0
     if kind == "none" or factor == 1:
         return {"rope_type": "default"}
     if factor < 1 / _MAX_FACTOR:
-        raise keys.wrong(name, f"a number of {1 / _MAX_FACTOR:g} to {_MAX_FACTOR:g}", factor)
-    return {"rope_type": kind, "factor": factor, **(_yarn(keys) if kind == "yarn" else {})}
+        raise values.wrong(name, f"a number of {1 / _MAX_FACTOR:g} to {_MAX_FACTOR:g}", factor)
+    return {"rope_type": kind, "factor": factor, **(_yarn(values) if kind == "yarn" else {})}
 
 
-def _yarn(keys: DecoderKeys) -> dict[str, Any]:
+def _yarn(values: GgufValues) -> dict[str, Any]:
     name = "rope.scaling.yarn_"
     scaling: dict[str, Any] = {
-        "original_max_position_embeddings": _original(keys),
-        "beta_fast": keys.number(f"{name}beta_fast", 32.0, least=1e-3, most=1e6),
-        "beta_slow": keys.number(f"{name}beta_slow", 1.0, least=1e-3, most=1e6),
+        "original_max_position_embeddings": _original(values),
+        "beta_fast": values.number(f"{name}beta_fast", 32.0, least=1e-3, most=1e6),
+        "beta_slow": values.number(f"{name}beta_slow", 1.0, least=1e-3, most=1e6),
     }
-    all_dim = keys.number(f"{name}log_multiplier", 0.0, least=0.0, most=1e3)
+    all_dim = values.number(f"{name}log_multiplier", 0.0, least=0.0, most=1e3)
     return {**scaling, "mscale": 1.0, "mscale_all_dim": all_dim} if all_dim else scaling
 
 
-def _longrope(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
+def _longrope(values: GgufValues, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
     """Returns LongRoPE's scaling in the form of Hugging Face's `rope_scaling` object."""
     factors = {
         kind: _factors(weights, f"rope_factors_{kind}.weight", rotary_dim).tolist()
@@ -150,19 +144,19 @@ def _longrope(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[
         "rope_type": "longrope",
         "long_factor": factors["long"],
         "short_factor": factors["short"],
-        "original_max_position_embeddings": _original(keys),
-        "attention_factor": _attention_factor(keys),
+        "original_max_position_embeddings": _original(values),
+        "attention_factor": _attention_factor(values),
     }
 
 
-def _attention_factor(keys: DecoderKeys) -> float:
+def _attention_factor(values: GgufValues) -> float:
     """Returns the multiplier of RoPE's cosines and sines; 1 if the file has none."""
-    return keys.number("rope.scaling.attn_factor", 1.0, least=0.0, most=_MAX_FACTOR)
+    return values.number("rope.scaling.attn_factor", 1.0, least=0.0, most=_MAX_FACTOR)
 
 
-def _original(keys: DecoderKeys) -> int:
-    trained = keys.integer("context_length", most=_MAX_PLACES)
-    return keys.integer("rope.scaling.original_context_length", trained, most=_MAX_PLACES)
+def _original(values: GgufValues) -> int:
+    trained = values.integer("max_position_embeddings", most=_MAX_PLACES)
+    return values.integer("rope.scaling.original_context_length", trained, most=_MAX_PLACES)
 
 
 def _factors(weights: GgufWeights, name: str, rotary_dim: int) -> Array:

@@ -68,7 +68,8 @@ def _encoder(config: ConfigValues, decoder: DecoderConfig) -> DecoderConfig:
 # Raffel et al. (2019); also T5 1.1 and Flan-T5. Files have no context length; the models were
 # trained with 512.
 _T5 = DecoderFamily(
-    names=tensor_names.T5,
+    options=(_t5,),
+    rotary="none",
     keys={
         "hidden_size": "d_model",
         "head_dim": "d_kv",
@@ -78,8 +79,6 @@ _T5 = DecoderFamily(
         "max_position_embeddings": "n_positions",
         "rms_norm_eps": "layer_norm_epsilon",
     },
-    differences=_t5,
-    rotary="none",
     defaults={
         "vocab_size": 32128,
         "hidden_size": 512,
@@ -89,13 +88,14 @@ _T5 = DecoderFamily(
         "num_attention_heads": 8,
         "max_position_embeddings": 512,
     },
+    names=tensor_names.T5,
     encoder=_encoder,
 )
 
 # Xue et al. (2020).
-_MT5 = replace(_T5, differences=_mt5, defaults={**_T5.defaults, "vocab_size": 250112})
+_MT5 = replace(_T5, options=(_mt5,), defaults={**_T5.defaults, "vocab_size": 250112})
 
 # Chung et al. (2023).
-_UMT5 = replace(_MT5, differences=_umt5)
+_UMT5 = replace(_MT5, options=(_umt5,))
 
 T5_FAMILIES: dict[str, DecoderFamily] = {"t5": _T5, "mt5": _MT5, "umt5": _UMT5}

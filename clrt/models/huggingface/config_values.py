@@ -158,8 +158,12 @@ class ConfigValues:
         if value is not None and not isinstance(value, dict):
             raise self.wrong(key, "an object", value)
         return ConfigValues(
-            self.file, value or {}, names, defaults, within=f"{self._within}{self._stored(key)}."
+            self.file, value or {}, names, defaults, within=f"{self._within}{self.name_of(key)}."
         )
+
+    def name_of(self, key: str) -> str:
+        """Returns the name that the file has for a key."""
+        return self._names.get(key, key)
 
     def wrong(self, key: str, kind: str, value: object) -> ModelError:
         """Returns the error for a value of the wrong type or range.
@@ -170,7 +174,7 @@ class ConfigValues:
             value: The value in the file.
         """
         return ModelError(
-            f"{self.file} must give '{self._within}{self._stored(key)}' as {kind}, "
+            f"{self.file} must give '{self._within}{self.name_of(key)}' as {kind}, "
             f"not {_shown(value)}; {_remedy(self.file)}"
         )
 
@@ -183,16 +187,13 @@ class ConfigValues:
         """
         value = _shown(self.get(key))
         return UnsupportedError(
-            f"{self.file} gives '{self._within}{self._stored(key)}' as {value}, which clrt does "
+            f"{self.file} gives '{self._within}{self.name_of(key)}' as {value}, which clrt does "
             f"not support ({what}); take another model, or export this one to ONNX."
         )
 
     def _value(self, key: str, default: object) -> object:
         value = self._values.get(key)
         return default if value is None else value
-
-    def _stored(self, key: str) -> str:
-        return self._names.get(key, key)
 
 
 def _remedy(file: Path) -> str:

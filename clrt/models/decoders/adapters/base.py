@@ -12,24 +12,10 @@ from clrt.formats.gguf.file import GgufFile
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
-from clrt.models.decoders.families import FAMILIES
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.families import ARCHITECTURES, FAMILIES
 from clrt.models.decoders.weights import split_name
 
-#: llama.cpp's architecture by Hugging Face model type, for those with different names.
-GGUF_NAMES = {
-    "cohere": "command-r",
-    "gemma3_text": "gemma3",
-    "gpt_bigcode": "starcoder",
-    "gpt_neox": "gptneox",
-    "gpt_oss": "gpt-oss",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "olmo3": "olmo2",
-    "phi": "phi2",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-}
+_EXPERTS = "blk.{}.ffn_gate_exps"
 
 
 @dataclass(frozen=True)
@@ -85,14 +71,16 @@ class AdaptedModel:
         """
         if from_gguf == self.is_gguf or not name.endswith("norm.weight"):
             return array
-        shift = np.float32(self.family.fields.get("norm_shift", 0.0))
+        shift = np.float32(self.family.norm_shift)
         return array - shift if from_gguf else array + shift
 
     @property
     def _permutes(self) -> bool:
         """Whether llama.cpp's converter permutes Q and K for interleaved RoPE."""
-        entry = ARCHITECTURES.get(self.architecture)
-        return entry is not None and (entry.rotary, self.family.rotary) == ("interleaved", "halves")
+        if self.architecture not in ARCHITECTURES:
+            return False
+        _, form = ARCHITECTURES[self.architecture]
+        return form.permuted and self.family.rotary == "halves"
 
 
 def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
@@ -102,11 +90,11 @@ def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
         path: The folder.
         decoder: The configuration read from it.
     """
-    architecture = GGUF_NAMES.get(decoder.family, decoder.family)
-    entry = ARCHITECTURES.get(architecture)
-    names = {} if entry is None else entry.names(())
     family = FAMILIES[decoder.family]
-    return AdaptedModel(path, decoder, family, architecture if entry else "", False, names)
+    if not family.architecture:
+        return AdaptedModel(path, decoder, family, "", False)
+    _, form = ARCHITECTURES[family.architecture]
+    return AdaptedModel(path, decoder, family, family.architecture, False, form.names_in(()))
 
 
 def adapted_gguf(file: GgufFile, decoder: DecoderConfig) -> AdaptedModel:
@@ -117,9 +105,8 @@ def adapted_gguf(file: GgufFile, decoder: DecoderConfig) -> AdaptedModel:
         decoder: The configuration read from it.
     """
     architecture = decoder.family
-    kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}
-    kind = kinds.get(architecture, architecture)
-    if architecture == "llama":
-        kind = "llama" if decoder.experts is None else "mixtral"
-    names = ARCHITECTURES[architecture].names(file.tensors)
-    return AdaptedModel(file.path, decoder, FAMILIES[kind], architecture, True, names)
+    family, form = ARCHITECTURES[architecture]
+    if decoder.experts is not None:  # Mixtral's files are read as Llama's
+        alike = (f for f in FAMILIES.values() if f.architecture == architecture)
+        family = next((f for f in alike if _EXPERTS in f.names), family)
+    return AdaptedModel(file.path, decoder, family, architecture, True, form.names_in(file.tensors))
