@@ -68,7 +68,7 @@ def _table_rows(model: Model) -> dict[str, int]:
 
 
 def _moves(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.is_data_movement
+    return isinstance(node.op, Op) and node.op.memory_traits.is_data_movement
 
 
 def read_feeds(path: Path) -> dict[str, Array]:

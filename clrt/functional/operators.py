@@ -130,7 +130,7 @@ def _function(form: OpSchemaInfo) -> Callable[..., Any]:
 def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) -> Operation:
     graph = partial(single_graph, form, attributes=attributes, outputs=outputs)
     cls = REGISTRY.find(form.domain, form.name)
-    known = frozenset(() if cls is None else cls.plan_time_inputs)
+    known = frozenset(() if cls is None else cls.input_traits.plan_time)
     parts = tuple((n, _hashable(v)) for n, v in sorted(attributes.items()))
     # Decompositions may depend on sizes.
     key = form.domain, form.name, parts, outputs

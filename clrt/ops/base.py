@@ -24,6 +24,7 @@ from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
 from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.parts import Subview
 from clrt.kernels.variant import Variant
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.host_limits import check_texts
 
 Types = Sequence[TensorType | None]
@@ -173,65 +174,32 @@ class Op(IrOp):
     """Base class of all ops. Fields are the attributes of the newest opset, with ONNX's names.
 
     Class attributes:
-        attribute_to_input: Attributes of older opsets that became inputs: name to
-            (input index, dtype). The importer turns them into constants.
-        non_attribute_fields: Fields that the node's inputs and outputs imply; they are not
-            exported as ONNX attributes.
-        since_version: First opset with the semantics implemented here, if ONNX changed them without
-            a new schema version; older opsets cannot express the op. 0 if not needed.
-        always_view: The only output is input 0 with another shape; no kernel runs.
-        is_data_movement: Each output element is an element of input 0, perhaps cast.
-        partially_read_input: Index of an input of which a launch reads at most as many bytes as
-            the launch writes; None if there is no such input.
-        partially_writes_output: A launch writes at most as many bytes of the output as the launch
-            reads.
-        inplace_inputs: Inputs whose memory the first output may reuse (same size and element
-            order).
-        plan_time_inputs: Inputs whose elements must be known at planning (shapes, axes).
-        same_dtype_inputs: Groups of inputs that must share one dtype, because kernels declare one
-            type for the group.
-        index_inputs: Integer inputs that kernels use as indices or lengths.
-        required_inputs: Inputs that must be present, although `infer` does not read them.
-        evaluates_dims: `reference` also accepts object arrays of dims (shape arithmetic).
+        onnx_traits: How the op relates to its ONNX schema.
+        input_traits: What the op expects of its inputs.
+        memory_traits: How the op reads and writes memory.
+        host_traits: What the host does for the op.
         accuracy: Tolerance class of the kernels.
         variants: Ways to run the op on a device; planning chooses one of them.
         supported_storages: Element storages (`DType.storage`) that the kernels read and write;
             None if they accept any dtype because they only move elements.
-        half_storage_inputs: Inputs that kernels read directly in float16 or bfloat16 if input 0 is
-            float32; an output of such a dtype reuses the memory of one of them.
-        host_driven: The node runs on the host between plans without arithmetic on tensors: control
-            flow, sequences and maps.
-        host_driven_inputs: Subset of `plan_time_inputs`. If one depends on computed data, the node
-            becomes host-driven, so that the plan of the suffix is shared by all values that give
-            the same output shapes.
-        has_slow_reference: The reference loops in Python, so the constant folder skips large
-            inputs and leaves the node to the device or to the run.
-        loop_carried_offsets: (first subgraph input, first subgraph output) of the loop-carried
-            values: from these indices on, each output is the input of the next iteration, whose
-            shape may differ. None if there are none.
     """
 
-    attribute_to_input: ClassVar[Mapping[str, tuple[int, Any]]] = {}
-    non_attribute_fields: ClassVar[frozenset[str]] = frozenset()
-    since_version: ClassVar[int] = 0
-    always_view: ClassVar[bool] = False
-    is_data_movement: ClassVar[bool] = False
-    partially_read_input: ClassVar[int | None] = None
-    partially_writes_output: ClassVar[bool] = False
-    inplace_inputs: ClassVar[tuple[int, ...]] = ()
-    plan_time_inputs: ClassVar[tuple[int, ...]] = ()
-    same_dtype_inputs: ClassVar[tuple[tuple[int, ...], ...]] = ()
-    index_inputs: ClassVar[tuple[int, ...]] = ()
-    required_inputs: ClassVar[tuple[int, ...]] = ()
-    evaluates_dims: ClassVar[bool] = False
+    onnx_traits: ClassVar[OnnxTraits] = OnnxTraits()
+    input_traits: ClassVar[InputTraits] = InputTraits()
+    memory_traits: ClassVar[MemoryTraits] = MemoryTraits()
+    host_traits: ClassVar[HostTraits] = HostTraits()
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     supported_storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
-    half_storage_inputs: ClassVar[tuple[int, ...]] = ()
-    host_driven: ClassVar[bool] = False
-    has_slow_reference: ClassVar[bool] = False
-    host_driven_inputs: ClassVar[tuple[int, ...]] = ()
-    loop_carried_offsets: ClassVar[tuple[int, int] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, value in tuple(vars(cls).items()):
+            if not (name.startswith("_") or name.isupper() or _is_declared(cls, name, value)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is no trait or attribute of an op; declare it as a "
+                    f"ClassVar, or set the trait by {', '.join(_TRAIT_GROUPS)} (clrt.ops.traits)."
+                )
 
     @classmethod
     def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
@@ -261,7 +229,7 @@ class Op(IrOp):
 
     def is_view(self, inputs: Types) -> bool:
         """Returns whether the output is a view of input 0 for inputs of these static types."""
-        return self.always_view
+        return self.memory_traits.always_view
 
     def subviews(self, node: Node) -> Sequence[Subview]:
         """Returns the outputs (as of Split) or inputs (as of Concat) of a node that are subviews.
@@ -277,7 +245,8 @@ class Op(IrOp):
 
     def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
         """Returns pairs of an output index and the indices of inputs whose memory it may reuse."""
-        return ((0, self.inplace_inputs),) if self.inplace_inputs else ()
+        inputs = self.memory_traits.inplace_inputs
+        return ((0, inputs),) if inputs else ()
 
     def in_donated(self) -> Op:
         """Returns the op to run if input 0 is donated: the run may overwrite its memory."""
@@ -303,7 +272,7 @@ class Op(IrOp):
             Decompose: The node must be replaced by its decomposition.
         """
         attrs = dict(node.attrs)
-        for name, (index, dtype) in cls.attribute_to_input.items():
+        for name, (index, dtype) in cls.onnx_traits.attribute_to_input.items():
             if name in attrs:
                 node.set_input(index, np.asarray(attrs.pop(name), dtype))
         known = attribute_names(cls)
@@ -319,7 +288,7 @@ class Op(IrOp):
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
-            if f.name not in self.non_attribute_fields
+            if f.name not in self.onnx_traits.non_attribute_fields
         }
 
     def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
@@ -361,7 +330,7 @@ class Op(IrOp):
                 None if a is None else _readable(a, self.supported_storages) for a in inputs
             )
         if any(_is_text(a) for a in inputs):
-            if not self.host_driven:
+            if not self.host_traits.host_driven:
                 self._check_texts(inputs)
             inputs = tuple(_of_one_width(inputs))
         try:
@@ -385,16 +354,16 @@ class Op(IrOp):
             check_texts(count, width)
 
     def check_inputs(self, inputs: Types) -> None:
-        """Checks the inputs named in `required_inputs`, `same_dtype_inputs` and `index_inputs`.
+        """Checks the inputs that `input_traits` names: `required`, `same_dtype` and `index`.
 
         Raises:
             ModelError: A required input is omitted.
             ShapeError: Inputs of one group differ in dtype, or an index input is not an integer.
         """
-        for index in self.required_inputs:
+        for index in self.input_traits.required:
             if index >= len(inputs) or inputs[index] is None:
                 raise ModelError(f"{self.name} lacks its input {index}; export the model again.")
-        for group in self.same_dtype_inputs:
+        for group in self.input_traits.same_dtype:
             present = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
             for index, type_ in present[1:]:
                 if type_.dtype is not present[0][1].dtype:
@@ -403,7 +372,7 @@ class Op(IrOp):
                         f"{self.name}: input {index} is {type_} and input {first} {other}; "
                         "expected one dtype."
                     )
-        for index in self.index_inputs:
+        for index in self.input_traits.index:
             indices = inputs[index] if index < len(inputs) else None
             if indices is not None and indices.dtype not in _INDEX_DTYPES:
                 raise ShapeError(
@@ -413,12 +382,12 @@ class Op(IrOp):
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
         """Checks the types of the inputs (`check_inputs`) and infers those of the outputs.
 
-        If `evaluates_dims` is set and all inputs are known, outputs of at most `_MAX_DATA_ELEMS`
-        integers or bools also get their elements, perhaps symbolic.
+        If `HostTraits.evaluates_dims` is set and all inputs are known, outputs of at most
+        `_MAX_DATA_ELEMS` integers or bools also get their elements, perhaps symbolic.
         """
         self.check_inputs(inputs)
         outputs = self.infer(inputs)
-        if not self.evaluates_dims or any(map(_unknown, inputs)):
+        if not self.host_traits.evaluates_dims or any(map(_unknown, inputs)):
             return outputs
         if any(t.dtype not in _SHAPE_DTYPES or not _is_small(t) for t in outputs):
             return outputs
@@ -428,6 +397,18 @@ class Op(IrOp):
         except (UndecidableDim, TypeError, ZeroDivisionError, OverflowError):
             return outputs
         return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
+
+
+_TRAIT_GROUPS = ("onnx_traits", "input_traits", "memory_traits", "host_traits")
+
+
+def _is_declared(cls: type[Op], name: str, value: object) -> bool:
+    """Returns whether a class attribute is a method, or is declared in the class or in a base."""
+    if callable(value) or hasattr(value, "__get__"):
+        return True
+    if any(hasattr(base, name) for base in cls.__bases__):
+        return True
+    return any(name in getattr(base, "__annotations__", ()) for base in cls.__mro__)
 
 
 def _unknown(type_: TensorType | None) -> bool:

@@ -238,7 +238,7 @@ def _weight_index(node: Node) -> int | None:
             continue
         if value.numbers is None or value.numbers.size < MIN_ELEMS:
             continue
-        if index not in node.op.plan_time_inputs:
+        if index not in node.op.input_traits.plan_time:
             return index
     return None
 

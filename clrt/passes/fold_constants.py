@@ -49,7 +49,7 @@ class FoldConstants(Pass):
         assert isinstance(node.op, Op)
         if not known or not node.outputs:
             return None
-        if node.op.host_driven or any(v.type.on_host for v in node.outputs):
+        if node.op.host_traits.host_driven or any(v.type.on_host for v in node.outputs):
             return None  # loops may be long, and sequences cannot be constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
@@ -63,9 +63,10 @@ class FoldConstants(Pass):
         if dequantizes and not self._products and _feeds_rounded(view, node):
             return Miss("an int8 product reads it", node)
         inputs = {v for v in node.inputs if v is not None}
-        if node.op.has_slow_reference and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
+        nbytes = sum(v.nbytes for v in inputs)
+        if node.op.host_traits.has_slow_reference and nbytes > MAX_STEPWISE_BYTES:
             return Miss("its NumPy reference is slow for inputs of this size", node)
-        limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
+        limit = max(MAX_FOLDED_BYTES, nbytes)
         freed_bytes = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
         output_bytes = sum(v.nbytes for v in node.outputs) if static else 0

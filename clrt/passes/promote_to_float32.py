@@ -24,7 +24,7 @@ class PromoteToFloat32(Pass):
     16 bits. The fast kernels compute in float32.
     Elementwise and data movement nodes, which support every dtype, are promoted only if an input
     was cast from float32. Weights and caches stay in 16 bits if kernels read them directly
-    (`Op.half_storage_inputs`). A product with constant B records the original dtype of A
+    (`InputTraits.half_storage`). A product with constant B records the original dtype of A
     (`a_dtype`), to which kernels may round A.
     """
 
@@ -34,7 +34,11 @@ class PromoteToFloat32(Pass):
         op = node.op
         assert isinstance(op, Op)
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-        if op.host_driven or op.graphs or any(type(v.type) is not TensorType for v in values):
+        if (
+            op.host_traits.host_driven
+            or op.graphs
+            or any(type(v.type) is not TensorType for v in values)
+        ):
             return None
         direct = _direct_inputs(node, op)
         inputs = [v for v in node.inputs if v and v not in direct and _is_narrow(v, op)]
@@ -91,12 +95,12 @@ def _with_dtype(op: Op, node: Node) -> Op:
 
 def _direct_inputs(node: Node, op: Op) -> set[Value | None]:
     """Returns the 16-bit inputs of a float32 node that its kernels read without promotion."""
-    if not op.half_storage_inputs or node.arg(0).dtype is not DType.FLOAT32:
+    if not op.input_traits.half_storage or node.arg(0).dtype is not DType.FLOAT32:
         return set()
     indices = range(len(node.inputs))
     return {
         v
-        for i in op.half_storage_inputs
+        for i in op.input_traits.half_storage
         if i in indices and (v := node.inputs[i]) and v.dtype in HALVES
     }
 

@@ -72,7 +72,7 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
 
 def _moves(node: Node) -> bool:
     """Returns whether a node only moves elements."""
-    return isinstance(node.op, Op) and node.op.is_data_movement
+    return isinstance(node.op, Op) and node.op.memory_traits.is_data_movement
 
 
 def _read(node: Node) -> list[Value]:

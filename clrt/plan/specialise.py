@@ -215,7 +215,7 @@ def _aliases_any(node: Node, owned: Collection[Value]) -> bool:
 def _lacks_plan_time_input(node: Node) -> bool:
     """Returns whether the elements of an input that planning needs are unknown."""
     assert isinstance(node.op, Op)
-    wanted = (node.input(i) for i in node.op.plan_time_inputs)
+    wanted = (node.input(i) for i in node.op.input_traits.plan_time)
     return any(v is not None and not v.has_numbers for v in wanted)
 
 
@@ -223,7 +223,7 @@ def _is_host_driven(node: Node) -> bool:
     """Returns whether the host executes a node, by its op or because a value is on the host."""
     assert isinstance(node.op, Op)
     values = (*node.inputs, *node.outputs)
-    return node.op.host_driven or any(v is not None and v.type.on_host for v in values)
+    return node.op.host_traits.host_driven or any(v is not None and v.type.on_host for v in values)
 
 
 def _drop_host_values(graph: Graph) -> None:
@@ -360,8 +360,9 @@ def _break_graph(
     for node in waiting:
         assert isinstance(node.op, Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-        missing = [v for v in inputs if v in (node.input(i) for i in node.op.plan_time_inputs)]
-        drives = any(node.input(i) in missing for i in node.op.host_driven_inputs)
+        traits = node.op.input_traits
+        missing = [v for v in inputs if v in (node.input(i) for i in traits.plan_time)]
+        drives = any(node.input(i) in missing for i in traits.host_driven)
         if missing and not (_is_host_driven(node) or drives):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
@@ -371,7 +372,8 @@ def _break_graph(
         needed.update(dict.fromkeys(inputs))
         # NonZero and similar ops need elements; control flow and sequences pass tensors on.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
-        reads.update(dict.fromkeys(missing if missing or node.op.host_driven else tensors))
+        driven = node.op.host_traits.host_driven
+        reads.update(dict.fromkeys(missing if missing or driven else tensors))
     host_nodes = set(host_driven)
     suffix = [n for n in suffix if n not in host_nodes]
     suffix_values = {v for n in suffix for v in n.outputs}
@@ -409,7 +411,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
             return False
         assert isinstance(node.op, Op)
         input_bytes = sum(v.nbytes for v in node.inputs if v is not None)
-        if node.op.has_slow_reference and input_bytes > MAX_STEPWISE_BYTES:
+        if node.op.host_traits.has_slow_reference and input_bytes > MAX_STEPWISE_BYTES:
             return False
         output_bytes = sum(v.nbytes for v in node.outputs)
         work = input_bytes + node.op.flops(node.input_types, [v.type for v in node.outputs])

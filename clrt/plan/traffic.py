@@ -41,7 +41,8 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     """
     op = nodes[0].op
     assert isinstance(op, Op)
-    gathered = None if op.partially_read_input is None else nodes[0].inputs[op.partially_read_input]
+    index = op.memory_traits.partially_read_input
+    gathered = None if index is None else nodes[0].inputs[index]
     read = written = scratch = gathered_bytes = 0
     for buffer, nbytes in accessed_bytes(launch).items():
         if isinstance(buffer, Scratch):
@@ -53,7 +54,7 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
         else:
             read += nbytes
     read += min(gathered_bytes, written)
-    if op.partially_writes_output:
+    if op.memory_traits.partially_writes_output:
         written = min(written, read)
     return Traffic(read, written, scratch)
 

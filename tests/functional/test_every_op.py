@@ -56,7 +56,9 @@ def attributes_of(op: Op) -> dict[str, Any] | None:
     form = op_schemas()[op.domain, op.name]
     if op.domain == OWN_DOMAIN:
         return op.attributes
-    lost = op.attributes.keys() - form.attributes.keys() - (op.non_attribute_fields - OLD)
+    lost = (
+        op.attributes.keys() - form.attributes.keys() - (op.onnx_traits.non_attribute_fields - OLD)
+    )
     if (lost and type(op).to_onnx is Op.to_onnx) or lost & OLD:
         return None
     try:

@@ -131,7 +131,11 @@ def _samples() -> tuple[Sample, ...]:
     """Returns the samples of every deterministic op with at least one tensor input."""
     found = []
     for cls in REGISTRY.classes.values():
-        if cls.domain or cls.host_driven or cls.__name__.startswith(("Random", "Multinomial")):
+        if (
+            cls.domain
+            or cls.host_traits.host_driven
+            or cls.__name__.startswith(("Random", "Multinomial"))
+        ):
             continue
         if issubclass(cls, Pointwise):
             continue
@@ -253,7 +257,7 @@ def _sample(b: _Builder) -> None:
         if array is None:
             inputs.append(None)
             continue
-        known = index in sample.op.plan_time_inputs or array.dtype != np.float32
+        known = index in sample.op.input_traits.plan_time or array.dtype != np.float32
         if known or not b.choose(2):
             inputs.append(b.constant(array, DType.of(array.dtype)))
         else:

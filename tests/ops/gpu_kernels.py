@@ -71,7 +71,7 @@ class Choice:
 def choices() -> Iterator[Choice]:
     """Each variant on each sample of its op."""
     for cls in REGISTRY.classes.values():
-        if cls.variants and not cls.always_view:
+        if cls.variants and not cls.memory_traits.always_view:
             for sample in samples(cls):
                 graph = sample_graph(sample)
                 yield from (Choice(cls, variant, graph) for variant in cls.variants)

@@ -24,7 +24,7 @@ def sample_values(sample: Sample) -> list[Value | None]:
         if array is None:
             values.append(None)
             continue
-        known = array if index in sample.op.plan_time_inputs else None
+        known = array if index in sample.op.input_traits.plan_time else None
         values.append(Value(f"x{index}", TensorType(DType.of(array.dtype), array.shape, known)))
     return values
 

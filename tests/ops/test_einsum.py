@@ -11,6 +11,7 @@ import clrt
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.onnx.importer import import_model
+from clrt.ops.base import Op
 from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.pipeline import optimize
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -115,7 +116,8 @@ def test_einsum_attention_is_fused() -> None:
     made = helper.make_graph(nodes, "g", infos, [result])
     graph = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)]))
     optimize(graph)
-    assert [n.op.name for n in graph.nodes if not n.op.always_view] == ["FusedAttention"]  # type: ignore[attr-defined]
+    ops = [n.op for n in graph.nodes if isinstance(n.op, Op)]
+    assert [op.name for op in ops if not op.memory_traits.always_view] == ["FusedAttention"]
 
 
 def _reshaped_squared(equation: str) -> onnx.ModelProto:

@@ -220,6 +220,6 @@ def test_ops_with_index_inputs_are_tested_for_range() -> None:
     followers = {(f.op.name, f.operand) for f in _followers()}
     for cls in REGISTRY.classes.values():
         if cls.variants:  # others are taken apart before they are planned
-            assert {(cls.name, i) for i in cls.index_inputs} <= followers, cls.name
+            assert {(cls.name, i) for i in cls.input_traits.index} <= followers, cls.name
     for cls in (Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter):
-        assert cls.index_inputs, cls.name
+        assert cls.input_traits.index, cls.name

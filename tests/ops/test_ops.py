@@ -53,7 +53,7 @@ from tests.ops.samples import Sample, error_samples, samples
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
-ON_DEVICE = [c for c in CLASSES if c.variants and not c.always_view]
+ON_DEVICE = [c for c in CLASSES if c.variants and not c.memory_traits.always_view]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 
 # Tiles so small that the samples have whole ones, several of them, and a rest.
@@ -135,7 +135,7 @@ def feeds_of(sample: Sample) -> dict[str, Array]:
     return {
         f"x{i}": np.asarray(a, order="C")
         for i, a in enumerate(sample.inputs)
-        if a is not None and i not in sample.op.plan_time_inputs
+        if a is not None and i not in sample.op.input_traits.plan_time
     }
 
 
@@ -270,7 +270,7 @@ def test_every_variant_is_reached_by_samples(
 
 def test_implied_attributes_are_fields() -> None:
     for cls in CLASSES:
-        assert cls.non_attribute_fields <= {f.name for f in fields(cls)}, cls.name
+        assert cls.onnx_traits.non_attribute_fields <= {f.name for f in fields(cls)}, cls.name
 
 
 def test_declared_attributes_are_fields() -> None:

@@ -39,7 +39,7 @@ BOUNDS = st.builds(lambda factor, more: factor * N + more, st.integers(-1, 2), s
 def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> TensorType | None:
     if array is None:
         return None
-    data = array if index in op.plan_time_inputs else None
+    data = array if index in op.input_traits.plan_time else None
     return TensorType(DType.of(array.dtype), shape, data)
 
 

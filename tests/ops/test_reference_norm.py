@@ -67,7 +67,7 @@ def test_norm_inference_matches_onnx(case: Case) -> None:
             if array is None:
                 types.append(None)
                 continue
-            data = array if index in case.op.plan_time_inputs else None
+            data = array if index in case.op.input_traits.plan_time else None
             free = symbolic and data is None
             shape = tuple(symbol(f"d{d}") if free and d > 1 else d for d in array.shape)
             types.append(TensorType(DType.of(array.dtype), shape, data))

@@ -152,8 +152,8 @@ class SubgraphImporter:
             graph, scope = self._body(proto, cls, input_types, call, outer)
             refused = len(context.unsupported) > len(notes)
             varying = {}
-            if cls.loop_carried_offsets is not None and not settled and not refused:
-                varying = varying_types(graph, cls.loop_carried_offsets, types)
+            if cls.host_traits.loop_carried_offsets is not None and not settled and not refused:
+                varying = varying_types(graph, cls.host_traits.loop_carried_offsets, types)
             if refused and input_types is not previous:
                 # an op needs the shape that may vary: keep it as declared
                 context.unsupported, input_types, settled = notes, previous, True
@@ -186,9 +186,10 @@ class SubgraphImporter:
             The subgraph, and its scope, which has the captured values.
         """
         scope = self._inner(proto, call, outer, {}, inline=False)
-        if cls.loop_carried_offsets is not None:
+        offsets = cls.host_traits.loop_carried_offsets
+        if offsets is not None:
             # Declared types of loop-carried values may hold in one iteration only.
-            varying = {info.name for info in proto.output[cls.loop_carried_offsets[1] :]}
+            varying = {info.name for info in proto.output[offsets[1] :]}
             scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
         where = f"graph '{proto.name}' of {call.title}"
         names = self._context.value_names

@@ -17,6 +17,7 @@ from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 _T = TypeVar("_T")
 
@@ -55,8 +56,7 @@ class Attention(Op):
     left_window_size: int = -1
 
     accuracy = Accuracy.ACCUMULATED
-    same_dtype_inputs = ((0, 1, 2), (4, 5))
-    index_inputs = (6,)
+    input_traits = InputTraits(index=(6,), same_dtype=((0, 1, 2), (4, 5)))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -18,6 +18,7 @@ from clrt.ops.attention.rotate_and_cache import by_heads, copy_slabs, launch_hea
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -48,7 +49,7 @@ class CacheStates(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    half_storage_inputs = tuple(range(3, 3 + MAX_SLABS))
+    input_traits = InputTraits(half_storage=tuple(range(3, 3 + MAX_SLABS)))
     variants = by_heads(_emit)
 
     @property

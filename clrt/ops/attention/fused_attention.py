@@ -28,6 +28,7 @@ from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.common import index_t
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned(
@@ -263,8 +264,7 @@ class FusedAttention(Op):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    same_dtype_inputs = ((0, 1, 2),)
-    index_inputs = (4,)
+    input_traits = InputTraits(index=(4,), same_dtype=((0, 1, 2),))
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("gpu", _emit_gpu, _reject_any, requires.GPU),

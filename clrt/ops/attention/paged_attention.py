@@ -28,6 +28,7 @@ from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp, is_matrix, visibl
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned(
@@ -227,7 +228,7 @@ class PagedAttention(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    half_storage_inputs = tuple(range(6, 6 + MAX_SLABS))
+    input_traits = InputTraits(half_storage=tuple(range(6, 6 + MAX_SLABS)))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("gpu", _emit_gpu, _reject_gpu, requires.GPU),

@@ -23,6 +23,7 @@ from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 # Work-items of a work-group on GPUs, one work-group per head.
 _ITEMS = 32
@@ -115,7 +116,7 @@ class RotateAndCache(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    half_storage_inputs = tuple(range(7, 7 + MAX_SLABS))
+    input_traits = InputTraits(half_storage=tuple(range(7, 7 + MAX_SLABS)))
     variants = by_heads(_emit)
 
     @property

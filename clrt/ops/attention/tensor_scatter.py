@@ -20,6 +20,7 @@ from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 # Minimum elements behind the axis for one CPU work-group per row instead of a work-item per
 # element: starting a work-group costs about as much as ten work-items.
@@ -79,9 +80,9 @@ class TensorScatter(Op):
     mode: _Mode = "linear"
 
     supported_storages = None
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.EXACT
-    index_inputs = (2,)
+    input_traits = InputTraits(index=(2,))
     variants = (Variant("rows", _emit),)
 
     def place(self, rank: int) -> int:

@@ -13,6 +13,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 _ROWS = TensorScatter(-2)
 
@@ -41,10 +42,7 @@ class UpdateCache(Op):
     domain = "clrt"
     accuracy = Accuracy.EXACT
     supported_storages = None
-    same_dtype_inputs = ((0, 1),)
-    index_inputs = (2,)
-    required_inputs = (2, 3)
-    plan_time_inputs = (3,)
+    input_traits = InputTraits(required=(2, 3), index=(2,), plan_time=(3,), same_dtype=((0, 1),))
 
     def in_donated(self) -> Op:
         return replace(self, grows=False)

@@ -111,7 +111,7 @@ class RepeatedBodies:
         assert isinstance(op, Op)
         if op.is_random(node.input_types):
             return False
-        indices = [node.input(i) for i in op.index_inputs]
+        indices = [node.input(i) for i in op.input_traits.index]
         return self._loop.goes_on or all(v is None or v.is_constant for v in indices)
 
     def run(

@@ -34,6 +34,7 @@ from clrt.ops.control.host_driven import (
 from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, OnnxTraits
 
 # Minimum number of slices of a Scan to run it as a Loop, several iterations at once.
 _LOOP_SLICES = 16
@@ -53,8 +54,8 @@ class If(HostDriven):
     else_branch: Graph
     captures: int = 0
 
-    plan_time_inputs = (0,)
-    non_attribute_fields = frozenset({"captures"})
+    input_traits = InputTraits(plan_time=(0,))
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"captures"}))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -105,9 +106,9 @@ class Loop(HostDriven):
     body: Graph
     captures: int = 0
 
-    plan_time_inputs = (0, 1)
-    loop_carried_offsets = (2, 1)
-    non_attribute_fields = frozenset({"captures"})
+    input_traits = InputTraits(plan_time=(0, 1))
+    host_traits = replace(HostDriven.host_traits, loop_carried_offsets=(2, 1))
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"captures"}))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -203,7 +204,7 @@ class Scan(HostDriven):
     scan_output_directions: tuple[int, ...] = ()
     captures: int = 0
     batched: bool = False
-    non_attribute_fields = frozenset({"captures"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"captures"}))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -21,6 +21,7 @@ from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.reference_interpreter import evaluate
+from clrt.ops.traits import HostTraits
 from clrt.util.host_limits import check_host_bytes, check_iterations, check_texts
 
 # Maximum inputs of one Concat: planning larger ones costs more than planning several.
@@ -32,7 +33,7 @@ class HostDriven(Op):
     does the same with `NumpyHost`.
     """
 
-    host_driven = True
+    host_traits = HostTraits(host_driven=True)
     supported_storages = None
     accuracy = Accuracy.EXACT
 
@@ -292,8 +293,12 @@ def infer_known(node: Node) -> bool:
     op = node.op
     assert isinstance(op, Op)
     values = [v for v in node.inputs if v is not None]
-    plan_time = (node.input(i) for i in op.plan_time_inputs)
-    if op.host_driven or op.graphs or any(v.type.on_host for v in (*values, *node.outputs)):
+    plan_time = (node.input(i) for i in op.input_traits.plan_time)
+    if (
+        op.host_traits.host_driven
+        or op.graphs
+        or any(v.type.on_host for v in (*values, *node.outputs))
+    ):
         return False
     if any(v is not None and not v.has_numbers for v in plan_time):
         return False

@@ -27,6 +27,7 @@ from clrt.ops.control.host_driven import infer_known, sizes
 from clrt.ops.control.loop_code import LoopCode, node_work
 from clrt.ops.movement.concat import Concat
 from clrt.ops.reference_interpreter import evaluate
+from clrt.ops.traits import HostTraits
 
 # Maximum operations per iteration: one core needs about 20 us for them, the time of 7 launches.
 _MAX_WORK = 1 << 14
@@ -76,7 +77,7 @@ class KernelLoop(Op):
     name = "KernelLoop"
     domain = "clrt"
     supported_storages = None
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         results = [v.type for v in self.body.outputs[1:]]
@@ -280,7 +281,7 @@ def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
         op = node.op
         assert isinstance(op, Op)
         pairs = enumerate(node.inputs)
-        node.inputs = [v if k in op.plan_time_inputs else formal(v) for k, v in pairs]
+        node.inputs = [v if k in op.input_traits.plan_time else formal(v) for k, v in pairs]
     graph.outputs = [formal(v) or v for v in graph.outputs]
     graph.inputs = [*graph.inputs, *formals.values()]
     return tuple(formals)

@@ -18,6 +18,7 @@ from clrt.ops.control.host_driven import HostDriven
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.registry import register
+from clrt.ops.traits import OnnxTraits
 
 _CASTS = {"TO_FLOAT": DType.FLOAT32, "TO_INT64": DType.INT64, "TO_STRING": DType.STRING}
 
@@ -161,7 +162,7 @@ class DictVectorizer(HostDriven):
     dtype: DType = DType.FLOAT32
 
     domain = "ai.onnx.ml"
-    non_attribute_fields = frozenset({"dtype"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"dtype"}))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -17,6 +17,7 @@ from clrt.ops.control.host_driven import HostDriven, common_type, join, take
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 def _element(inputs: Types, op: Op) -> TensorType:
@@ -94,7 +95,7 @@ class SequenceInsert(HostDriven):
     Source: ONNX SequenceInsert, opset 11.
     """
 
-    plan_time_inputs = (2,)
+    input_traits = InputTraits(plan_time=(2,))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         element, tensor = _element(inputs, self), need(inputs, 1, self)
@@ -119,7 +120,7 @@ class SequenceErase(HostDriven):
     Source: ONNX SequenceErase, opset 11.
     """
 
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         return [ContainerType.sequence(_element(inputs, self))]
@@ -137,7 +138,7 @@ class SequenceErase(HostDriven):
 class SequenceAt(HostDriven):
     """Returns the tensor of a sequence at a position. Source: ONNX SequenceAt, opset 11."""
 
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 1, self)
@@ -178,7 +179,7 @@ class SplitToSequence(HostDriven):
     axis: int = 0
     keepdims: bool = True
 
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -32,6 +32,7 @@ from clrt.ops.conv.conv import FusedConv
 from clrt.ops.conv.conv1d_gemm import product_of_lines
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 # Maximum window elements of the depthwise kernel, which keeps their offsets in private memory.
@@ -276,7 +277,7 @@ class ChannelsLastConv(FusedConv):
     """
 
     # The weights are packed for the kernels at planning.
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
         Variant("conv_image", _emit_image, _reject_image, requires.CPU),

@@ -24,6 +24,7 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, length
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import check_windows
 from clrt.util.math import ceil_div
 
@@ -169,7 +170,7 @@ class Col2Im(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    plan_time_inputs = (1, 2)
+    input_traits = InputTraits(plan_time=(1, 2))
     variants = (Variant("gather", _emit, _reject),)
 
     def windows(self, inputs: Types) -> Windows:

@@ -48,6 +48,7 @@ from clrt.ops.epilogue import EpilogueOp, after_bias, fused_reference, fused_typ
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 from clrt.ops.vision.pooling import AutoPad, WindowPool
 from clrt.util.math import ceil_div, round_up
 
@@ -465,7 +466,7 @@ class FusedConv(FloatConvolution):
 
     domain = "clrt"
     # See FusedMatMul.
-    inplace_inputs = tuple(range(3, 64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(3, 64)))
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         extras = len([t for t in inputs[3:] if t is not None])

@@ -26,6 +26,7 @@ from clrt.ops.conv.scalable_weights import HasScalableWeights
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import AutoPad, check_windows
 
 
@@ -105,7 +106,7 @@ class ConvTranspose(HasScalableWeights):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    same_dtype_inputs = ((0, 1, 2),)
+    input_traits = InputTraits(same_dtype=((0, 1, 2),))
     variants = gemm_variants.variants(_emit, _reject, typed=False)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:

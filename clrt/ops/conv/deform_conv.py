@@ -27,6 +27,7 @@ from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.pointwise.table import Add
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import WindowPool, check_windows
 
 
@@ -115,7 +116,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    same_dtype_inputs = ((0, 1, 2, 3, 4),)
+    input_traits = InputTraits(same_dtype=((0, 1, 2, 3, 4),))
     variants = gemm_variants.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:

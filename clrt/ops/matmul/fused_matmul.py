@@ -11,6 +11,7 @@ from clrt.ops.base import Accuracy, Types
 from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 
 @register
@@ -41,10 +42,10 @@ class FusedMatMul(MatrixProduct, EpilogueOp):
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
     narrow = HALVES
-    half_storage_inputs = (1,)
+    input_traits = InputTraits(half_storage=(1,))
     num_fixed_inputs = 2
     # One work-item reads an element of an extra and stores the result; many read one of A or B.
-    inplace_inputs = tuple(range(2, 64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(2, 64)))
 
     def transposed(self) -> tuple[bool, bool]:
         return bool(self.trans_a), bool(self.trans_b)

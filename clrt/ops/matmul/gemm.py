@@ -15,6 +15,7 @@ from clrt.ops.matmul.matmul import MatrixProduct, multiply
 from clrt.ops.pointwise.fused import Literal
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 
 
 @register
@@ -35,7 +36,7 @@ class Gemm(MatrixProduct):
     transA: int = 0
     transB: int = 0
 
-    inplace_inputs = (2,)
+    memory_traits = MemoryTraits(inplace_inputs=(2,))
 
     def transposed(self) -> tuple[bool, bool]:
         return bool(self.transA), bool(self.transB)

@@ -36,6 +36,7 @@ from clrt.ops.matmul.quantized_product import (
     rounded,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div, round_up
 
 DOT_BLOCK = 32
@@ -177,9 +178,9 @@ class MatMulNBits(QuantizedProduct):
 
     domain = "com.microsoft"
     accuracy = Accuracy.ACCUMULATED
-    plan_time_inputs = (1, 2, 3)
+    input_traits = InputTraits(plan_time=(1, 2, 3))
     # See FusedMatMul.
-    inplace_inputs = tuple(range(5, 64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(5, 64)))
     num_fixed_inputs = 6
     variants = (
         Variant("gemm_levels_cpu", emit_panels, rounded(gemm_variants.reject_levels), requires.CPU),

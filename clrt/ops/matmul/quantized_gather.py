@@ -21,6 +21,7 @@ from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.matmul.gguf_format import GgufFormat, check_rows, quantised_type
 from clrt.ops.movement.common import index_t
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 
@@ -90,9 +91,8 @@ class QuantizedGather(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
-    plan_time_inputs = (1,)
-    index_inputs = (0,)
-    partially_read_input = 1
+    input_traits = InputTraits(index=(0,), plan_time=(1,))
+    memory_traits = MemoryTraits(partially_read_input=1)
     variants = (
         Variant("records", _emit, _rounds(True)),
         Variant("rows", _emit_exact, _rounds(False)),

@@ -36,6 +36,7 @@ from clrt.ops.matmul.quantized_product import (
     rounded,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 
 def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
@@ -88,10 +89,10 @@ class QuantizedMatMul(QuantizedProduct):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
     num_fixed_inputs = 2
     # See FusedMatMul.
-    inplace_inputs = tuple(range(2, 64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(2, 64)))
     variants = (
         Variant("gemm_levels_cpu", emit_panels, rounded(gemm_variants.reject_levels), requires.CPU),
         Variant("gemm_cpu", _emit_floats(emit_cpu, True), exact(reject_but_float32), requires.CPU),

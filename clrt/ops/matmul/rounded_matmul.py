@@ -21,6 +21,7 @@ from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.matmul.quantized_product import packed_product
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 BYTES = (DType.INT8, DType.UINT8)
 MAX_DEPTH = 1 << 15
@@ -68,10 +69,10 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    plan_time_inputs = (1, 2, 3)
+    input_traits = InputTraits(plan_time=(1, 2, 3))
     num_fixed_inputs = 4
     # See FusedMatMul.
-    inplace_inputs = tuple(range(4, 64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(4, 64)))
     variants = (Variant("gemm_bytes", _emit, reject_but_float32),)
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:

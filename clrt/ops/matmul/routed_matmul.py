@@ -23,6 +23,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned(
@@ -109,8 +110,7 @@ class RoutedMatMul(Op):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    index_inputs = (2,)
-    half_storage_inputs = (1,)
+    input_traits = InputTraits(index=(2,), half_storage=(1,))
     variants = (
         Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
         Variant("cpu", _emit_cpu, requires=requires.CPU),

@@ -18,6 +18,7 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 AVERAGE: Final = 0
 SUM: Final = 1
@@ -103,7 +104,7 @@ class DecisionTrees(Op):
     aggregate: Aggregate = SUM
 
     domain = "clrt"
-    plan_time_inputs = (1, 3, 4, 5)
+    input_traits = InputTraits(plan_time=(1, 3, 4, 5))
     variants = (Variant("rows", _emit, reject_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

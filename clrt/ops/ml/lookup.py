@@ -15,6 +15,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -45,7 +46,7 @@ class Lookup(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
-    same_dtype_inputs = ((0, 1), (2, 3))
+    input_traits = InputTraits(same_dtype=((0, 1), (2, 3)))
     variants = (Variant("search", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

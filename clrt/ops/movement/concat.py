@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +18,9 @@ from clrt.kernels.strided import StridedCopy, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import Promoted, elements, fresh_dim, has_input, length, num_elements
+from clrt.ops.movement.common import elements, fresh_dim, has_input, length, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 
 def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
@@ -51,10 +51,10 @@ class Concat(Op):
 
     axis: int = 0
 
-    partially_writes_output = True
+    memory_traits = MemoryTraits(partially_writes_output=True)
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit_concat),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -118,14 +118,14 @@ class Split(Op):
     num_outputs: int | None = None
     outputs: int = 1
 
-    attribute_to_input: ClassVar[Promoted] = {"split": (1, np.int64)}
-    non_attribute_fields = frozenset({"outputs"})
-    is_data_movement = True
-    partially_read_input = 0
-    plan_time_inputs = (1,)
+    onnx_traits = OnnxTraits(
+        attribute_to_input={"split": (1, np.int64)}, non_attribute_fields=frozenset({"outputs"})
+    )
+    memory_traits = MemoryTraits(is_data_movement=True, partially_read_input=0)
+    input_traits = InputTraits(plan_time=(1,))
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit_split),)
 
     @classmethod

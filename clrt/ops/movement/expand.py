@@ -14,6 +14,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.movement.common import elements, fresh_dims, length, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
 
 
 def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
@@ -31,12 +32,11 @@ class Expand(Op):
     Source: ONNX Expand, opset 8 to 13.
     """
 
-    is_data_movement = True
-    required_inputs = (1,)
-    plan_time_inputs = (1,)
+    memory_traits = MemoryTraits(is_data_movement=True)
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit_expand),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -80,12 +80,11 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
 class Tile(Op):
     """Repeats x `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
 
-    is_data_movement = True
-    plan_time_inputs = (1,)
+    memory_traits = MemoryTraits(is_data_movement=True)
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
-    required_inputs = (1,)
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit_tile),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -24,6 +24,7 @@ from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 VECTOR_BYTES = 16
@@ -131,11 +132,11 @@ class Gather(Op):
 
     axis: int = 0
 
-    partially_read_input = 0
+    memory_traits = MemoryTraits(partially_read_input=0)
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
-    index_inputs = (1,)
+    host_traits = HostTraits(evaluates_dims=True)
+    input_traits = InputTraits(index=(1,))
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("any", _emit_any, speed=PLAIN),

@@ -17,6 +17,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -52,10 +53,10 @@ class GatherElements(Op):
 
     axis: int = 0
 
-    partially_read_input = 0
+    memory_traits = MemoryTraits(partially_read_input=0)
     accuracy = Accuracy.EXACT
     supported_storages = None
-    index_inputs = (1,)
+    input_traits = InputTraits(index=(1,))
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -31,6 +31,7 @@ from clrt.ops.movement.scatter_elements import (
     reject_reduce,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 _MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
@@ -90,10 +91,10 @@ class GatherND(Op):
 
     batch_dims: int = 0
 
-    partially_read_input = 0
+    memory_traits = MemoryTraits(partially_read_input=0)
     accuracy = Accuracy.EXACT
     supported_storages = None
-    index_inputs = (1,)
+    input_traits = InputTraits(index=(1,))
     variants = (Variant("tuples", _emit_gather),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -183,9 +184,8 @@ class ScatterND(Op):
 
     reduction: Reduction = "none"
 
-    same_dtype_inputs = ((0, 2),)
-    index_inputs = (1,)
-    inplace_inputs = (0,)
+    input_traits = InputTraits(index=(1,), same_dtype=((0, 2),))
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     variants = (
         Variant("cpu", _emit_scatter_cpu, _reject, requires.CPU),
         Variant("columns", _emit_scatter, _reject),

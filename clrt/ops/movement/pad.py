@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, checked_sizes, need, normalize_axis
 from clrt.ops.movement.common import (
-    Promoted,
     elements,
     fill_from_launch,
     fill_launch,
@@ -37,6 +36,7 @@ from clrt.ops.movement.common import (
     num_elements,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.math import ceil_div
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
@@ -164,9 +164,8 @@ class Pad(Op):
 
     mode: Mode = "constant"
 
-    attribute_to_input: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
-    required_inputs = (1,)
-    plan_time_inputs = (1, 3)
+    onnx_traits = OnnxTraits(attribute_to_input={"pads": (1, np.int64), "value": (2, np.float32)})
+    input_traits = InputTraits(required=(1,), plan_time=(1, 3))
     accuracy = Accuracy.EXACT
     supported_storages = None
     variants = (Variant("strided", _emit),)

@@ -18,6 +18,7 @@ from clrt.ops.checks import need
 from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 _SOURCE = "movement/reverse_sequence.cl"
@@ -60,7 +61,7 @@ class ReverseSequence(Op):
 
     accuracy = Accuracy.EXACT
     supported_storages = None
-    index_inputs = (1,)
+    input_traits = InputTraits(index=(1,))
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -28,6 +28,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 
 # Reduction -> value of REDUCTION in common/scatter.clh.
 Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
@@ -122,9 +123,8 @@ class ScatterElements(Op):
     axis: int = 0
     reduction: Reduction = "none"
 
-    same_dtype_inputs = ((0, 2),)
-    index_inputs = (1,)
-    inplace_inputs = (0,)
+    input_traits = InputTraits(index=(1,), same_dtype=((0, 2),))
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     variants = (Variant("lines", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
 from clrt.ops.movement.common import (
-    Promoted,
     data_of,
     elements,
     fresh_dim,
@@ -33,6 +31,7 @@ from clrt.ops.movement.common import (
     num_elements,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 # Bounds from this value on mean "to the end": models write INT32_MAX or INT64_MAX.
 _FAR = (1 << 31) - 1
@@ -127,19 +126,18 @@ class Slice(Op):
     opset 1 to 13; bounds and axes became inputs in 10.
     """
 
-    attribute_to_input: ClassVar[Promoted] = {
-        "starts": (1, np.int64),
-        "ends": (2, np.int64),
-        "axes": (3, np.int64),
-    }
-    is_data_movement = True
-    partially_read_input = 0
-    required_inputs = (1, 2)
-    plan_time_inputs = (1, 2, 3, 4)
+    onnx_traits = OnnxTraits(
+        attribute_to_input={
+            "starts": (1, np.int64),
+            "ends": (2, np.int64),
+            "axes": (3, np.int64),
+        }
+    )
+    memory_traits = MemoryTraits(is_data_movement=True, partially_read_input=0)
+    input_traits = InputTraits(required=(1, 2), plan_time=(1, 2, 3, 4), host_driven=(1, 2, 3, 4))
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
-    host_driven_inputs = plan_time_inputs
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit),)
 
     def bounds(

@@ -16,6 +16,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, MemoryTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -38,10 +39,10 @@ class Transpose(Op):
 
     perm: tuple[int, ...] | None = None
 
-    is_data_movement = True
+    memory_traits = MemoryTraits(is_data_movement=True)
     accuracy = Accuracy.EXACT
     supported_storages = None
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (Variant("strided", _emit),)
 
     def __post_init__(self) -> None:

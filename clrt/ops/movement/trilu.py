@@ -18,6 +18,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, need
 from clrt.ops.movement.common import host_ints, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 _ITEM_ELEMS = 8192  # elements per CPU work-item
@@ -51,8 +52,8 @@ class Trilu(Op):
 
     upper: int = 1
 
-    plan_time_inputs = (1,)
-    inplace_inputs = (0,)
+    input_traits = InputTraits(plan_time=(1,))
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.EXACT
     supported_storages = None
     variants = (Variant("flat", _emit),)

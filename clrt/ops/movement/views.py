@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,16 +13,16 @@ from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.common import Promoted, elements, fresh_dims, has_input, length
+from clrt.ops.movement.common import elements, fresh_dims, has_input, length
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 
 class View(Op):
     """Base of ops whose output shares the memory of input 0, with another shape."""
 
-    always_view = True
-    is_data_movement = True
-    evaluates_dims = True
+    memory_traits = MemoryTraits(always_view=True, is_data_movement=True)
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
     supported_storages = None
 
@@ -57,8 +56,7 @@ class Reshape(View):
 
     allowzero: int = 0
 
-    required_inputs = (1,)
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
 
     def target(self, shape: Shape, wanted: Sequence[Dim]) -> Shape:
         """Returns the output shape.
@@ -158,8 +156,8 @@ class Squeeze(View):
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
 
-    attribute_to_input: ClassVar[Promoted] = {"axes": (1, np.int64)}
-    plan_time_inputs = (1,)
+    onnx_traits = OnnxTraits(attribute_to_input={"axes": (1, np.int64)})
+    input_traits = InputTraits(plan_time=(1,))
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
         """Returns `shape` without axes of size 1.
@@ -210,9 +208,8 @@ class Unsqueeze(View):
     Source: ONNX Unsqueeze, opset 1 to 25; axes became an input in 13.
     """
 
-    attribute_to_input: ClassVar[Promoted] = {"axes": (1, np.int64)}
-    required_inputs = (1,)
-    plan_time_inputs = (1,)
+    onnx_traits = OnnxTraits(attribute_to_input={"axes": (1, np.int64)})
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
         """Returns `shape` with axes of size 1 inserted.

@@ -25,6 +25,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_i
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
@@ -134,7 +135,7 @@ class BatchNormalization(Op):
     epsilon: float = 1e-5
 
     supported_storages = WIDENED_STORAGES
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ELEMENTWISE
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),

@@ -28,6 +28,7 @@ from clrt.ops.norm.batch_normalization import (
     type_defines,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits, OnnxTraits
 
 CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
@@ -82,7 +83,7 @@ class GroupStatistics(Op):
     per_group: bool = False
 
     supported_storages = WIDENED_STORAGES
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
@@ -123,7 +124,7 @@ class GroupNormalization(GroupStatistics):
     num_groups: int = 1
     epsilon: float = 1e-5
     per_group: bool = False
-    non_attribute_fields = frozenset({"per_group"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"per_group"}))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> GroupNormalization:

@@ -31,6 +31,7 @@ from clrt.kernels.variant import (
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits, OnnxTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
@@ -242,8 +243,8 @@ class LayerNormalization(Normalization):
     epsilon: float = 1e-5
     stats: bool = False
 
-    non_attribute_fields = frozenset({"stats"})
-    inplace_inputs = (0,)
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"stats"}))
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ACCUMULATED
     variants = VARIANTS
 

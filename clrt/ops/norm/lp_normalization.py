@@ -17,6 +17,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -45,7 +46,7 @@ class LpNormalization(Op):
     p: Literal[1, 2] = 2
 
     supported_storages = WIDENED_STORAGES
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ACCUMULATED
     variants = (Variant("any", _emit, reject_in_float32),)
 

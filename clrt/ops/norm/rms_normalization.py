@@ -16,6 +16,7 @@ from clrt.ops.norm.layer_normalization import (
     check_stash_type,
 )
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 
 
 @register
@@ -29,7 +30,7 @@ class RMSNormalization(Normalization):
     axis: int = -1
     epsilon: float = 1e-5
 
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ACCUMULATED
     variants = VARIANTS
     rms = True

@@ -23,6 +23,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_f
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
@@ -128,7 +129,7 @@ class SoftmaxBase(Op):
 
     log: ClassVar[bool] = False
     supported_storages: ClassVar[frozenset[str] | None] = WIDENED_STORAGES
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),

@@ -20,6 +20,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.pointwise.conversions import widened
+from clrt.ops.traits import MemoryTraits
 
 NumpyFunction = Callable[..., Any]
 
@@ -51,7 +52,7 @@ class Pointwise(Op):
     only_floats: ClassVar[bool] = False
     accuracy = Accuracy.TRANSCENDENTAL
     supported_storages = None
-    inplace_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    memory_traits = MemoryTraits(inplace_inputs=(0, 1, 2))
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         """Returns the dtype of the result for operands of the dtypes `dtypes`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -20,6 +20,7 @@ from clrt.ops.movement.views import View
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, MemoryTraits
 from clrt.util.host_limits import check_texts
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
@@ -74,10 +75,9 @@ class Cast(Pointwise):
     saturate: bool = True
     round_mode: _RoundMode = "up"
 
-    is_data_movement = True
-    inplace_inputs = ()
+    memory_traits = MemoryTraits(is_data_movement=True)
     accuracy = Accuracy.EXACT
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -229,8 +229,8 @@ class BitCast(View):
 
     to: DType = DType.FLOAT32
 
-    is_data_movement = False
-    evaluates_dims = False
+    memory_traits = replace(View.memory_traits, is_data_movement=False)
+    host_traits = HostTraits(evaluates_dims=False)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

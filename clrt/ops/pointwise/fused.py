@@ -47,6 +47,7 @@ from clrt.ops.norm.layer_normalization import Normalization, row_norm
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.registry import register
+from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
@@ -225,7 +226,7 @@ class Fused(Op):
 
     domain = "clrt"
     accuracy = Accuracy.TRANSCENDENTAL
-    inplace_inputs = tuple(range(64))
+    memory_traits = MemoryTraits(inplace_inputs=tuple(range(64)))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         present = [t for t in inputs if t is not None]

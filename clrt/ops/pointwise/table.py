@@ -22,6 +22,7 @@ from clrt.ops.base import Accuracy
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, MemoryTraits
 
 
 def _row(
@@ -98,15 +99,16 @@ def _erf(x: Array) -> Any:
 _NUMBERS: dict[str, Any] = {"integers": True}
 _EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
 _FLOATS: dict[str, Any] = {"only_floats": True}
-_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "evaluates_dims": True}
+_DIMS: dict[str, Any] = {"host_traits": HostTraits(evaluates_dims=True)}
+_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, **_DIMS}
 _ARITHMETIC: dict[str, Any] = {**_BINARY, "accuracy": Accuracy.ELEMENTWISE}
-_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "inplace_inputs": ()}
+_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "memory_traits": MemoryTraits()}
 _LOGIC: dict[str, Any] = {
     **_EXACT,
     "arity": 2,
     "floats": False,
     "booleans": True,
-    "evaluates_dims": True,
+    **_DIMS,
 }
 _BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
 
@@ -139,14 +141,14 @@ BitwiseAnd = _row("BitwiseAnd", "{0} & {1}", np.bitwise_and, **_BITS)
 BitwiseOr = _row("BitwiseOr", "{0} | {1}", np.bitwise_or, **_BITS)
 BitwiseXor = _row("BitwiseXor", "{0} ^ {1}", np.bitwise_xor, **_BITS)
 BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
-IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, inplace_inputs=(), **_EXACT)
+IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, memory_traits=MemoryTraits(), **_EXACT)
 
 Neg = _row(
     "Neg",
     "-{0}",
     lambda x: -x,
     int_expr="i_sub(0, {0})",
-    evaluates_dims=True,
+    **_DIMS,
     **_NUMBERS,
     **_EXACT,
 )
@@ -259,7 +261,7 @@ class Mod(Pointwise):
     int_expr = Code("i_mod({0}, {1})")
     arity = 2
     integers = True
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, *arrays: Array) -> Any:
         a, b = arrays
@@ -300,9 +302,9 @@ class Where(Pointwise):
     """condition ? x : y. Source: ONNX Where, opset 9 to 16."""
 
     arity = 3
-    inplace_inputs = (1, 2)
+    memory_traits = MemoryTraits(inplace_inputs=(1, 2))
     accuracy = Accuracy.EXACT
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         return dtypes[1]
@@ -346,7 +348,7 @@ class IsInf(Pointwise):
     detect_negative: int = 1
     detect_positive: int = 1
     compares = True
-    inplace_inputs = ()
+    memory_traits = MemoryTraits()
     accuracy = Accuracy.EXACT
 
     def evaluate(self, *arrays: Array) -> Any:

@@ -18,6 +18,7 @@ from clrt.ops.base import Accuracy, OnnxNode
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, OnnxTraits
 
 # Maximum operands of a kernel: each has 36 bytes of arguments if it broadcasts, and devices
 # support 1024 bytes.
@@ -38,7 +39,7 @@ class Clip(Pointwise):
 
     has_min: bool = True
     has_max: bool = True
-    non_attribute_fields = frozenset({"has_min", "has_max"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"has_min", "has_max"}))
     accuracy = Accuracy.EXACT
     integers = True
     arity = 3
@@ -143,7 +144,7 @@ class Max(Variadic):
 
     accuracy = Accuracy.EXACT
     integers = True
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.maximum, maximum), arrays)
@@ -158,7 +159,7 @@ class Min(Variadic):
 
     accuracy = Accuracy.EXACT
     integers = True
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.minimum, minimum), arrays)

@@ -18,6 +18,7 @@ import numpy as np
 
 from clrt.ir.op import Array
 from clrt.ops.base import OnnxNode, Op, Types
+from clrt.ops.traits import OnnxTraits
 
 FLOAT_BITS = 24
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -36,7 +37,7 @@ class RandomOp(Op):
 
     key: int = 0
 
-    non_attribute_fields = frozenset({"key"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"key"}))
 
     def to_onnx(self) -> dict[str, Any]:
         """Returns the ONNX attributes, with a float `seed` if the key was made from a seed other

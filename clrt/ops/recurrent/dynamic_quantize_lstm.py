@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,11 @@ class DynamicQuantizeLSTM(LSTM):
 
     domain = "com.microsoft"
     hidden_axis = 1
-    plan_time_inputs = (1, 2, 8, 9, 10, 11)
-    same_dtype_inputs = ((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11))
+    input_traits = replace(
+        LSTM.input_traits,
+        plan_time=(1, 2, 8, 9, 10, 11),
+        same_dtype=((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11)),
+    )
     variants = (
         STEPS_BYTES,
         *variants(RoundedLaunches, typed=False),

@@ -20,6 +20,7 @@ from clrt.ops.movement.common import num_elements
 from clrt.ops.pointwise.activations import Elu, HardSigmoid, LeakyRelu, ThresholdedRelu
 from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
+from clrt.ops.traits import HostTraits, InputTraits
 
 Steps: TypeAlias = tuple[ElementwiseStep, ...]
 Function: TypeAlias = Callable[[Array], Array]
@@ -138,9 +139,8 @@ class Recurrent(Op):
     hidden_size: int = 0
     layout: int = 0
 
-    same_dtype_inputs: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1, 2, 3, 5, 6, 7),)
-    index_inputs = (4,)
-    has_slow_reference = True
+    input_traits = InputTraits(index=(4,), same_dtype=((0, 1, 2, 3, 5, 6, 7),))
+    host_traits = HostTraits(has_slow_reference=True)
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)

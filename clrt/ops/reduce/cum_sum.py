@@ -24,6 +24,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import elements, host_ints
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits
 from clrt.util.math import ceil_div, round_up
 
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
@@ -107,9 +108,8 @@ class Cumulative(Op):
     start: ClassVar[int] = 0
     join: ClassVar[Code] = Code("((a) + (b))")
     supported_storages = None
-    required_inputs = (1,)
-    plan_time_inputs = (1,)
-    evaluates_dims = True
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
+    host_traits = HostTraits(evaluates_dims=True)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("lines", _emit_lines, reject_float64, speed=PLAIN),

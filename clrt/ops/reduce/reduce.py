@@ -14,13 +14,14 @@ from clrt.ir.op import Array
 from clrt.ops.base import Accuracy
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 
 
 @register
 class ReduceSum(Reduce):
     """Σ x. Source: ONNX ReduceSum, opset 1 to 13."""
 
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x, axis=axes)
@@ -44,7 +45,7 @@ class ReduceProd(Reduce):
 
     init = Code("1")
     step, join = Code("(a * x)"), Code("(a * b)")
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.prod(x, axis=axes)
@@ -73,7 +74,7 @@ class Extremum(Reduce):
 
     from_lowest: ClassVar[bool]
     selects = True
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
 
     def int_init(self, dtype: DType) -> Code:

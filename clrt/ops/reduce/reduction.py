@@ -25,6 +25,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_f
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import data_of, fresh_dims, has_input, length
+from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.math import ceil_div
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
@@ -319,8 +320,8 @@ class Reduce(Op):
     shift: ClassVar[bool] = False
     integers: ClassVar[bool] = True
     selects: ClassVar[bool] = False
-    attribute_to_input = {"axes": (1, np.int64)}  # noqa: RUF012
-    plan_time_inputs = (1,)
+    onnx_traits = OnnxTraits(attribute_to_input={"axes": (1, np.int64)})
+    input_traits = InputTraits(plan_time=(1,))
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),

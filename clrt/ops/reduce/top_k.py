@@ -21,6 +21,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 # Elements that a work-item sorts by insertion.
@@ -118,7 +119,7 @@ class TopK(Op):
     sorted: int = 1
 
     supported_storages = None
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(plan_time=(1,))
     accuracy = Accuracy.EXACT
     variants = (
         Variant("heap", _emit_cpu, reject_float64, requires.CPU),

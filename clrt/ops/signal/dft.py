@@ -20,6 +20,7 @@ from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, has_input
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, OnnxTraits
 
 
 def _transform(
@@ -116,8 +117,8 @@ class DFT(Op):
     inverse: bool = False
     onesided: bool = False
 
-    since_version = 20
-    plan_time_inputs = (1, 2)
+    onnx_traits = OnnxTraits(since_version=20)
+    input_traits = InputTraits(plan_time=(1, 2))
     variants = (Variant("direct", _emit_dft, reject_float64),)
 
     @classmethod
@@ -199,8 +200,7 @@ class STFT(Op):
 
     onesided: bool = True
 
-    plan_time_inputs = (1, 3)
-    same_dtype_inputs = ((0, 2),)
+    input_traits = InputTraits(plan_time=(1, 3), same_dtype=((0, 2),))
     variants = (Variant("direct", _emit_stft, reject_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:

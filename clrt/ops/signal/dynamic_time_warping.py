@@ -12,6 +12,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 
 
 @register
@@ -25,7 +26,7 @@ class DynamicTimeWarping(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

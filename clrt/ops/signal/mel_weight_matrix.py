@@ -14,6 +14,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 @register
@@ -28,7 +29,7 @@ class MelWeightMatrix(Op):
 
     dtype: DType = DType.FLOAT32
 
-    plan_time_inputs = (0, 1)
+    input_traits = InputTraits(plan_time=(0, 1))
     accuracy = Accuracy.ELEMENTWISE
 
     @classmethod

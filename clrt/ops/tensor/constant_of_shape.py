@@ -16,6 +16,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes
 from clrt.ops.movement.common import elements, fill_launch, fresh_dims, length, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -38,9 +39,8 @@ class ConstantOfShape(Op):
     value: float | int | bool = 0.0
     dtype: DType = DType.FLOAT32
 
-    required_inputs = (0,)
-    plan_time_inputs = (0,)
-    evaluates_dims = True
+    input_traits = InputTraits(required=(0,), plan_time=(0,))
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
     supported_storages = None
     variants = (Variant("fill", _emit),)

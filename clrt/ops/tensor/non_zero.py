@@ -14,6 +14,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 
 
 @register
@@ -24,7 +25,7 @@ class NonZero(Op):
     NonZero, opset 9 to 13.
     """
 
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -53,7 +54,7 @@ class Compress(Op):
 
     axis: int | None = None
 
-    evaluates_dims = True
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -17,6 +17,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -62,8 +63,7 @@ class OneHot(Op):
 
     axis: int = -1
 
-    required_inputs = (1,)
-    plan_time_inputs = (1,)
+    input_traits = InputTraits(required=(1,), plan_time=(1,))
     accuracy = Accuracy.EXACT
     supported_storages = None
     variants = (Variant("flat", _emit, _reject),)

@@ -20,6 +20,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import data_of, fresh_dim, num_elements
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits, InputTraits
 from clrt.util.host_limits import check_host_bytes
 
 # Maximum element count, which quotients of floats may exceed; larger than any tensor.
@@ -47,9 +48,8 @@ class Range(Op):
     Source: ONNX Range, opset 11.
     """
 
-    plan_time_inputs = (0, 1, 2)
-    evaluates_dims = True
-    host_driven_inputs = plan_time_inputs
+    input_traits = InputTraits(plan_time=(0, 1, 2), host_driven=(0, 1, 2))
+    host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("flat", _emit, _reject),)
 

@@ -13,6 +13,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.movement.common import fresh_dim, has_input
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 
 
 @register
@@ -32,7 +33,7 @@ class BifurcationDetector(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         source, tokens, place = (need(inputs, i, self) for i in range(3))

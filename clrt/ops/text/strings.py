@@ -19,6 +19,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 from clrt.util.host_limits import check_texts, text_array
 
 
@@ -225,7 +226,7 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

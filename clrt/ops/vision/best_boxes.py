@@ -16,6 +16,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 from clrt.ops.vision.non_max_suppression import (
     check_boxes,
     keep_best,
@@ -63,7 +64,7 @@ class BestBoxes(Op):
     domain = "clrt"
     accuracy = Accuracy.EXACT
     supported_storages = frozenset({"plain"})
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
     variants = (Variant("any", _emit),)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.ops.traits import OnnxTraits
 from clrt.ops.vision.resize import cubic_weights
 from clrt.util.math import ceil_div
 
@@ -82,7 +83,7 @@ class GridSample(Op):
     mode: _Mode = "linear"
     padding_mode: _Padding = "zeros"
 
-    since_version = 20
+    onnx_traits = OnnxTraits(since_version=20)
     variants = (Variant("any", _emit, _reject),)
 
     @classmethod

@@ -14,6 +14,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -64,7 +65,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     accuracy = Accuracy.EXACT
-    same_dtype_inputs = ((0, 1),)
+    input_traits = InputTraits(same_dtype=((0, 1),))
     variants = (Variant("any", _emit, reject_in_float32),)
 
     def __post_init__(self) -> None:

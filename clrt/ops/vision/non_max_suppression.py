@@ -15,6 +15,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
+from clrt.ops.traits import HostTraits
 
 _TILE = 128  # candidates that are compared at once
 
@@ -37,7 +38,7 @@ class NonMaxSuppression(Op):
     center_point_box: bool = False
 
     accuracy = Accuracy.EXACT
-    has_slow_reference = True
+    host_traits = HostTraits(has_slow_reference=True)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         check_boxes(need(inputs, 0, self), need(inputs, 1, self), self)

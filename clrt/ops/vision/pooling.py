@@ -29,6 +29,7 @@ from clrt.ops.checks import checked_sizes, need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
+from clrt.ops.traits import OnnxTraits
 from clrt.util.math import ceil_div
 
 _AXES = 3
@@ -366,7 +367,7 @@ class MaxPool(WindowPool):
     storage_order: Literal[0, 1] = 0
     indices: bool = False
 
-    non_attribute_fields = frozenset({"indices"})
+    onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"indices"}))
     accuracy = Accuracy.EXACT
 
     @classmethod

@@ -23,6 +23,7 @@ from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import elements, fresh_dim, has_input
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
 from clrt.ops.vision.resample_launches import sample_launches
 
@@ -95,9 +96,8 @@ class Resize(Op):
     mode: _Mode = "nearest"
     nearest_mode: _Nearest = "round_prefer_floor"
 
-    since_version = 19
-    plan_time_inputs = (1, 2, 3)
-    host_driven_inputs = (1,)
+    onnx_traits = OnnxTraits(since_version=19)
+    input_traits = InputTraits(plan_time=(1, 2, 3), host_driven=(1,))
     variants = (Variant("separable", _emit, _reject),)
 
     @classmethod
@@ -116,7 +116,9 @@ class Resize(Op):
             modes = "half_pixel", "round_prefer_ceil"
         for mode in modes:
             if mode in ("tf_half_pixel_for_nn", "by_scale"):
-                raise UnsupportedError(f"opset {self.since_version} has no Resize of mode '{mode}'")
+                raise UnsupportedError(
+                    f"opset {self.onnx_traits.since_version} has no Resize of mode '{mode}'"
+                )
         names = "coordinate_transformation_mode", "nearest_mode"
         return {**super().to_onnx(), **dict(zip(names, modes, strict=True))}
 

@@ -23,6 +23,7 @@ from clrt.ops.checks import agree, need
 from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 # Fractional bits of the weights, as in Pillow for 8-bit channels.
@@ -171,9 +172,9 @@ class ResizeImage(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
-    inplace_inputs = (0,)
+    memory_traits = MemoryTraits(inplace_inputs=(0,))
     supported_storages = frozenset({"plain"})
-    index_inputs = (2, 4, 7)
+    input_traits = InputTraits(index=(2, 4, 7))
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:

@@ -17,6 +17,7 @@ from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.registry import register
+from clrt.ops.traits import InputTraits
 from clrt.ops.vision.max_roi_pool import region_grid, region_sizes
 
 
@@ -66,8 +67,7 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
-    same_dtype_inputs = ((0, 1),)
-    index_inputs = (2,)
+    input_traits = InputTraits(index=(2,), same_dtype=((0, 1),))
     variants = (Variant("any", _emit, reject_in_float32),)
 
     @classmethod

@@ -87,7 +87,7 @@ def graph_of(case: Case) -> Graph:
     are named "x" plus their index, the outputs "y" plus theirs.
     """
     build = Builder()
-    known = {*case.weights, *case.op.plan_time_inputs}
+    known = {*case.weights, *case.op.input_traits.plan_time}
     values = [
         None
         if array is None

@@ -152,7 +152,7 @@ def _reject_reason(node: Node, opset: int) -> str | None:
         return str(error)
     if schema is None:
         return None
-    if opset < op.since_version:
+    if opset < op.onnx_traits.since_version:
         return f"{op.name} means something else in opset {opset}"
     if opset < 22 and getattr(op, "ceil_mode", False):
         return f"opset {opset} has windows that start in the padding"

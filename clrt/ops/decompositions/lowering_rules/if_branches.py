@@ -82,7 +82,7 @@ def _both(node: Node, builder: Builder) -> list[Value] | None:
 def _computes(node: Node) -> bool:
     """Returns whether a node of a branch has one output and an arithmetic op that cannot fail."""
     op = node.op
-    return isinstance(op, _ARITHMETIC) and not op.index_inputs and len(node.outputs) == 1
+    return isinstance(op, _ARITHMETIC) and not op.input_traits.index and len(node.outputs) == 1
 
 
 def _is_small(value: Value) -> bool:

@@ -1,0 +1,93 @@
+"""Traits of ops in groups, each a frozen record: an op states only the groups that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OnnxTraits:
+    """How an op relates to its ONNX schema.
+
+    Attributes:
+        attribute_to_input: Attributes of older opsets that became inputs: name to
+            (input index, dtype). The importer turns them into constants.
+        non_attribute_fields: Fields that the node's inputs and outputs imply; they are not
+            exported as ONNX attributes.
+        since_version: First opset with the semantics implemented here, if ONNX changed them without
+            a new schema version; older opsets cannot express the op. 0 if not needed.
+    """
+
+    attribute_to_input: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
+    non_attribute_fields: frozenset[str] = frozenset()
+    since_version: int = 0
+
+
+@dataclass(frozen=True)
+class InputTraits:
+    """What an op expects of its inputs, by their indices.
+
+    Attributes:
+        required: Inputs that must be present, although `infer` does not read them.
+        index: Integer inputs that kernels use as indices or lengths.
+        plan_time: Inputs whose elements must be known at planning (shapes, axes).
+        host_driven: Subset of `plan_time`. If one depends on computed data, the node becomes
+            host-driven, so that the plan of the suffix is shared by all values that give the same
+            output shapes.
+        same_dtype: Groups of inputs that must share one dtype, because kernels declare one type
+            for the group.
+        half_storage: Inputs that kernels read directly in float16 or bfloat16 if input 0 is
+            float32; an output of such a dtype reuses the memory of one of them.
+    """
+
+    required: tuple[int, ...] = ()
+    index: tuple[int, ...] = ()
+    plan_time: tuple[int, ...] = ()
+    host_driven: tuple[int, ...] = ()
+    same_dtype: tuple[tuple[int, ...], ...] = ()
+    half_storage: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryTraits:
+    """How an op reads and writes memory.
+
+    Attributes:
+        always_view: The only output is input 0 with another shape; no kernel runs.
+        is_data_movement: Each output element is an element of input 0, perhaps cast.
+        partially_read_input: Index of an input of which a launch reads at most as many bytes as
+            the launch writes; None if there is no such input.
+        partially_writes_output: A launch writes at most as many bytes of the output as the launch
+            reads.
+        inplace_inputs: Inputs whose memory the first output may reuse (same size and element
+            order).
+    """
+
+    always_view: bool = False
+    is_data_movement: bool = False
+    partially_read_input: int | None = None
+    partially_writes_output: bool = False
+    inplace_inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostTraits:
+    """What the host does for an op.
+
+    Attributes:
+        host_driven: The node runs on the host between plans without arithmetic on tensors: control
+            flow, sequences and maps.
+        evaluates_dims: `reference` also accepts object arrays of dims (shape arithmetic).
+        has_slow_reference: The reference loops in Python, so the constant folder skips large
+            inputs and leaves the node to the device or to the run.
+        loop_carried_offsets: (first subgraph input, first subgraph output) of the loop-carried
+            values: from these indices on, each output is the input of the next iteration, whose
+            shape may differ. None if there are none.
+    """
+
+    host_driven: bool = False
+    evaluates_dims: bool = False
+    has_slow_reference: bool = False
+    loop_carried_offsets: tuple[int, int] | None = None
