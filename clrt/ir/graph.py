@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, overload
 
 from clrt.errors import PassError
 from clrt.ir.dims import Shape, Substitutes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, IrOp, TensorType
+
+OpT = TypeVar("OpT", bound=IrOp)
+OtherOpT = TypeVar("OtherOpT", bound=IrOp)
 
 
 @dataclass(eq=False)
@@ -126,6 +130,27 @@ class Node:
         if value is None:
             raise PassError(f"{self.op.name} '{self.name}' lacks input {index}")
         return value
+
+    @overload
+    def op_as(self, kind: type[OpT]) -> OpT: ...
+
+    @overload
+    def op_as(self, kind: type[OpT], other: type[OtherOpT]) -> OpT | OtherOpT: ...
+
+    def op_as(self, kind: type[IrOp], other: type[IrOp] | None = None) -> IrOp:
+        """Returns the op of the node, typed as an instance of a class.
+
+        Args:
+            kind: Expected class of the op.
+            other: Second class that it may have.
+
+        Raises:
+            PassError: The op is of neither class.
+        """
+        op = self.op
+        if not isinstance(op, kind if other is None else (kind, other)):
+            raise PassError(f"{self!r} is no {kind.__name__}")
+        return op
 
     @property
     def input_types(self) -> list[TensorType | None]:

@@ -293,8 +293,7 @@ def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
         if not value.has_numbers and value.type.data is not None:
             _check_symbols(value, value.type.data.flat, known_symbols)
     for node in graph.nodes:
-        assert isinstance(node.op, Op)
-        node.op.check_tables(node.input_types)
+        node.op_as(Op).check_tables(node.input_types)
 
 
 def _check_symbols(value: Value, dims: Iterable[Dim], known_symbols: Set[str]) -> None:

@@ -41,8 +41,9 @@ def evaluate(
         return known[value]
 
     for node in graph.nodes:
-        assert isinstance(node.op, Op)
-        results = node.op.run_reference(*(None if v is None else get(v) for v in node.inputs))
+        results = node.op_as(Op).run_reference(
+            *(None if v is None else get(v) for v in node.inputs)
+        )
         for value, array in zip(node.outputs, results, strict=False):
             result = _as_array(array)
             if isinstance(result, np.ndarray):

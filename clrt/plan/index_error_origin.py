@@ -93,10 +93,10 @@ def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value
     suppliers: dict[str, Sequence[Value]] = {}
     for graph in all_graphs(model):
         for node in graph.nodes:
-            assert isinstance(node.op, Op)
+            op = node.op_as(Op)
             outer_values.update((v.name, v) for v in node.outputs)
-            captures = getattr(node.op, "captures", 0)
-            for inner in node.op.graphs:
+            captures = getattr(op, "captures", 0)
+            for inner in op.graphs:
                 first = len(inner.inputs) - captures
                 pairs = zip(
                     inner.inputs[first:], node.inputs[len(node.inputs) - captures :], strict=True

@@ -101,8 +101,8 @@ def assign_roots(
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
-            assert isinstance(node.op, Op)
-            for index, candidates in node.op.inplace_candidates(node):
+            op = node.op_as(Op)
+            for index, candidates in op.inplace_candidates(node):
                 output = node.outputs[index]
                 if tick.on_host or output not in tick.buffers or output in subviews:
                     continue
@@ -204,12 +204,10 @@ def buffer_lifetimes(
 
 def is_view(node: Node) -> bool:
     """Returns whether a node only reshapes its input, so that its output shares the memory."""
-    assert isinstance(node.op, Op)
-    return node.op.is_view(node.input_types)
+    return node.op_as(Op).is_view(node.input_types)
 
 
 def is_view_by_sizes(node: Node) -> bool:
     """Returns whether a node is a view at the bound sizes but not at all sizes of symbolic dims."""
-    assert isinstance(node.op, Op)
     types = (None if v is None else TensorType(v.dtype, symbolic_shape(v)) for v in node.inputs)
-    return is_view(node) and not node.op.is_view(list(types))
+    return is_view(node) and not node.op_as(Op).is_view(list(types))

@@ -25,15 +25,13 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
         ShapeError: A kernel argument of the chosen variant would exceed 32 bits.
         OutOfMemoryError: The outputs of a HostStep would exceed the host's memory limit.
     """
-    assert isinstance(node.op, Op)
+    op = node.op_as(Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
-    unsupported = [
-        d for d in dtypes if d.storage not in (node.op.supported_storages or (d.storage,))
-    ]
+    unsupported = [d for d in dtypes if d.storage not in (op.supported_storages or (d.storage,))]
     if unsupported:
         return _host(node, f"no kernel for {unsupported[0]}")
-    for variant, reason in by_cost(node.op.variants, node, ctx.caps):
+    for variant, reason in by_cost(op.variants, node, ctx.caps):
         if reason is None:
             try:
                 launches = variant.emit(node, ctx)
@@ -46,7 +44,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
                 idle = tuple(x.kernel for x in launches if not all(x.global_size))
                 return DeviceStep((node,), variant.name, nonempty, tuple(rejected), idle)
         rejected.append(f"{variant.name}: {reason}")
-    return _host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")
+    return _host(node, "; ".join(rejected) or f"{op.name} has no kernel")
 
 
 def _host(node: Node, reason: str) -> HostStep:

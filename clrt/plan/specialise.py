@@ -139,8 +139,8 @@ def specialise_to_break(
         node = todo.popleft()
         node.inputs = [None if v is None else _resolve(v, replacements) for v in node.inputs]
         if donated_values and _aliases_any(node, donated_values):
-            assert isinstance(node.op, Op)
-            node.op = node.op.in_donated()
+            op = node.op_as(Op)
+            op = op.in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
         elif (decomposition := decompose(node, names, *audiences)) is not None:
@@ -214,16 +214,17 @@ def _aliases_any(node: Node, owned: Collection[Value]) -> bool:
 
 def _lacks_plan_time_input(node: Node) -> bool:
     """Returns whether the elements of an input that planning needs are unknown."""
-    assert isinstance(node.op, Op)
-    wanted = (node.input(i) for i in node.op.input_traits.plan_time)
+    op = node.op_as(Op)
+    wanted = (node.input(i) for i in op.input_traits.plan_time)
     return any(v is not None and not v.has_numbers for v in wanted)
 
 
 def _is_host_driven(node: Node) -> bool:
     """Returns whether the host executes a node, by its op or because a value is on the host."""
-    assert isinstance(node.op, Op)
     values = (*node.inputs, *node.outputs)
-    return node.op.host_traits.host_driven or any(v is not None and v.type.on_host for v in values)
+    return node.op_as(Op).host_traits.host_driven or any(
+        v is not None and v.type.on_host for v in values
+    )
 
 
 def _drop_host_values(graph: Graph) -> None:
@@ -285,9 +286,8 @@ def _record_sizes(value: Value, type_: TensorType, sizes: dict[str, int]) -> Non
 
 
 def _types(node: Node) -> list[TensorType]:
-    assert isinstance(node.op, Op)
     with NodeErrorContext(node):
-        return node.op.infer_with_data(node.input_types)
+        return node.op_as(Op).infer_with_data(node.input_types)
 
 
 def _reset_sizes(node: Node) -> None:
@@ -358,9 +358,9 @@ def _break_graph(
     host_driven: list[Node] = []
     reads, known, needed = dict[Value, None](), dict[Value, None](), dict[Value, None]()
     for node in waiting:
-        assert isinstance(node.op, Op)
+        op = node.op_as(Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-        traits = node.op.input_traits
+        traits = op.input_traits
         missing = [v for v in inputs if v in (node.input(i) for i in traits.plan_time)]
         drives = any(node.input(i) in missing for i in traits.host_driven)
         if missing and not (_is_host_driven(node) or drives):
@@ -372,7 +372,7 @@ def _break_graph(
         needed.update(dict.fromkeys(inputs))
         # NonZero and similar ops need elements; control flow and sequences pass tensors on.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
-        driven = node.op.host_traits.host_driven
+        driven = op.host_traits.host_driven
         reads.update(dict.fromkeys(missing if missing or driven else tensors))
     host_nodes = set(host_driven)
     suffix = [n for n in suffix if n not in host_nodes]
@@ -409,12 +409,12 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
             return False
         if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
-        assert isinstance(node.op, Op)
+        op = node.op_as(Op)
         input_bytes = sum(v.nbytes for v in node.inputs if v is not None)
-        if node.op.host_traits.has_slow_reference and input_bytes > MAX_STEPWISE_BYTES:
+        if op.host_traits.has_slow_reference and input_bytes > MAX_STEPWISE_BYTES:
             return False
         output_bytes = sum(v.nbytes for v in node.outputs)
-        work = input_bytes + node.op.flops(node.input_types, [v.type for v in node.outputs])
+        work = input_bytes + op.flops(node.input_types, [v.type for v in node.outputs])
         if not budget.has(output_bytes, work):
             return False
         budget.take(output_bytes, work)
@@ -423,7 +423,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
             return True
         inputs = [None if v is None else v.numbers for v in node.inputs]
         with NodeErrorContext(node):
-            arrays = list(node.op.run_reference(*inputs))
+            arrays = list(op.run_reference(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
         data = array
         if array is None or array.dtype != object:

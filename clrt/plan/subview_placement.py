@@ -447,5 +447,4 @@ def _touched(step: PlanStep) -> Iterator[Value]:
 
 
 def _op(node: Node) -> Op:
-    assert isinstance(node.op, Op)
-    return node.op
+    return node.op_as(Op)

@@ -68,9 +68,8 @@ class _Derivation:
         return read
 
     def _compute(self, inputs: list[Array | None]) -> list[Array]:
-        assert isinstance(self._node.op, Op)
         with NodeErrorContext(self._node):
-            arrays = self._node.op.run_reference(*inputs)
+            arrays = self._node.op_as(Op).run_reference(*inputs)
         pairs = zip(arrays, self._dtypes, strict=False)
         return [np.asarray(a, dtype, order="C") for a, dtype in pairs]
 

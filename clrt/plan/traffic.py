@@ -39,8 +39,7 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
         nodes: Nodes that the launch computes; the op of the first one tells which tensors it
             accesses in part.
     """
-    op = nodes[0].op
-    assert isinstance(op, Op)
+    op = nodes[0].op_as(Op)
     index = op.memory_traits.partially_read_input
     gathered = None if index is None else nodes[0].inputs[index]
     read = written = scratch = gathered_bytes = 0

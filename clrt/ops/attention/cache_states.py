@@ -22,8 +22,7 @@ from clrt.ops.traits import InputTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, CacheStates)
+    op, x = node.op_as(CacheStates), node.arg(0)
     launches, states = copy_slabs(node, ctx), x.dims[0]
     if not states:
         return launches

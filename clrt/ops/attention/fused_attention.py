@@ -45,8 +45,8 @@ MAX_HEAD_SIZE = 512
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, FusedAttention)
-    large = max(node.op.head_size, node.op.v_head_size) > MAX_HEAD_SIZE
+    op = node.op_as(FusedAttention)
+    large = max(op.head_size, op.v_head_size) > MAX_HEAD_SIZE
     return reject_in_float32(node, caps) or (f"head size above {MAX_HEAD_SIZE}" if large else None)
 
 
@@ -85,8 +85,7 @@ def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[st
 def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     """Returns the macros and arguments that all kernels of FusedAttention share."""
     q, k, v, mask, lengths = node.arg(0), node.arg(1), node.arg(2), node.input(3), node.input(4)
-    op = node.op
-    assert isinstance(op, FusedAttention)
+    op = node.op_as(FusedAttention)
     batch, queries = node.output.dims[:2]
     keys, heads = k.dims[-2], op.num_heads
     args: dict[str, Any] = {"y": node.output, "scale": op.scale}
@@ -127,8 +126,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
 
 
 def _flops(node: Node) -> int:
-    assert isinstance(node.op, FusedAttention)
-    return node.op.flops(node.input_types, [node.output.type])
+    return node.op_as(FusedAttention).flops(node.input_types, [node.output.type])
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -156,13 +154,12 @@ def launch_cpu(
         more_defines: Macros to add to those of the node, such as of a fused product.
         more: Kernel arguments to add to those of the node.
     """
-    assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = ctx.tunables(CPU)
     macros = {**defines, **tunables, **more_defines}
     kernel = KernelSpec.of("attention/fused_attention.cl", "fused_attention_cpu", **macros)
     blocks, batch = query_blocks(node, tunables)
-    size = (blocks, node.op.num_heads, batch)
+    size = (blocks, node.op_as(FusedAttention).num_heads, batch)
     return launch(kernel, size, (1, 1, 1), _flops(node), **args, **more)
 
 
@@ -174,10 +171,9 @@ def _with_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    op, y = node.op, node.output
+    op, y = node.op_as(FusedAttention), node.output
     if 0 in y.dims:
         return []
-    assert isinstance(op, FusedAttention)
     defines, args = _with_storage(node)
     del args["y"]
     # The kernel reads a mask by element, whether queries share it or not.
@@ -201,11 +197,10 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
-    assert isinstance(node.op, FusedAttention)
     defines, args = _with_storage(node)
     kernel = KernelSpec.of("attention/fused_attention_any.cl", "fused_attention_any", **defines)
     batch, queries, _ = node.output.dims
-    size = (queries, node.op.num_heads, batch)
+    size = (queries, node.op_as(FusedAttention).num_heads, batch)
     return [launch(kernel, size, None, _flops(node), **args)]
 
 

@@ -25,8 +25,7 @@ CPU = tuned("rotary_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
 def _launch(node: Node, entry: str, local: tuple[int, ...] | None, lanes: int) -> list[Launch]:
-    op, x, tables, y = node.op, node.arg(0), node.arg(1), node.output
-    assert isinstance(op, FusedRotary)
+    op, x, tables, y = node.op_as(FusedRotary), node.arg(0), node.arg(1), node.output
     if 0 in y.dims:
         return []
     batch, places, _ = y.dims

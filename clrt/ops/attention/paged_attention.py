@@ -60,8 +60,7 @@ _VECTOR = 16
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
     """Returns the macros and arguments that all kernels of PagedAttention share."""
-    op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
-    assert isinstance(op, PagedAttention)
+    op, slopes, sinks, biases = node.op_as(PagedAttention), *(node.input(i) for i in (3, 4, 5))
     args = {"y": node.output, "q": node.arg(0), **optional(slopes=slopes, sinks=sinks)}
     if biases is not None:
         args |= {"biases": biases, "distances": biases.dims[1]}
@@ -87,8 +86,7 @@ def _tile_rows(group: int) -> int:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    op, tokens = node.op, node.output.dims[0]
-    assert isinstance(op, PagedAttention)
+    op, tokens = node.op_as(PagedAttention), node.output.dims[0]
     if not tokens:
         return []
     tunables = ctx.tunables(CPU)
@@ -125,15 +123,13 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the GPU kernel does not apply; None if it does."""
-    op = node.op
-    assert isinstance(op, PagedAttention)
+    op = node.op_as(PagedAttention)
     pitch = node.arg(op.first_slab).dims[1]
     return f"pages of {pitch} elements are no whole vectors" if pitch % _VECTOR else None
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    op, tokens = node.op, node.output.dims[0]
-    assert isinstance(op, PagedAttention)
+    op, tokens = node.op_as(PagedAttention), node.output.dims[0]
     if not tokens:
         return []
     defines, args = _launch_parts(node, ctx)
@@ -191,8 +187,7 @@ def _local_bytes(form: PageLayout, rows: int, items: int) -> int:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    op, tokens = node.op, node.output.dims[0]
-    assert isinstance(op, PagedAttention)
+    op, tokens = node.op_as(PagedAttention), node.output.dims[0]
     defines, args = _launch_parts(node, ctx)
     kernel = KernelSpec.of("attention/paged_attention_any.cl", "paged_attention_any", **defines)
     return [launch(kernel, (op.num_heads, tokens), None, **args)] if tokens else []

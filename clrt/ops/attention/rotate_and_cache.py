@@ -46,8 +46,7 @@ def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, RotateAndCache)
+    op, x = node.op_as(RotateAndCache), node.arg(0)
     launches = copy_slabs(node, ctx)
     tokens = x.dims[0]
     if not tokens:

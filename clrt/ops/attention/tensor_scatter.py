@@ -29,8 +29,7 @@ _LONG_ROW = 16
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     update, indices, y = node.arg(1), node.input(2), node.output
-    op = node.op
-    assert isinstance(op, TensorScatter)
+    op = node.op_as(TensorScatter)
     axis = op.place(len(y.dims))
     outer, length, inner = around_axis(update.dims, axis)
     size = y.dims[axis]

@@ -107,8 +107,7 @@ class RepeatedBodies:
         """Returns whether copies of a body node may run after the loop's end: it is not random, and
         no computed index can be out of range there.
         """
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
         if op.is_random(node.input_types):
             return False
         indices = [node.input(i) for i in op.input_traits.index]

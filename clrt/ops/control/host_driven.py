@@ -290,8 +290,7 @@ def infer_known(node: Node) -> bool:
         Whether all output shapes are static and the node can run on the device, without numbers
         that are unknown at plan time. If False, output types may be unset.
     """
-    op = node.op
-    assert isinstance(op, Op)
+    op = node.op_as(Op)
     values = [v for v in node.inputs if v is not None]
     plan_time = (node.input(i) for i in op.input_traits.plan_time)
     if (

@@ -112,8 +112,8 @@ class KernelLoop(Op):
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, KernelLoop)
-    for inner in node.op.body.nodes:
+    op = node.op_as(KernelLoop)
+    for inner in op.body.nodes:
         if lacking := reject_float64(inner, caps):
             return lacking
     return reject_float64(node, caps)
@@ -121,8 +121,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def _code(node: Node) -> LoopCode:
     """Generates the C code of a KernelLoop node."""
-    op, inputs = node.op, [v for v in node.inputs if v is not None]
-    assert isinstance(op, KernelLoop)
+    op, inputs = node.op_as(KernelLoop), [v for v in node.inputs if v is not None]
     args = inputs[2:]
     iteration, condition, *formals = op.body.inputs
     results = node.outputs[1:]
@@ -148,8 +147,7 @@ def _code(node: Node) -> LoopCode:
 
 
 def _emit(node: Node, ctx: Lowering, lanes: int) -> list[Launch]:
-    op, code = node.op, _code(node)
-    assert isinstance(op, KernelLoop)
+    op, code = node.op_as(KernelLoop), _code(node)
     goes_on = Code("1")
     if not op.goes_on:
         goes_on = Code("{} != 0").substitute(code.first_element(op.body.outputs[0]))
@@ -278,8 +276,7 @@ def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
         return formals[value]
 
     for node in graph.nodes:
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
         pairs = enumerate(node.inputs)
         node.inputs = [v if k in op.input_traits.plan_time else formal(v) for k, v in pairs]
     graph.outputs = [formal(v) or v for v in graph.outputs]

@@ -80,8 +80,7 @@ def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | No
 
 def _product_work(node: Node) -> int | None:
     """Returns the operations of a matrix product in a kernel loop; None if it is unsupported."""
-    op, a, b = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, MatrixProduct)
+    op, a, b = node.op_as(MatrixProduct), node.arg(0), node.arg(1)
     extras, steps = op.extras(node), op.program(node.input_types)
     floats = all(v.dtype is DType.FLOAT32 for v in (a, b))
     if not floats or len(b.dims) > 2 or op.transposed()[0]:

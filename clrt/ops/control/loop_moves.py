@@ -63,17 +63,16 @@ def _whole(value: Value) -> StridedView:
 
 
 def _copies_of_slice(node: Node) -> list[LoopCopy]:
-    assert isinstance(node.op, Slice)
-    offset, steps = node.op.taken_from(node)
+    offset, steps = node.op_as(Slice).taken_from(node)
     source = StridedView(node.arg(0), offset, steps)
     return [LoopCopy(node.output.dims, source, _whole(node.output))]
 
 
 def _copies_of_transpose(node: Node) -> list[LoopCopy]:
     x = node.arg(0)
-    assert isinstance(node.op, Transpose)
+    op = node.op_as(Transpose)
     strides = contiguous_strides(x.dims)
-    steps = [strides[axis] for axis in node.op.order(len(x.dims))]
+    steps = [strides[axis] for axis in op.order(len(x.dims))]
     return [LoopCopy(node.output.dims, StridedView(x, 0, steps), _whole(node.output))]
 
 
@@ -102,8 +101,8 @@ def _parts(node: Node, whole: Value, parts: Sequence[Value]) -> list[tuple[Value
         whole: Output of Concat, or input of Split.
         parts: Inputs of Concat, or outputs of Split; they are adjacent along the node's axis.
     """
-    assert isinstance(node.op, (Concat, Split))
-    axis = normalize_axis(node.op.axis, len(whole.dims), node.op)
+    op = node.op_as(Concat, Split)
+    axis = normalize_axis(op.axis, len(whole.dims), op)
     steps, offset, views = contiguous_strides(whole.dims), 0, []
     for value in parts:
         views.append((value, StridedView(whole, offset, steps)))

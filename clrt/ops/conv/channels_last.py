@@ -112,8 +112,7 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     product = product_of(node)
     if product.is_empty:
         return []
-    w, op = node.arg(1), node.op
-    assert isinstance(op, ChannelsLastConv)
+    w, op = node.arg(1), node.op_as(ChannelsLastConv)
     if op.group == 1 and window_of(node).is_pointwise:
         return emit_cpu(product, ctx)
     if (lines := product_of_lines(node, product, ctx)) is not None:
@@ -240,8 +239,7 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_image(node: Node, caps: DeviceCaps) -> str | None:
-    op, w = node.op, node.arg(1)
-    assert isinstance(op, ChannelsLastConv)
+    op, w = node.op_as(ChannelsLastConv), node.arg(1)
     if op.group != 1 or w.dims[1] != 1:
         return f"{w.dims[1]} channels"
     across, step = _along_last(node)
@@ -251,8 +249,7 @@ def _reject_image(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
-    op, w = node.op, node.arg(1)
-    assert isinstance(op, ChannelsLastConv)
+    op, w = node.op_as(ChannelsLastConv), node.arg(1)
     if w.dims[1] != 1 or w.dims[0] != op.group:
         return f"{w.dims[0]} maps of {op.group} groups of {w.dims[1]} channels"
     if prod(w.dims[2:]) > MAX_DEPTHWISE_TAPS:

@@ -28,8 +28,7 @@ _AXES = 3
 
 def _epilogue(node: Node) -> Epilogue:
     """Returns the epilogue of a channels-last convolution: its bias, then the op's `steps`."""
-    op, y = node.op, node.output
-    assert isinstance(op, FusedConv)
+    op, y = node.op_as(FusedConv), node.output
     maps = y.dims[-1] // op.group
     operands = [_operand(value, y, maps) for value in op.extras(node)]
     bias = node.input(2)
@@ -68,8 +67,7 @@ def product_of(node: Node) -> GemmProblem:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the
             epilogue.
     """
-    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, FusedConv)
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op_as(FusedConv)
     if len(x.dims) - 2 > _AXES:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
@@ -81,8 +79,7 @@ def product_of(node: Node) -> GemmProblem:
 
 def window_of(node: Node) -> WindowPool:
     """Returns the window geometry of a FusedConv node, whose weights have a static shape."""
-    assert isinstance(node.op, FusedConv)
-    window = node.op.window(node.arg(1).shape)
+    window = node.op_as(FusedConv).window(node.arg(1).shape)
     assert window is not None
     return window
 

@@ -149,8 +149,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, Col2Im)
+    x, y, op = node.arg(0), node.output, node.op_as(Col2Im)
     if 0 in y.dims:
         return []
     windows = op.windows(node.input_types)

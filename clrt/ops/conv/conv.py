@@ -61,8 +61,7 @@ _MAX_WINDOW_ROWS = 7
 
 def _epilogue(node: Node) -> Epilogue:
     """Returns the epilogue of a convolution: its bias, then the op's `steps`."""
-    op = node.op
-    assert isinstance(op, Convolution)
+    op = node.op_as(Convolution)
     rows = node.output.dims[1] // op.group
     operands = [operand_of(value, node.output, rows) for value in op.extras(node)]
     bias = node.input(2) if op.biased else None
@@ -81,8 +80,7 @@ def lower_conv(node: Node) -> GemmProblem:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the
             epilogue.
     """
-    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, Convolution)
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op_as(Convolution)
     if len(x.dims) - 2 > _AXES:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     epilogue = _epilogue(node)
@@ -95,8 +93,7 @@ def lower_conv(node: Node) -> GemmProblem:
 
 
 def _window(node: Node) -> WindowPool:
-    assert isinstance(node.op, Convolution)
-    window = node.op.window(node.arg(1).shape)
+    window = node.op_as(Convolution).window(node.arg(1).shape)
     assert window is not None
     return window
 
@@ -115,8 +112,7 @@ def unfolded(
         For each chunk, its im2col launches, and the GEMM that reads the columns. For windows of one
         element, only `product`, without launches.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Convolution)
+    x = node.arg(0)
     window = _window(node)
     if window.is_pointwise:
         yield [], product
@@ -164,8 +160,7 @@ def _reject_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
 def _reject_depthwise_gpu(node: Node, caps: DeviceCaps) -> str | None:
     if (reason := _reject_depthwise(node, caps)) is not None:
         return reason
-    assert isinstance(node.op, Convolution)
-    window = node.op.window(symbolic_shape(node.arg(1)))
+    window = node.op_as(Convolution).window(symbolic_shape(node.arg(1)))
     if window is None:
         return "the size of the window is not fixed"
     rows = _window_defines(window)["S_KERNEL1"]

@@ -27,8 +27,7 @@ def product_of_lines(node: Node, product: GemmProblem, ctx: Lowering) -> GemmPro
         node: Convolution of `[N, positions, C]`.
         product: GEMM of windows and weights by `channels_last_gemm.product_of`.
     """
-    op, x, w = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, Convolution)
+    op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     window = op.window(w.shape)
     assert window is not None
     steps = (*window.steps(op.dilations), op.group)

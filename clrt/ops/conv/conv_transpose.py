@@ -34,8 +34,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
     """Returns the emit function of ConvTranspose by the GEMM kernel of `emit`, then col2im."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
-        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-        assert isinstance(op, ConvTranspose)
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op_as(ConvTranspose)
         if 0 in y.dims:
             return []
         windows = op.windows(x.dims, w.dims)

@@ -35,8 +35,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
     """Returns the emit function of DeformConv by deformed im2col and the GEMM kernel of `emit`."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
-        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-        assert isinstance(op, DeformConv)
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op_as(DeformConv)
         if 0 in y.dims:
             return []
         window = op.window(w.dims)

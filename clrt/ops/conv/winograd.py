@@ -196,8 +196,7 @@ def _rows_of_few(rows: int, height: int, units: int, shares: WinogradPartition) 
 
 def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why Winograd does not apply to a convolution or is slower; None to use it."""
-    op, w = node.op, node.arg(1)
-    assert isinstance(op, FusedConv)
+    op, w = node.op_as(FusedConv), node.arg(1)
     window = op.window(w.shape)
     if window is None or op.group != 1 or w.dims[2:] != (_WINDOW, _WINDOW):
         return "its windows are not 3 x 3 over all channels"

@@ -145,9 +145,9 @@ def decompose(
     Raises:
         ShapeError, ModelError, UnsupportedError: The rule rejects the node.
     """
-    assert isinstance(node.op, Op)
+    op = node.op_as(Op)
     for audience in audiences:
-        entry = of_class(type(node.op), audience)
+        entry = of_class(type(op), audience)
         if entry is not None:
             builder = Builder(names, node.name, origins=node.origins)
             results = entry.apply(node, builder)

@@ -56,15 +56,13 @@ class Subscripts:
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, Einsum)
-    subscripts = node.op.subscripts([len(v.dims) for v in node.inputs if v is not None])
+    subscripts = node.op_as(Einsum).subscripts([len(v.dims) for v in node.inputs if v is not None])
     return None if subscripts.is_view else "for views of one operand"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     """Emits a strided copy that permutes axes or takes diagonals; [] if the output is empty."""
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, Einsum)
+    x, y, op = node.arg(0), node.output, node.op_as(Einsum)
     if not num_elements(y.dims):
         return []
     subscripts = op.subscripts([len(x.dims)])

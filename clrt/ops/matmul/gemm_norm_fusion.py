@@ -62,8 +62,7 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
     Raises:
         UnsupportedError: The node runs by another kernel, or no kernel supports its epilogue.
     """
-    assert isinstance(node.op, MatrixProduct)
-    runs_as("gemm_cpu", node.op.variants, node, caps)
+    runs_as("gemm_cpu", node.op_as(MatrixProduct).variants, node, caps)
     return lower_product(node)
 
 
@@ -81,8 +80,7 @@ def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
         UnsupportedError: The product cannot be split, because A is transposed, the product has no
             rows, or one of the nodes does not run by the CPU kernel that is needed.
     """
-    assert isinstance(node.op, MatrixProduct)
-    if node.op.transposed()[0]:
+    if node.op_as(MatrixProduct).transposed()[0]:
         raise UnsupportedError(f"{node} transposes what it reads")
     product, rows = _with_rows(node, norm, ctx.caps)
     return ChainedGemm.of(product, rows, ctx)

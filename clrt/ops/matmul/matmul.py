@@ -169,8 +169,7 @@ def lower_product(node: Node) -> GemmProblem:
         UnsupportedError: Kernels do not support a step of the epilogue, or one of its operands
             does not broadcast to the product.
     """
-    op, a, b = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, MatrixProduct)
+    op, a, b = node.op_as(MatrixProduct), node.arg(0), node.arg(1)
     trans_a, trans_b = op.transposed()
     left, right = _as_matrix(a.dims, False), _as_matrix(b.dims, True)
     batch = cast("tuple[int, ...]", broadcast_shapes((left[:-2], right[:-2]), op))

@@ -51,8 +51,7 @@ def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _launches(node: Node, entry: str, size: tuple[int, ...], **tunables: int) -> list[Launch]:
-    op, x, weights, experts = node.op, node.arg(0), node.arg(1), node.arg(2)
-    assert isinstance(op, RoutedMatMul)
+    op, x, weights, experts = node.op_as(RoutedMatMul), node.arg(0), node.arg(1), node.arg(2)
     count, rows, depth = weights.dims
     if not prod(node.output.dims):
         return []

@@ -34,8 +34,7 @@ MISSING_IS_TRUE = 8
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, nodes, splits, roots, starts, entries, weights = (node.arg(i) for i in range(7))
-    y, op = node.output, node.op
-    assert isinstance(op, DecisionTrees)
+    y, op = node.output, node.op_as(DecisionTrees)
     rows, trees, targets = x.dims[0], roots.dims[0], op.targets
     if not rows or not targets:
         return []

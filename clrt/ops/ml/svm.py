@@ -41,8 +41,7 @@ def _distances(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _couple(node: Node, ctx: Lowering) -> list[Launch]:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, CouplePairs)
+    x, op = node.arg(0), node.op_as(CouplePairs)
     rows, k = x.dims[0], op.classes
     kernel = KernelSpec.of("ml/svm.cl", "couple_pairs")
     if not rows:

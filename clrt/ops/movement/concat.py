@@ -24,10 +24,10 @@ from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 
 def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, Concat)
+    op = node.op_as(Concat)
     y = node.output
-    axis = normalize_axis(node.op.axis, len(y.dims), node.op)
-    parts = [StridedCopy.into(p) for p in node.op.subviews(node)]
+    axis = normalize_axis(op.axis, len(y.dims), op)
+    parts = [StridedCopy.into(p) for p in op.subviews(node)]
     return copy_parts(
         ctx, parts, y.dtype, num_elements(y.dims[:axis]), ctx.aliased_subviews_of(node)
     )
@@ -92,10 +92,10 @@ class Concat(Op):
 
 
 def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, Split)
+    op = node.op_as(Split)
     x = node.arg(0)
-    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
-    parts = [StridedCopy.out_of(p) for p in node.op.subviews(node)]
+    axis = normalize_axis(op.axis, len(x.dims), op)
+    parts = [StridedCopy.out_of(p) for p in op.subviews(node)]
     return copy_parts(
         ctx, parts, x.dtype, num_elements(x.dims[:axis]), ctx.aliased_subviews_of(node)
     )

@@ -22,10 +22,9 @@ from clrt.ops.registry import register
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, _DepthSpace)
     if not num_elements(y.dims):
         return []
-    split, order = node.op.blocks(x.dims)
+    split, order = node.op_as(_DepthSpace).blocks(x.dims)
     strides = contiguous_strides(split)
     dims, moved = [split[i] for i in order], [strides[i] for i in order]
     target = contiguous_strides(dims)

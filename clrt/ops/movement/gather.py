@@ -59,8 +59,8 @@ def _view(node: Node) -> _GatheredRows:
         UnsupportedError: The gathered axis has no elements.
     """
     x, indices, y = node.arg(0), node.arg(1), node.output
-    assert isinstance(node.op, Gather)
-    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    op = node.op_as(Gather)
+    axis = normalize_axis(op.axis, len(x.dims), op)
     n = x.dims[axis]
     if n == 0:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
@@ -82,8 +82,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     Returns:
         The reject reason; None for longer rows and rows of unknown length.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Gather)
+    x, op = node.arg(0), node.op_as(Gather)
     shape = symbolic_shape(x)
     inner = shape[normalize_axis(op.axis, len(shape), op) + 1 :]
     known = [d for d in inner if isinstance(d, int)]

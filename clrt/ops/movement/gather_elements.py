@@ -22,10 +22,10 @@ from clrt.ops.traits import InputTraits, MemoryTraits
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, indices, y = node.arg(0), node.arg(1), node.output
-    assert isinstance(node.op, GatherElements)
+    op = node.op_as(GatherElements)
     if not num_elements(y.dims):
         return []
-    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    axis = normalize_axis(op.axis, len(x.dims), op)
     n = x.dims[axis]
     if n == 0:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")

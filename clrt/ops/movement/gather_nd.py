@@ -64,10 +64,9 @@ def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dic
 
 def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     x, indices, y = node.arg(0), node.arg(1), node.output
-    assert isinstance(node.op, GatherND)
     if not num_elements(y.dims):
         return []
-    b, width = node.op.batch_dims, indices.dims[-1]
+    b, width = node.op_as(GatherND).batch_dims, indices.dims[-1]
     inner = num_elements(x.dims[b + width :])
     per_batch = num_elements(indices.dims[b:-1])
     tuples = num_elements(indices.dims[:-1])
@@ -131,14 +130,12 @@ class GatherND(Op):
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, ScatterND)
-    return reject_reduce(node.op.reduction, node.output.dtype, caps)
+    return reject_reduce(node.op_as(ScatterND).reduction, node.output.dtype, caps)
 
 
 def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
     indices, updates, y = node.arg(1), node.arg(2), node.output
-    op = node.op
-    assert isinstance(op, ScatterND)
+    op = node.op_as(ScatterND)
     if not num_elements(y.dims):
         return []
     launches = copy_of(node, ctx)

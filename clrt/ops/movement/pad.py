@@ -46,20 +46,20 @@ _ITEM_ELEMS = 8192  # elements per CPU work-item
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, Pad)
+    op = node.op_as(Pad)
     elems = num_elements(y.dims)
     if not elems:
         return []
     pads = host_ints(node, 1)
     assert pads is not None
-    begins, ends = node.op.full_pads(len(x.dims), pads, host_ints(node, 3))
+    begins, ends = op.full_pads(len(x.dims), pads, host_ints(node, 3))
     strides = contiguous_strides(x.dims)
     # Negative pads crop first, which leaves a view of x.
     crop = [max(-b, 0) for b in begins]
     kept = [d - c - max(-e, 0) for d, c, e in zip(x.dims, crop, ends, strict=True)]
     lead = [max(b, 0) for b in begins]
     source = BufferArg(x, sum(c * s for c, s in zip(crop, strides, strict=True)))
-    if node.op.mode != "constant":
+    if op.mode != "constant":
         padded = [axis for axis, pads in enumerate(zip(begins, ends, strict=True)) if any(pads)]
         return [_mirror(source, node, kept, strides, lead[: max(padded, default=0) + 1], ctx)]
     launches = [] if kept == list(y.dims) else [_border(node, elems, ctx.caps)]
@@ -109,10 +109,9 @@ def _mirror(
         UnsupportedError: The cropped input is empty.
     """
     y = node.output
-    assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has no elements to repeat.")
-    mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op.mode]}
+    mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op_as(Pad).mode]}
     if ctx.caps.is_cpu:
         return _mirror_rows(source, y, kept, strides, lead, mode)
     full_lead = (*lead, *[0] * (len(kept) - len(lead)))

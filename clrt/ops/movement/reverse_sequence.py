@@ -27,8 +27,7 @@ _ITEM_ELEMS = 8192  # elements per CPU work-item
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, lens, y = node.arg(0), node.arg(1), node.output
-    op = node.op
-    assert isinstance(op, ReverseSequence)
+    op = node.op_as(ReverseSequence)
     if not num_elements(y.dims):
         return []
     batch, time = x.dims[op.batch_axis], x.dims[op.time_axis]

@@ -74,14 +74,12 @@ def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, ScatterElements)
-    return reject_reduce(node.op.reduction, node.output.dtype, caps)
+    return reject_reduce(node.op_as(ScatterElements).reduction, node.output.dtype, caps)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     indices, updates, y = node.arg(1), node.arg(2), node.output
-    op = node.op
-    assert isinstance(op, ScatterElements)
+    op = node.op_as(ScatterElements)
     if not num_elements(y.dims):
         return []
     launches = copy_of(node, ctx)

@@ -109,10 +109,9 @@ def _is_negative(bound: Dim) -> bool | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, Slice)
     if not num_elements(y.dims) or 0 in ctx.aliased_subviews_of(node):
         return []
-    offset, steps = node.op.taken_from(node)
+    offset, steps = node.op_as(Slice).taken_from(node)
     target = contiguous_strides(y.dims)
     return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, target)
 

@@ -21,9 +21,9 @@ from clrt.ops.traits import HostTraits, MemoryTraits
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, Transpose)
+    op = node.op_as(Transpose)
     strides = contiguous_strides(x.dims)
-    moved = [strides[axis] for axis in node.op.order(len(x.dims))]
+    moved = [strides[axis] for axis in op.order(len(x.dims))]
     return copy_launches(
         ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
     )

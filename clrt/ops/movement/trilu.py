@@ -26,14 +26,15 @@ _ITEM_ELEMS = 8192  # elements per CPU work-item
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, Trilu)
     if not num_elements(y.dims):
         return []
     k = (host_ints(node, 1) or (0,))[0]
     rows, columns = y.dims[-2:]
     k = max(-rows, min(k, columns))
     sizes = dict(rows=rows, columns=columns, k=k)
-    macros: dict[str, Define] = dict(DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper)))
+    macros: dict[str, Define] = dict(
+        DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op_as(Trilu).upper))
+    )
     if ctx.caps.is_cpu:
         every = num_elements(y.dims[:-1])
         height = clamp(every, 1, ceil_div(_ITEM_ELEMS, columns))

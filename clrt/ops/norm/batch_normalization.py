@@ -97,11 +97,10 @@ def _sizes(node: Node) -> tuple[int, int, int]:
 
 
 def _args(node: Node) -> dict[str, Any]:
-    assert isinstance(node.op, BatchNormalization)
     names = ("x", "scale", "bias", "mean", "variance")
     tensors = {name: node.arg(i) for i, name in enumerate(names)}
     sizes = dict(zip(("batches", "channels", "size"), _sizes(node), strict=True))
-    return {"y": node.output, **tensors, **sizes, "epsilon": node.op.epsilon}
+    return {"y": node.output, **tensors, **sizes, "epsilon": node.op_as(BatchNormalization).epsilon}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:

@@ -35,35 +35,35 @@ CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 def _numbers(node: Node) -> tuple[int, int, int, int]:
     """Returns the numbers of images, groups, channels per group, and elements per channel of x."""
-    dims, op = node.arg(0).dims, node.op
-    assert isinstance(op, GroupStatistics)
+    dims, op = node.arg(0).dims, node.op_as(GroupStatistics)
     groups = op.groups(dims[1])
     return dims[0], groups, dims[1] // max(groups, 1), prod(dims[2:])
 
 
 def _args(node: Node) -> dict[str, Any]:
-    assert isinstance(node.op, GroupStatistics)
     tensors = {name: node.arg(i) for i, name in enumerate(("x", "scale", "bias"))}
     names = ("batches", "groups", "group_channels", "size")
     sizes = dict(zip(names, _numbers(node), strict=True))
-    return {"y": node.output, **tensors, **sizes, "epsilon": node.op.epsilon}
+    return {"y": node.output, **tensors, **sizes, "epsilon": node.op_as(GroupStatistics).epsilon}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, GroupStatistics)
     batches, groups, _, _ = _numbers(node)
     if 0 in node.arg(0).dims:
         return []
-    flops, per_group = 8 * prod(node.arg(0).dims), int(node.op.per_group)
+    flops, per_group = 8 * prod(node.arg(0).dims), int(node.op_as(GroupStatistics).per_group)
     return launch_rows(CPU, batches * groups, _args(node), flops, ctx, PER_GROUP=per_group)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, GroupStatistics)
     batches, groups, _, _ = _numbers(node)
     if 0 in node.arg(0).dims:
         return []
-    defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **type_defines(node)}
+    defines = {
+        "VW": 1,
+        "PER_GROUP": int(node.op_as(GroupStatistics).per_group),
+        **type_defines(node),
+    }
     kernel = KernelSpec.of(SOURCE, "group_normalization", **defines)
     flops = 8 * prod(node.arg(0).dims)
     return [launch(kernel, (groups, batches), None, flops, **_args(node))]

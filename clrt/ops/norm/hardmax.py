@@ -16,8 +16,7 @@ from clrt.ops.registry import register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Hardmax)
+    x, op = node.arg(0), node.op_as(Hardmax)
     kernel = KernelSpec.of(
         "norm/hardmax.cl",
         "hardmax",

@@ -79,8 +79,8 @@ def is_row(shape: Shape, row: Shape) -> bool:
 def _rows(node: Node) -> tuple[int, int]:
     """Returns the number of rows of x, and the number of elements per row."""
     dims = node.arg(0).dims
-    assert isinstance(node.op, Normalization)
-    axis = normalize_axis(node.op.axis, len(dims), node.op)
+    op = node.op_as(Normalization)
+    axis = normalize_axis(op.axis, len(dims), op)
     return prod(dims[:axis]), prod(dims[axis:])
 
 
@@ -92,8 +92,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
     x = node.arg(0)
     if reason := reject_in_float32(node, caps):
         return reason
-    assert isinstance(node.op, Normalization)
-    row = node.op.row(x.dims)
+    row = node.op_as(Normalization).row(x.dims)
     for value in node.inputs[1:]:
         if value is not None and not is_row(value.dims, row):
             return f"the scale or bias {value.type} is no row of the {row} normalised elements"
@@ -127,8 +126,7 @@ class _NormalizedRows:
 
     @classmethod
     def of(cls, node: Node) -> _NormalizedRows:
-        op, bias, stats = node.op, node.input(2), node.outputs[1:]
-        assert isinstance(op, Normalization)
+        op, bias, stats = node.op_as(Normalization), node.input(2), node.outputs[1:]
         rows, n = _rows(node)
         defines = {"RMS": int(op.rms), "BIAS": int(bias is not None), "STATS": len(stats)}
         args: dict[str, Any] = dict(x=node.arg(0), scale=node.arg(1), **optional(bias=bias))
@@ -148,8 +146,7 @@ def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
         UnsupportedError: The node normalizes several axes, has statistics as outputs, is scaled by
             its input, or does not run by the CPU kernel.
     """
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, Normalization)
+    op, x = node.op_as(Normalization), node.arg(0)
     runs_as("cpu", op.variants, node, caps)
     if normalize_axis(op.axis, len(x.dims), op) != len(x.dims) - 1:
         raise UnsupportedError(f"{node} goes over more than the last axis")
@@ -185,9 +182,8 @@ def _group_factor(node: Node) -> int:
     latency of the sequential reads of each work-item. Symbolic row lengths give 1, so that all
     calls use the same kernel.
     """
-    assert isinstance(node.op, Normalization)
     x = node.arg(0)
-    row = node.op.row(x.symbolic_shape or x.dims)
+    row = node.op_as(Normalization).row(x.symbolic_shape or x.dims)
     n = prod(d if isinstance(d, int) else 0 for d in row)
     return 4 if n >= 4096 else 2 if n >= 2048 else 1
 

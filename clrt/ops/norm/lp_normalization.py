@@ -21,8 +21,7 @@ from clrt.ops.traits import MemoryTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, LpNormalization)
+    x, op = node.arg(0), node.op_as(LpNormalization)
     sizes = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
     kernel = KernelSpec.of(
         "norm/lp_normalization.cl",

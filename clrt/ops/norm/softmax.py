@@ -63,10 +63,10 @@ def split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
-    assert isinstance(node.op, SoftmaxBase)
-    outer, n, _ = sizes = split(node.op, x)
-    y, log = node.output, int(node.op.log)
-    if not _is_last(node.op, x):
+    op = node.op_as(SoftmaxBase)
+    outer, n, _ = sizes = split(op, x)
+    y, log = node.output, int(op.log)
+    if not _is_last(op, x):
         return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 4, ctx, LOG=log)
     if not outer * n:
         return []
@@ -77,15 +77,15 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, SoftmaxBase)
     reason = reject_float64(node, caps)
-    return reason or (None if _is_last(node.op, node.arg(0)) else "not along the last axis")
+    return reason or (
+        None if _is_last(node.op_as(SoftmaxBase), node.arg(0)) else "not along the last axis"
+    )
 
 
 def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
-    assert isinstance(node.op, SoftmaxBase)
-    rows, n, _ = split(node.op, x)
+    rows, n, _ = split(node.op_as(SoftmaxBase), x)
     if not rows * n:
         return []
     args = {"y": node.output, "x": x}
@@ -94,20 +94,18 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
-    assert isinstance(node.op, SoftmaxBase)
     kernel = KernelSpec.of(_SOURCE, "softmax_any", VW=1, **_defines(node))
-    return launch_lines(kernel, x, node.output, split(node.op, x), 4)
+    return launch_lines(kernel, x, node.output, split(node.op_as(SoftmaxBase), x), 4)
 
 
 def _defines(node: Node) -> dict[str, Define]:
     """Returns the macros of the softmax kernels that support any float dtype."""
     dtype = node.arg(0).dtype
-    assert isinstance(node.op, SoftmaxBase)
     return {
         "DATA_T": dtype.cl,
         "STORAGE": dtype.storage,
         "ACC_T": dtype.compute,
-        "LOG": int(node.op.log),
+        "LOG": int(node.op_as(SoftmaxBase).log),
         "MATH(name)": Code("d_##name") if dtype is DType.FLOAT64 else Code("c_##name"),
     }
 

@@ -257,8 +257,7 @@ def _inputs(node: Node) -> list[Value]:
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
     values = _inputs(node)
-    assert isinstance(node.op, Op)
-    steps = steps_of(node.op, len(values))
+    steps = steps_of(node.op_as(Op), len(values))
     dtypes = tuple(v.dtype for v in values)
     program = render(steps, dtypes)
     if isinstance(program, str):
@@ -308,11 +307,12 @@ def _takes_vectors(node: Node) -> bool:
     Only symbolic shapes count, so that the answer is the same for all sizes of a call.
     """
     values, y = _inputs(node), node.output
-    assert isinstance(node.op, Op)
     row = symbolic_shape(y)[-1:]
     short = row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]
     return (
-        can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], FLOAT_STORAGES)
+        can_vectorise(
+            steps_of(node.op_as(Op), len(values)), [v.dtype for v in values], FLOAT_STORAGES
+        )
         and "ARG" not in [_inner(v, y) for v in values]
         and (_is_flat(node) or not short)
     )
@@ -434,8 +434,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _program(node: Node) -> Program:
     values = _inputs(node)
-    assert isinstance(node.op, Op)
-    program = render(steps_of(node.op, len(values)), [v.dtype for v in values])
+    program = render(steps_of(node.op_as(Op), len(values)), [v.dtype for v in values])
     assert isinstance(program, Program)
     return program
 

@@ -135,8 +135,7 @@ def _may_be_one(shape: Shape | None) -> bool:
 
 
 def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:
-    x, scale, op = node.arg(0), node.arg(1), node.op
-    assert isinstance(op, QuantizeLinear)
+    x, scale, op = node.arg(0), node.arg(1), node.op_as(QuantizeLinear)
     if DType.FLOAT64 in (x.dtype, scale.dtype):
         raise UnsupportedError("no kernel for float64")
     walk = op.walk(x.dims, scale.dims)
@@ -207,8 +206,7 @@ class QuantizeLinear(Quantization):
 
 
 def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
-    x, scale, op = node.arg(0), node.arg(1), node.op
-    assert isinstance(op, DequantizeLinear)
+    x, scale, op = node.arg(0), node.arg(1), node.op_as(DequantizeLinear)
     walk = op.walk(x.dims, scale.dims)
     y = node.output
     zero = None if x.dtype.is_float else node.input(2)

@@ -47,7 +47,6 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, ratio, training = (node.arg(i) for i in range(3))
-    assert isinstance(node.op, Dropout)
     kernel = KernelSpec.of(
         "random/dropout.cl",
         "dropout",
@@ -61,7 +60,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     elems = num_elements(x.dims)
     outputs = dict(zip(("y", "mask"), node.outputs, strict=False))
     inputs = dict(x=x, ratio=ratio, training=training)
-    return [launch(kernel, (elems,), n=elems, **inputs, **outputs, **key_args(node.op.key))]
+    return [
+        launch(kernel, (elems,), n=elems, **inputs, **outputs, **key_args(node.op_as(Dropout).key))
+    ]
 
 
 @register

@@ -22,7 +22,6 @@ from clrt.ops.registry import register
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, Multinomial)
     (rows, classes), samples = x.dims, y.dims[1]
     if not rows or not samples:
         return []
@@ -36,7 +35,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     sizes = dict(sums=sums, rows=rows, classes=classes)
     return [
         launch(add, (rows,), x=x, **sizes),
-        launch(draw, (samples, rows), y=y, samples=samples, **sizes, **key_args(node.op.key)),
+        launch(
+            draw,
+            (samples, rows),
+            y=y,
+            samples=samples,
+            **sizes,
+            **key_args(node.op_as(Multinomial).key),
+        ),
     ]
 
 

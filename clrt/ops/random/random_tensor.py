@@ -31,8 +31,7 @@ _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    y, op = node.output, node.op
-    assert isinstance(op, RandomTensor)
+    y, op = node.output, node.op_as(RandomTensor)
     elems = num_elements(y.dims)
     lanes = 2 if y.dtype is DType.FLOAT64 else 4
     kernel = KernelSpec.of(

@@ -74,8 +74,9 @@ class _LinearLaunches(RecurrentLaunches):
 
 
 def _launches_of(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> RecurrentLaunches:
-    assert isinstance(node.op, GRU)
-    return (_LinearLaunches if node.op.linear_before_reset else _ResetLaunches)(node, ctx, emit)
+    return (_LinearLaunches if node.op_as(GRU).linear_before_reset else _ResetLaunches)(
+        node, ctx, emit
+    )
 
 
 @register

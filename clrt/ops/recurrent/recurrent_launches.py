@@ -43,8 +43,7 @@ class RecurrentLaunches:
     """
 
     def __init__(self, node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> None:
-        op = node.op
-        assert isinstance(op, Recurrent)
+        op = node.op_as(Recurrent)
         self.op, self.node, self.ctx, self._emit = op, node, ctx, emit
         x, r = node.arg(0), node.arg(2)
         self.dtype = x.dtype

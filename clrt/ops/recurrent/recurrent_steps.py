@@ -265,8 +265,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    assert isinstance(node.op, Recurrent)
-    return node.op.reject_steps() or reject_but_float32(node, caps)
+    return node.op_as(Recurrent).reject_steps() or reject_but_float32(node, caps)
 
 
 STEPS_CPU = Variant("steps_cpu", _emit, _reject, requires.CPU)

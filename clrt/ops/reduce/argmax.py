@@ -42,8 +42,7 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     Raises:
         ShapeError: The axis has no elements.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, ArgExtremum)
+    x, op = node.arg(0), node.op_as(ArgExtremum)
     outer, n, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
     if not n:
         raise ShapeError(f"{op.name} '{node.name}': axis {op.axis} of {x.type} has no elements.")
@@ -54,8 +53,7 @@ _BETTER = Code("((a) {}{} (b))")
 
 
 def _better(node: Node) -> dict[str, Define]:
-    op = node.op
-    assert isinstance(op, ArgExtremum)
+    op = node.op_as(ArgExtremum)
     last = int(op.select_last_index)
     return {
         "LAST": last,
@@ -67,9 +65,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
     outer, n, _ = sizes = _sizes(node)
-    assert isinstance(node.op, ArgExtremum)
+    op = node.op_as(ArgExtremum)
     x, y, rank = node.arg(0), node.output, len(node.arg(0).dims)
-    if rank and normalize_axis(node.op.axis, rank, node.op) < rank - 1:
+    if rank and normalize_axis(op.axis, rank, op) < rank - 1:
         return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 1, ctx, **_better(node))
     rows = chunks_per_group(outer, _ROWS, ctx.caps)
     kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))

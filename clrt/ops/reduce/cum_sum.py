@@ -12,7 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.cost import PLAIN
@@ -44,8 +44,9 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _axis(node: Node) -> int:
-    assert isinstance(node.op, Cumulative)
-    return normalize_axis((host_ints(node, 1) or (0,))[0], len(node.output.dims), node.op)
+    return normalize_axis(
+        (host_ints(node, 1) or (0,))[0], len(node.output.dims), node.op_as(Cumulative)
+    )
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
@@ -53,8 +54,7 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return around_axis(node.output.dims, _axis(node))
 
 
-def _defines(op: IrOp) -> dict[str, Define]:
-    assert isinstance(op, Cumulative)
+def _defines(op: Cumulative) -> dict[str, Define]:
     return {
         "EXCLUSIVE": int(bool(op.exclusive)),
         "REVERSE": int(bool(op.reverse)),
@@ -71,7 +71,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     shared = ceil_div(step, ctx.caps.compute_units)
     columns = clamp(round_up(shared, _LINE), 1, _COLUMNS)
     blocks = chunks_per_group(outer, ceil_div(_GROUP_ELEMS, n * min(columns, step)), ctx.caps)
-    defines = {**_defines(node.op), **ctx.tunables(CPU)}
+    defines = {**_defines(node.op_as(Cumulative)), **ctx.tunables(CPU)}
     types = {"DATA_T": x.dtype.cl, "ACC_T": x.dtype.cl}
     spec = KernelSpec.of("reduce/cum_sum.cl", "cum_cpu", **defines, **types)
     groups = (ceil_div(step, columns), ceil_div(outer, blocks))
@@ -83,7 +83,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "ACC_T": x.dtype.compute}
-    kernel = KernelSpec.of("reduce/cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op))
+    kernel = KernelSpec.of(
+        "reduce/cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op_as(Cumulative))
+    )
     return launch_lines(kernel, x, node.output, _sizes(node), 1)
 
 

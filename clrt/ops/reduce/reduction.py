@@ -105,8 +105,7 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
         kind: Which last axis the kernel requires to have stride 1: the kept ("columns"), the
             reduced ("rows"), or neither ("any"). An axis of size 1 is appended if necessary.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Reduce)
+    x, op = node.arg(0), node.op_as(Reduce)
     axes = op.axes_of(node.input_types, len(x.dims))
     steps = contiguous_strides(x.dims)
     kept = [a for a in range(len(x.dims)) if a not in axes]
@@ -124,9 +123,8 @@ def _kind(node: Node) -> str:
 
     It is "rows" if the node reduces the last axis of x.
     """
-    assert isinstance(node.op, Reduce)
     rank = len(node.arg(0).dims)
-    return "rows" if rank - 1 in node.op.axes_of(node.input_types, rank) else "columns"
+    return "rows" if rank - 1 in node.op_as(Reduce).axes_of(node.input_types, rank) else "columns"
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -138,8 +136,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
-    assert isinstance(node.op, Reduce)
-    if not node.op.reduces(dtype):
+    if not node.op_as(Reduce).reduces(dtype):
         return f"no kernel for {dtype}"
     if not reduced_axes(node, "any").fits:
         return "more than 3 axes remain after merging"
@@ -167,8 +164,7 @@ def _piece(node: Node) -> int:
     The kernel needs trailing reduced axes of static sizes, at most 16 elements per output, and no
     `shift`.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Reduce)
+    x, op = node.arg(0), node.op_as(Reduce)
     rank = len(x.dims)
     axes = op.axes_of(node.input_types, rank)
     sizes = (x.symbolic_shape or x.dims)[rank - len(axes) :]
@@ -179,8 +175,7 @@ def _piece(node: Node) -> int:
 
 
 def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, Reduce)
+    x, y, op = node.arg(0), node.output, node.op_as(Reduce)
     outputs = prod(y.dims)
     if not outputs:
         return []
@@ -211,21 +206,21 @@ def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     view, x, y = reduced_axes(node, "rows"), node.arg(0), node.output
-    assert isinstance(node.op, Reduce)
+    op = node.op_as(Reduce)
     outputs, n, elements = prod(view.kept), prod(view.reduced), prod(x.dims)
     if not outputs:
         return []
-    defines = reduction_types(x.dtype) | reduction_expressions(node.op, x.dtype)
+    defines = reduction_types(x.dtype) | reduction_expressions(op, x.dtype)
     args = {"x": x, **view.args()}
     items = ctx.tunables(PARTS)["T_ITEMS"]
     # Few outputs with many elements would leave most of a device idle: split their elements.
     wanted = ceil_div(ctx.caps.cores * _GROUPS, outputs)
-    parts = 1 if node.op.shift else clamp(n // (items * _SPLIT_ELEMS), 1, wanted)
+    parts = 1 if op.shift else clamp(n // (items * _SPLIT_ELEMS), 1, wanted)
     whole, split = (outputs, 0) if parts == 1 else (0, outputs)
     launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)
-    axes = node.op.axes_of(node.input_types, len(x.dims))
+    axes = op.axes_of(node.input_types, len(x.dims))
     fixed = all(isinstance(x.symbolic_shape[a], int) for a in axes) if x.symbolic_shape else True
-    if node.op.shift or (fixed and n < 2 * items * _SPLIT_ELEMS):
+    if op.shift or (fixed and n < 2 * items * _SPLIT_ELEMS):
         return launches  # never split
     # The path that is not used is launched with no work-groups, so that other sizes can use it
     # without compiling.
@@ -263,8 +258,7 @@ def _launch(
     local: tuple[int, ...] | None,
     **defines: Define,
 ) -> list[Launch]:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, Reduce)
+    op, x = node.op_as(Reduce), node.arg(0)
     if 0 in node.output.dims:
         return []
     kernel = KernelSpec.of(_SOURCE, entry, **reduction_expressions(op, x.dtype), **defines)

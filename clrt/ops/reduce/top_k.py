@@ -42,21 +42,20 @@ def _sizes(node: Node) -> tuple[int, int, int, int]:
         The number of lines, the elements per line, their stride in elements, and k.
     """
     x = node.arg(0)
-    assert isinstance(node.op, TopK)
-    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    op = node.op_as(TopK)
+    axis = normalize_axis(op.axis, len(x.dims), op)
     outer, n, inner = around_axis(x.dims, axis)
     return outer * inner, n, inner, node.output.dims[axis] if x.dims else 1
 
 
 def _defines(node: Node) -> dict[str, Define]:
     x = node.arg(0)
-    assert isinstance(node.op, TopK)
     return {
         "DATA_T": x.dtype.cl,
         "STORAGE": x.dtype.storage,
         "VALUE_T": x.dtype.compute,
         "IS_FLOAT": int(x.dtype.is_float),
-        "LARGEST": int(bool(node.op.largest)),
+        "LARGEST": int(bool(node.op_as(TopK).largest)),
     }
 
 

@@ -92,8 +92,7 @@ def _is_complex(dims: Sequence[int], node: Node) -> bool:
 
 
 def _emit_dft(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, DFT)
+    x, y, op = node.arg(0), node.output, node.op_as(DFT)
     axis, n = op.geometry(x.dims, node.input_types)
     assert isinstance(n, int)
     inner, outer = prod(x.dims[axis + 1 : -1]), prod(x.dims[:axis])
@@ -179,8 +178,7 @@ class DFT(Op):
 
 
 def _emit_stft(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, STFT)
+    x, y, op = node.arg(0), node.output, node.op_as(STFT)
     step, n = op.geometry(node.input_types)
     _, frames, outputs = y.dims[:3]
     steps = (x.dims[1], step, 1, frames * outputs, outputs, 1)

@@ -21,11 +21,10 @@ from clrt.ops.traits import HostTraits, InputTraits
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
-    assert isinstance(node.op, ConstantOfShape)
     elems = num_elements(y.dims)
     if not elems:
         return []
-    return [fill_launch(BufferArg(y), y.dtype, elems, node.op.value, ctx.caps)]
+    return [fill_launch(BufferArg(y), y.dtype, elems, node.op_as(ConstantOfShape).value, ctx.caps)]
 
 
 @register

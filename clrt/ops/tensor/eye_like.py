@@ -21,11 +21,10 @@ from clrt.ops.registry import register
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
-    assert isinstance(node.op, EyeLike)
     if not num_elements(y.dims):
         return []
     rows, columns = y.dims
-    k = max(-rows, min(node.op.k, columns))
+    k = max(-rows, min(node.op_as(EyeLike).k, columns))
     one = int.from_bytes(np.ones((), y.dtype.numpy).tobytes(), "little")
     kernel = KernelSpec.of("tensor/eye_like.cl", "eye_like", DATA_T=y.dtype.cl_bits, ONE=one)
     return [launch(kernel, (columns, rows), y=y, rows=rows, columns=columns, k=k)]

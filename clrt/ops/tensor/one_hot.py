@@ -26,10 +26,10 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     indices, values, y = node.arg(0), node.arg(2), node.output
-    assert isinstance(node.op, OneHot)
+    op = node.op_as(OneHot)
     if not num_elements(y.dims):
         return []
-    axis = normalize_axis(node.op.axis, len(y.dims), node.op)
+    axis = normalize_axis(op.axis, len(y.dims), op)
     outer, depth, inner = (
         num_elements(y.dims[:axis]),
         y.dims[axis],

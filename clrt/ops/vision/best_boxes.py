@@ -24,8 +24,7 @@ from clrt.ops.vision.non_max_suppression import (
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    boxes, scores, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, BestBoxes)
+    boxes, scores, y, op = node.arg(0), node.arg(1), node.output, node.op_as(BestBoxes)
     batch, classes, count = scores.dims
     rows = batch * classes
     if not rows * op.most:

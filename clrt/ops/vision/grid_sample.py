@@ -42,8 +42,7 @@ _MAX_TAPS = 256
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, grid, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, GridSample)
+    x, grid, y, op = node.arg(0), node.arg(1), node.output, node.op_as(GridSample)
     if 0 in y.dims:
         return []
     rank, positions = len(x.dims) - 2, prod(y.dims[2:])

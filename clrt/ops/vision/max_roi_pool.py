@@ -18,8 +18,7 @@ from clrt.ops.traits import InputTraits
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, rois, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, MaxRoiPool)
+    x, rois, y, op = node.arg(0), node.arg(1), node.output, node.op_as(MaxRoiPool)
     if 0 in y.dims:
         return []
     kernel = KernelSpec.of(

@@ -51,8 +51,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
-    op = node.op
-    assert isinstance(op, WindowPool)
+    op = node.op_as(WindowPool)
     if len(node.outputs) > 1:
         return "it does not compute indices"
     if max(op.spans()[-1:], default=1) > _SPAN_ELEMS:
@@ -71,8 +70,7 @@ def _kernel(node: Node, entry: str, **defines: Define) -> tuple[KernelSpec, int,
     Returns:
         The kernel; its number of operations; the arguments that all pooling kernels share.
     """
-    x, op = node.arg(0), node.op
-    assert isinstance(op, WindowPool)
+    x, op = node.arg(0), node.op_as(WindowPool)
     lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
     kernel = KernelSpec.of(
         "vision/pooling.cl",
@@ -97,8 +95,7 @@ def _kernel(node: Node, entry: str, **defines: Define) -> tuple[KernelSpec, int,
 
 
 def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    y, op = node.output, node.op
-    assert isinstance(op, WindowPool)
+    y, op = node.output, node.op_as(WindowPool)
     if 0 in y.dims:
         return []
     same = int(y.dtype.cl == y.dtype.compute)

@@ -31,8 +31,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, WindowPool)
+    x, y, op = node.arg(0), node.output, node.op_as(WindowPool)
     if 0 in y.dims:
         return []
     mean = isinstance(op, AveragePool)

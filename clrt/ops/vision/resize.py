@@ -40,15 +40,14 @@ _Nearest: TypeAlias = Literal[
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
-    assert isinstance(node.op, Resize)
-    copies = all(s.is_copy for s in node.op.samplings(node.arg(0).dims, node.input_types))
+    op = node.op_as(Resize)
+    copies = all(s.is_copy for s in op.samplings(node.arg(0).dims, node.input_types))
     fits = dtype.is_int or dtype.compute == "float"
     return None if copies or fits else f"no kernel for {dtype}"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y, op = node.arg(0), node.output, node.op
-    assert isinstance(op, Resize)
+    x, y, op = node.arg(0), node.output, node.op_as(Resize)
     if 0 in y.dims:
         return []
     return sample_launches(x, y, op.samplings(x.dims, node.input_types), ctx)

@@ -116,8 +116,7 @@ def _launches(
         Launches that copy the batch, unless it is in place; `across`; the launch that resamples
         along the columns. Empty if the batch is empty.
     """
-    op, y, (height, *_) = node.op, node.output, node.arg(1).dims
-    assert isinstance(op, ResizeImage)
+    op, y, (height, *_) = node.op_as(ResizeImage), node.output, node.arg(1).dims
     images, high, wide = op.sizes(y.dims)
     (outputs, _), (outputs_down, taps) = node.arg(3).dims, node.arg(5).dims
     for dims in (y.dims, node.arg(1).dims):

@@ -22,8 +22,13 @@ from clrt.ops.vision.max_roi_pool import region_grid, region_sizes
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, rois, batches, y, op = node.arg(0), node.arg(1), node.arg(2), node.output, node.op
-    assert isinstance(op, RoiAlign)
+    x, rois, batches, y, op = (
+        node.arg(0),
+        node.arg(1),
+        node.arg(2),
+        node.output,
+        node.op_as(RoiAlign),
+    )
     if 0 in y.dims:
         return []
     cpu = ctx.caps.is_cpu

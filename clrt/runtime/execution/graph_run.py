@@ -280,14 +280,14 @@ class GraphRun:
         Args:
             feeds: Values by name, those that the node reads among them.
         """
-        assert isinstance(node.op, Op)
+        op = node.op_as(Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
-        if node.op.computes_on_host:
+        if op.computes_on_host:
             self.planner.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
         with NodeErrorContext(node):
-            results = node.op.run_host_driven(inputs, self)
-        if self.recorder is not None and node.op.computes_on_host:
+            results = op.run_host_driven(inputs, self)
+        if self.recorder is not None and op.computes_on_host:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _coerce(v.type, x) for v, x in pairs}

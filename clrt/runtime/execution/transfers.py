@@ -95,13 +95,12 @@ class Transfers:
         Waits for the launches that compute the inputs.
         """
         node = step.node
-        assert isinstance(node.op, Op)
         inputs = [
             None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
             for v in node.inputs
         ]
         with NodeErrorContext(node):
-            results = node.op.run_reference(*inputs)
+            results = node.op_as(Op).run_reference(*inputs)
         for value, array in zip(node.outputs, results, strict=False):
             elements = np.asarray(array, value.dtype.numpy, order="C")
             if elements.nbytes:

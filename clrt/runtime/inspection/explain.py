@@ -147,10 +147,10 @@ def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
 
     Yields nothing for a node of a region.
     """
-    assert isinstance(node.op, Op)
+    op = node.op_as(Op)
     if isinstance(step, Region):
         return
-    fitting = [v for v in node.op.variants if v.rejected(node, caps) is None]
+    fitting = [v for v in op.variants if v.rejected(node, caps) is None]
     chosen = next((v for v in fitting if v.name == step.variant), None)
     if chosen is None:
         return
@@ -230,17 +230,15 @@ def _flops_at(node: Node, step: PlanStep) -> int:
     """
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))
-    assert isinstance(node.op, Op)
-    return node.op.flops(node.input_types, [v.type for v in node.outputs])
+    return node.op_as(Op).flops(node.input_types, [v.type for v in node.outputs])
 
 
 def _break_row(graph_break: GraphBreak) -> BreakRow:
     first = graph_break.nodes[0]
-    assert isinstance(first.op, Op)
     why = "the shape of what follows, or its kernel, depends on what the host reads"
     if first in graph_break.host_driven:
         why = "the host drives it: control flow, a sequence, a map or bounds that are computed"
-        if first.op.computes_on_host:
+        if first.op_as(Op).computes_on_host:
             why = "the host computes it: how much comes out depends on the data"
     ops = Counter(n.op.name for n in graph_break.suffix.nodes)
     return BreakRow(graph_break.title, why, graph_break.reads, dict(ops.most_common()))

@@ -38,8 +38,7 @@ class LayerAttention:
 
     @property
     def op(self) -> FusedAttention:
-        assert isinstance(self.node.op, FusedAttention)
-        return self.node.op
+        return self.node.op_as(FusedAttention)
 
     @property
     def geometry(self) -> tuple[int, int]:
@@ -73,9 +72,9 @@ def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None
     for node in updates:
         node.op, node.inputs = Concat(2), node.inputs[:2]
     for node in graph.nodes if updates else ():
-        assert isinstance(node.op, Op)
+        op = node.op_as(Op)
         for value, inferred in zip(
-            node.outputs, node.op.infer_with_data(node.input_types), strict=False
+            node.outputs, op.infer_with_data(node.input_types), strict=False
         ):
             value.type = inferred
 
@@ -129,8 +128,7 @@ def _check_heads(node: Node) -> None:
         UnsupportedError: Heads of keys and values differ in size, or keys are part of a wider
             value.
     """
-    op = node.op
-    assert isinstance(op, FusedAttention)
+    op = node.op_as(FusedAttention)
     if op.head_size != op.v_head_size:
         raise refusal(
             f"its heads have {op.head_size} elements of keys, {op.v_head_size} of values", node
@@ -198,8 +196,7 @@ def _appended(value: Value) -> _Appended | None:
 
 def _adds_one_row(node: Node) -> bool:
     before, after = node.arg(0).shape, node.output.shape
-    assert isinstance(node.op, Pad)
-    if before is None or after is None or len(before) != 4 or node.op.mode != "constant":
+    if before is None or after is None or len(before) != 4 or node.op_as(Pad).mode != "constant":
         return False
     fill = node.input(2)
     zero = fill is None or (fill.numbers is not None and not fill.numbers.any())

@@ -243,9 +243,8 @@ class HeadJoiner:
         if node is None or len(node.inputs) != 2 or node.arg(0) is not node.arg(1):
             return None
         half, shape = node.arg(0), node.output.shape or ()
-        assert isinstance(node.op, Concat)
         width = _last(half)
-        plain = provably_equal(product(shape[:-1]), symbol(TOKENS)) and node.op.axis in (
+        plain = provably_equal(product(shape[:-1]), symbol(TOKENS)) and node.op_as(Concat).axis in (
             -1,
             len(shape) - 1,
         )

@@ -62,8 +62,7 @@ class VisibilityReader:
             UnsupportedError: The attention is not causal, or adds to scores something other than a
                 mask or ALiBi.
         """
-        op, mask, lengths = node.op, node.input(3), node.input(4)
-        assert isinstance(op, FusedAttention)
+        op, mask, lengths = node.op_as(FusedAttention), node.input(3), node.input(4)
         self._check_lengths(node, lengths)
         if mask is None:
             if not (op.is_causal and op.at_end) or sink:
@@ -129,8 +128,7 @@ class VisibilityReader:
 
     @staticmethod
     def _heads(node: Node) -> tuple[int]:
-        assert isinstance(node.op, FusedAttention)
-        return (node.op.num_heads,)
+        return (node.op_as(FusedAttention).num_heads,)
 
     def _rows(self, node: Node, mask: Value, past: int, new: int, sink: bool) -> Iterator[_MaskRow]:
         """Yields the mask of each token in a step of `new` tokens after `past` tokens.

@@ -240,8 +240,7 @@ class _GraphExporter:
             self._node(node)
 
     def _node(self, node: Node) -> None:
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
         values = op.onnx_inputs(node.inputs)
         short = reshape_numbers(node) if op.name == "Reshape" else None
         if short is not None:

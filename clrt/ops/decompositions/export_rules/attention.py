@@ -43,8 +43,7 @@ _BY_HEAD = (0, 2, 1, 3)
 
 @register_decomposition(FusedAttention, audience=DecompositionStage.EXPORT)
 def _fused_attention(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    op = node.op
-    assert isinstance(op, FusedAttention)
+    op = node.op_as(FusedAttention)
     q, k, v = _projections(node, builder)
     groups = op.num_heads // op.kv_num_heads
     queries = _heads(q, op.num_heads, op.head_size, _BY_HEAD, builder)
@@ -73,8 +72,7 @@ def _fused_attention(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 @register_decomposition(FusedRotary, audience=DecompositionStage.EXPORT)
 def _fused_rotary(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    op, x, cos, sin = node.op, node.arg(0), node.arg(1), node.arg(2)
-    assert isinstance(op, FusedRotary)
+    op, x, cos, sin = node.op_as(FusedRotary), node.arg(0), node.arg(1), node.arg(2)
     half, width = op.head_size // 2, op.num_heads * op.head_size
     if x.type.rank == 3:
         x = builder.columns(x, op.offset, width)
@@ -101,8 +99,7 @@ def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | Non
     Returns:
         The node's mask, plus -inf for keys that a query may not see; None if there is neither.
     """
-    mask, op = node.input(3), node.op
-    assert isinstance(op, FusedAttention)
+    mask, op = node.input(3), node.op_as(FusedAttention)
     if mask is not None and op.by_distance:
         rows, columns, (queries, _) = _positions(q, k, builder)
         last = builder(Sub(), queries, builder.numbers(1))
@@ -119,8 +116,7 @@ def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | Non
 
 def _projections(node: Node, builder: ExportBuilder) -> tuple[Value, Value, Value]:
     """Returns queries, keys and values, sliced from the inputs of a FusedAttention node."""
-    op = node.op
-    assert isinstance(op, FusedAttention)
+    op = node.op_as(FusedAttention)
     values = [node.arg(i) for i in range(3)]
     starts = [op.q_offset, op.k_offset, op.v_offset]
     widths = [
@@ -193,8 +189,7 @@ def _visible_keys(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Val
     Returns:
         bool that broadcasts to `[B, 1, Sq, Sk]`; None if every query sees all keys.
     """
-    op, lengths = node.op, node.input(4)
-    assert isinstance(op, FusedAttention)
+    op, lengths = node.op_as(FusedAttention), node.input(4)
     if lengths is None and not op.is_causal:
         return None
     rows, columns, sizes = _positions(q, k, builder)

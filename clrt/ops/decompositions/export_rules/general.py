@@ -63,8 +63,7 @@ _UNSIGNED = {4: DType.UINT4, 8: DType.UINT8}
 
 @register_decomposition(Fused, audience=DecompositionStage.EXPORT)
 def _fused(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    assert isinstance(node.op, Fused)
-    return [builder.program(node.op.steps, [v for v in node.inputs if v is not None])]
+    return [builder.program(node.op_as(Fused).steps, [v for v in node.inputs if v is not None])]
 
 
 @register_decomposition(Where, audience=DecompositionStage.EXPORT)
@@ -76,14 +75,13 @@ def _where(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(Literal, audience=DecompositionStage.EXPORT)
 def _literal(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    assert isinstance(node.op, Literal)
-    return [builder(Identity(), builder.numbers(node.op.value, node.op.dtype))]
+    op = node.op_as(Literal)
+    return [builder(Identity(), builder.numbers(op.value, op.dtype))]
 
 
 @register_decomposition(FusedMatMul, audience=DecompositionStage.EXPORT)
 def _fused_matmul(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    op, a, b = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, FusedMatMul)
+    op, a, b = node.op_as(FusedMatMul), node.arg(0), node.arg(1)
     a = builder.transposed(a) if op.trans_a else a
     b = builder.transposed(b) if op.trans_b else b
     b = builder.cast(b, a.dtype)
@@ -98,14 +96,12 @@ def _round_to_scale(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 @register_decomposition(Swish, audience=DecompositionStage.EXPORT)
 def _swish(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    assert isinstance(node.op, Swish)
-    return [builder.swish(node.op, node.arg(0))]
+    return [builder.swish(node.op_as(Swish), node.arg(0))]
 
 
 @register_decomposition(RoundedMatMul, audience=DecompositionStage.EXPORT)
 def _rounded_matmul(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    op, (a, b, scales, zeros) = node.op, (node.arg(i) for i in range(4))
-    assert isinstance(op, RoundedMatMul)
+    op, (a, b, scales, zeros) = node.op_as(RoundedMatMul), (node.arg(i) for i in range(4))
     levels = [builder.numbers(n, DType.FLOAT32) for n in (op.scale, op.low, op.high)]
     weight = builder(DequantizeLinear(0 if op.trans_b else 1), b, scales, zeros)
     weight = builder.transposed(weight) if op.trans_b else weight
@@ -115,8 +111,7 @@ def _rounded_matmul(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 @register_decomposition(FusedConv, audience=DecompositionStage.EXPORT)
 def _fused_conv(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    op = node.op
-    assert isinstance(op, FusedConv)
+    op = node.op_as(FusedConv)
     attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
     y = builder(Conv(**attributes), *node.inputs[:3])
     return [builder.program(op.steps, [y, *op.extras(node)])]
@@ -124,8 +119,7 @@ def _fused_conv(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 @register_decomposition(Softmax, LogSoftmax, audience=DecompositionStage.EXPORT)
 def _flat_softmax(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, (Softmax, LogSoftmax))
+    op, x = node.op_as(Softmax, LogSoftmax), node.arg(0)
     if not op.flatten:
         return None
     flat = builder(type(op)(-1), builder(Flatten(op.axis), x))
@@ -189,8 +183,7 @@ def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
     Returns None, to export the node as it is, if it has no epilogue.
     """
-    op = node.op
-    assert isinstance(op, MatMulNBits)
+    op = node.op_as(MatMulNBits)
     if _is_dequantized(node, op):
         return [_dequantized_matmul(node, builder)]
     if not op.steps:
@@ -202,8 +195,7 @@ def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
     """Exports MatMulNBits as DequantizeLinear and MatMul, the pattern that clrt fused, for which
     ONNX Runtime chooses the same kernel as in the original model.
     """
-    op, a = node.op, node.arg(0)
-    assert isinstance(op, MatMulNBits)
+    op, a = node.op_as(MatMulNBits), node.arg(0)
     weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
     assert weights is not None and scales is not None and zeros is not None
     points, middle = op.zero_points(zeros), 1 << (op.bits - 1)
@@ -223,8 +215,8 @@ def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
 
 def _add_epilogue(node: Node, product: Value, builder: ExportBuilder) -> Value:
     """Adds the epilogue of a MatMulNBits node to its matrix product; returns the result."""
-    assert isinstance(node.op, MatMulNBits)
-    return builder.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
+    op = node.op_as(MatMulNBits)
+    return builder.program(op.program(node.input_types), [product, *op.extras(node)])
 
 
 def _has_zero_points(node: Node) -> bool:
@@ -259,8 +251,7 @@ def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | 
 
     Returns None, to export the node as it is, if its scales are per channel already.
     """
-    op, (x, *affine) = node.op, [v for v in node.inputs if v is not None]
-    assert isinstance(op, GroupNormalization)
+    op, (x, *affine) = node.op_as(GroupNormalization), [v for v in node.inputs if v is not None]
     if not op.per_group:
         return None
     channels = None if x.shape is None else x.shape[1]
@@ -290,8 +281,7 @@ def check_decomposable(graph: Graph) -> None:
 
 def _entry(node: Node) -> Decomposition | None:
     """Returns the export decomposition of a node's op; None if it has none."""
-    assert isinstance(node.op, Op)
-    return of_class(type(node.op), DecompositionStage.EXPORT)
+    return of_class(type(node.op_as(Op)), DecompositionStage.EXPORT)
 
 
 def decompose_all(graph: Graph) -> Graph:

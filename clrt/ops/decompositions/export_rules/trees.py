@@ -73,8 +73,7 @@ def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
     Raises:
         UnsupportedError: The trees are not constant, or compare in float64.
     """
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, DecisionTrees)
+    op, x = node.op_as(DecisionTrees), node.arg(0)
     tables = [node.arg(i).numbers for i in range(1, 7)]
     known = [t for t in tables if t is not None]
     if len(known) < len(tables):

@@ -20,8 +20,7 @@ def _as_gather(node: Node, builder: Builder) -> list[Value] | None:
     """Replaces Compress by Gather; None if the condition or the shape of x is unknown, or the
     condition selects out of range.
     """
-    op, x, condition = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, Compress)
+    op, x, condition = node.op_as(Compress), node.arg(0), node.arg(1)
     if condition.numbers is None or not x.type.is_static:
         return None
     axis = 0 if op.axis is None else normalize_axis(op.axis, len(x.dims), op)

@@ -23,8 +23,7 @@ def _in_products(node: Node, make: Builder) -> list[Value] | None:
 
     Returns None if a dim is unknown, or the node only takes a diagonal.
     """
-    op = node.op
-    assert isinstance(op, Einsum)
+    op = node.op_as(Einsum)
     operands = [v for v in node.inputs if v is not None]
     shapes = [v.shape for v in operands if v.shape is not None]
     if len(shapes) < len(operands) or any(is_unknown(d) for s in shapes for d in s):

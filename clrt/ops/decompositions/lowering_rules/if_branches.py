@@ -37,13 +37,12 @@ def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
     Returns:
         The outputs; None if neither is possible.
     """
-    assert isinstance(node.op, If)
     condition = node.input(0)
     if condition is None:
         return None
     if condition.numbers is None:
         return _both(node, builder)
-    return builder.inline(node.op.graphs[not np.all(condition.numbers)], node.inputs[1:])
+    return builder.inline(node.op_as(If).graphs[not np.all(condition.numbers)], node.inputs[1:])
 
 
 def _both(node: Node, builder: Builder) -> list[Value] | None:

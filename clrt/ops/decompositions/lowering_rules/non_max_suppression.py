@@ -23,8 +23,7 @@ def _on_device(node: Node, builder: Builder) -> list[Value] | None:
     Returns None if limits or shapes are unknown, boxes and scores are not float32, or the problem
     is too large.
     """
-    op, boxes, scores = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, NonMaxSuppression)
+    op, boxes, scores = node.op_as(NonMaxSuppression), node.arg(0), node.arg(1)
     limits = [node.input(i) for i in range(2, 5)]
     if any(v is not None and not v.has_numbers for v in limits):
         return None

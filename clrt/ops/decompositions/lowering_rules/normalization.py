@@ -18,8 +18,7 @@ def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
 
     Returns None if all have that shape, a shape is unknown, or dtypes differ.
     """
-    op = node.op
-    assert isinstance(op, Normalization)
+    op = node.op_as(Normalization)
     x, *affine = [v for v in node.inputs if v is not None]
     if x.shape is None or any(v.dtype is not x.dtype for v in affine):
         return None

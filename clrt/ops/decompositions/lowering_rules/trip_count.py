@@ -123,8 +123,7 @@ def _computable(graph: Graph, known: set[Value]) -> list[Node]:
     """
     nodes = []
     for node in graph.nodes:
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
         needs_host = op.host_traits.host_driven or op.graphs or op.is_random(node.input_types)
         is_known = all(v is None or _is_known(v, known) for v in node.inputs)
         if is_known and not needs_host and all(map(_is_small, node.outputs)):

@@ -40,8 +40,7 @@ def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
     """Inlines the body of a Scan whose scanned tensors have one slice; None if they have more or
     a shape is unknown.
     """
-    op = node.op
-    assert isinstance(op, Scan)
+    op = node.op_as(Scan)
     inputs = [v for v in node.inputs if v is not None and v.type.is_static]
     first, end = op.states, op.states + op.num_scan_inputs
     axes = op.scan_input_axes or (0,) * op.num_scan_inputs
@@ -108,8 +107,7 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
     Returns:
         The outputs; None if a shape is unknown, or both are impossible.
     """
-    op = node.op
-    assert isinstance(op, Scan)
+    op = node.op_as(Scan)
     inputs = _tensors(node.inputs)
     if op.batched or inputs is None:
         return None
@@ -255,8 +253,7 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         The outputs; None if a shape or the number of iterations is unknown, no iteration runs, or
         both are impossible.
     """
-    op = node.op
-    assert isinstance(op, Loop)
+    op = node.op_as(Loop)
     states = _tensors(node.inputs[2:])
     if states is None:
         return None

@@ -23,8 +23,7 @@ def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
     """Decomposes UpdateCache once all sizes are numbers, as only then it is known if the cache
     is donated; None before.
     """
-    op, cache = node.op, node.arg(0)
-    assert isinstance(op, UpdateCache)
+    op, cache = node.op_as(UpdateCache), node.arg(0)
     ready = cache.type.is_static and (not op.grows or node.arg(3).has_numbers)
     return update_parts(node, make) if ready else None
 
@@ -33,8 +32,7 @@ def update_parts(node: Node, make: Builder) -> Sequence[Value]:
     """Adds the nodes that UpdateCache stands for: padding of the cache, if it grows, and writing
     of the rows; returns the new cache.
     """
-    op, (cache, rows, first, total) = node.op, [node.arg(i) for i in range(4)]
-    assert isinstance(op, UpdateCache)
+    op, (cache, rows, first, total) = node.op_as(UpdateCache), [node.arg(i) for i in range(4)]
     if op.grows:
         missing = make.add(Sub(), total, make.add(Shape_(2, 3), cache))
         more = make.add(Max(), missing, make.ints(0))

@@ -13,12 +13,12 @@ def _in_levels(node: Node, make: Builder) -> list[Value] | None:
     """Decomposes an op of more than `MAX_OPERANDS` operands into a tree of nodes; None for fewer
     operands.
     """
-    assert isinstance(node.op, Variadic)
+    op = node.op_as(Variadic)
     level = [v for v in node.inputs if v is not None]
     count = len(level)
     if count <= MAX_OPERANDS:
         return None
     while len(level) > 1:
         parts = [level[k : k + MAX_OPERANDS] for k in range(0, len(level), MAX_OPERANDS)]
-        level = [make.add(node.op.partial, *part) for part in parts]
-    return [node.op.finish(level[0], count, make)]
+        level = [make.add(op.partial, *part) for part in parts]
+    return [op.finish(level[0], count, make)]
