@@ -12,11 +12,11 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, TypeVar, cast
 
 _Operation = Callable[..., Any]
-_Function = TypeVar("_Function", bound=Callable[..., int])
+_Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 
 @dataclass(frozen=True)
@@ -251,14 +251,26 @@ def pure(function: _Function) -> _Function:
     """Decorator that lets a trace record a function of integers as a single operation.
 
     It serves searches and float arithmetic: evaluating the trace calls the function, instead of
-    guarding each of its comparisons. The function must be called with positional arguments.
+    guarding each of its comparisons. The function must be called with positional arguments; it
+    returns an integer, or a NamedTuple of integers, each of which becomes a formula.
     """
+    # The formulas of one record are evaluated one after another, from a single call.
+    latest = lru_cache(maxsize=8)(function)
+
+    @cache
+    def field_of(index: int) -> _Operation:
+        return lambda *numbers: cast("tuple[int, ...]", latest(*numbers))[index]
 
     @wraps(function)
-    def traced(*numbers: int) -> int:
+    def traced(*numbers: int) -> int | tuple[int, ...]:
         trace = trace_of(numbers)
         value = function(*map(untraced, numbers))
-        return value if trace is None else trace.computed(function, numbers, value)
+        if trace is None:
+            return value
+        if not isinstance(value, tuple):
+            return trace.computed(function, numbers, value)
+        fields = (trace.computed(field_of(i), numbers, n) for i, n in enumerate(value))
+        return cast("tuple[int, ...]", cast(Any, value)._make(fields))
 
     return cast(_Function, traced)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
@@ -51,8 +51,6 @@ _K_INDEX_BYTES = 2 * 16
 _MIN_SPLIT_SLICES = 16
 # Numbers of K splits to choose from.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Radix by which `best_split` encodes a tile and a number of splits in one integer; above _SPLITS.
-_SPLIT_RADIX = 32
 # Estimated cycles of a work-item: latency until a slice arrives from a cache; time to read or write
 # one element of memory.
 _WAIT = 300
@@ -127,10 +125,9 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
     columns = images * product.n
     moved = product.batches * (windows.channels * windows.plane + product.m * product.n)
     moved += groups * product.m * product.k
-    encoded = best_split(
+    chosen, splits = best_split(
         product.m, columns, groups, sliced.count, depth, moved, units, *next(iter(tiles))
     )
-    chosen, splits = divmod(encoded, _SPLIT_RADIX)
     launches, weights = sliced.weights(product, ctx)
     product = replace(product, a=replace(product.a, buffer=weights))
     launches += sliced.launches(product, tiles, 1, chosen if splits == 1 else None)
@@ -188,6 +185,13 @@ def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
     return tuple(tiles)
 
 
+class TileSplit(NamedTuple):
+    """Tile of a convolution's GEMM, an index into `conv_tiles`, and number of splits of K."""
+
+    tile: int
+    splits: int
+
+
 @pure
 def best_split(
     m: int,
@@ -199,8 +203,8 @@ def best_split(
     units: int,
     rows: int,
     columns: int,
-) -> int:
-    """Returns the fastest tile and number of K splits, encoded as one integer.
+) -> TileSplit:
+    """Returns the fastest tile and number of K splits.
 
     Large tiles read less memory; small tiles, and splits, leave no compute unit idle and read from
     more addresses at a time.
@@ -212,9 +216,6 @@ def best_split(
         moved: Elements that are read or written in memory.
         units: Compute units of the device.
         rows, columns: Rows and columns per work-item of the largest tile.
-
-    Returns:
-        _SPLIT_RADIX * tile + splits, with `tile` an index into `conv_tiles`.
     """
     tiles = list(enumerate(conv_tiles(m, rows, columns)))
     split_choices = _SPLITS if slices >= _MIN_SPLIT_SLICES else _SPLITS[:1]
@@ -232,7 +233,7 @@ def best_split(
     tile, _, splits = min(((i, t, s) for i, t in tiles for s in split_choices), key=time)
     slices_per_split = max(ceil_div(slices, splits), 1)
     # Without splits that would have no slice.
-    return _SPLIT_RADIX * tile + max(ceil_div(slices, slices_per_split), 1)
+    return TileSplit(tile, max(ceil_div(slices, slices_per_split), 1))
 
 
 @dataclass(frozen=True)

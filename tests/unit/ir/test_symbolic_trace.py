@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -33,6 +34,23 @@ def _searches(a: int, b: int) -> int:
     return _nearest(a, b) * 4 + _nearest(b, 7)
 
 
+class _Division(NamedTuple):
+    quotient: int
+    rest: int
+
+
+@pure
+def _divided(a: int, b: int) -> _Division:
+    """Imitates a search with two results."""
+    quotient = next(n for n in range(abs(a), -1, -1) if n * abs(b) <= abs(a))
+    return _Division(quotient, abs(a) - quotient * abs(b))
+
+
+def _takes_records(a: int, b: int) -> int:
+    division = _divided(a, b)
+    return division.quotient * 4 + division.rest
+
+
 def _loops(a: int, b: int) -> int:
     total = 0
     for divisor in (16, 8, 4, 2, 1):
@@ -41,7 +59,9 @@ def _loops(a: int, b: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("code", [_share, _loops, _searches], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "code", [_share, _loops, _searches, _takes_records], ids=lambda c: c.__name__
+)
 @given(a=st.integers(-40, 300), b=st.integers(-40, 300), c=st.integers(-40, 300), d=st.integers(0))
 def test_trace_formulas_hold_wherever_guards_hold(
     code: _Code, a: int, b: int, c: int, d: int
@@ -106,3 +126,20 @@ def test_mixing_numbers_of_two_traces_is_refused() -> None:
     left, right = ShapeTrace({"a": 3}).start()["a"], ShapeTrace({"a": 3}).start()["a"]
     with pytest.raises(ValueError, match="another trace"):
         _ = left + right
+
+
+def test_record_of_a_pure_function_is_computed_once_per_evaluation() -> None:
+    calls: list[int] = []
+
+    @pure
+    def both(a: int) -> _Division:
+        calls.append(a)
+        return _Division(a // 2, a % 2)
+
+    trace = ShapeTrace({"a": 9})
+    division = both(trace.start()["a"])
+    assert untraced(division.quotient) == 4 and untraced(division.rest) == 1
+    evaluation = trace.evaluate({"a": 15})
+    assert evaluation is not None
+    assert [evaluation.numbers[trace.formula(n)] for n in division] == [7, 1]
+    assert calls == [9, 15]
