@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.util.math import ceil_div
 
-Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()
 # Elements that a CPU work-item writes in a fill, which takes about a microsecond.
 _FILL_RUN = 4096

@@ -289,10 +289,6 @@ class ImportBuilder(OpBuilder):
             return self.inputs[0], DType.FLOAT64
         return self.as_float32(), DType.FLOAT32
 
-    def float32(self, value: Value, dtype: DType) -> Value:
-        """Returns `value`, which has dtype `dtype`, cast to float32 if needed."""
-        return value if dtype is DType.FLOAT32 else self.cast(value, DType.FLOAT32)
-
 
 Expansion = Callable[[ImportBuilder], None]
 

@@ -131,7 +131,7 @@ def _scaler(body: ImportBuilder) -> None:
         body.constant(np.asarray(body.attrs.get(name, [default]), dtype.numpy))
         for name, default in (("offset", 0.0), ("scale", 1.0))
     )
-    body.outputs = [body.float32(body("Mul", body("Sub", x, offset), scale), dtype)]
+    body.outputs = [body.cast(body("Mul", body("Sub", x, offset), scale), DType.FLOAT32)]
 
 
 @register_import_decomposition(_DOMAIN, "Normalizer")

@@ -238,7 +238,7 @@ def _add_base(body: ImportBuilder, scores: Value, dtype: DType) -> Value:
     base = _values(body.attrs, "base_values")
     if base:
         scores = body("Add", scores, body.constant(np.asarray(base, dtype.numpy)))
-    return body.float32(scores, dtype)
+    return body.cast(scores, DType.FLOAT32)
 
 
 @register_import_decomposition(_DOMAIN, "TreeEnsembleRegressor")
