@@ -90,7 +90,6 @@ class BlockConv1d(Pass):
         build, node, line = match.builder(self.name), match.root, match.payload
         x, w, bias, y = node.arg(0), node.arg(1), node.input(2), node.output
         assert x.shape is not None and y.shape is not None and w.numbers is not None
-        assert isinstance(node.op, (Conv, FusedConv))
         images, channels = x.shape[:2]
         places = y.shape[line.axis]
         value = build.add(Reshape(1), x, build.dims((images, channels, x.shape[line.axis])))
@@ -101,7 +100,7 @@ class BlockConv1d(Pass):
             assert bias.numbers is not None
             bias = build.numbers(np.tile(bias.numbers, line.places), bias.dtype)
         conv = replace(
-            node.op,
+            node.op_as(Conv, FusedConv),
             kernel_shape=(line.taps + line.more,),
             strides=(line.places * line.stride,),
             dilations=(),
@@ -120,8 +119,7 @@ class BlockConv1d(Pass):
 
 def _geometry(node: Node) -> _Geometry | str | None:
     """Returns the geometry of a convolution along one axis, a reject reason, or None if not 1-D."""
-    op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
-    assert isinstance(op, (Conv, FusedConv))
+    op, x, w, bias = node.op_as(Conv, FusedConv), node.arg(0), node.arg(1), node.input(2)
     window = op.window(w.shape)
     if x.shape is None or len(x.shape) not in _RANKS or window is None or not w.type.static_shape:
         return None

@@ -63,9 +63,9 @@ class CanonicalizeMatmul(Pass):
 
 def strip_transposes(node: Node) -> Operands:
     """Returns the operands of a product as they were before Transposes of their last two axes."""
-    assert isinstance(node.op, MatrixProduct)
+    op = node.op_as(MatrixProduct)
     operands = []
-    for value, swapped in zip((node.arg(0), node.arg(1)), node.op.transposed(), strict=True):
+    for value, swapped in zip((node.arg(0), node.arg(1)), op.transposed(), strict=True):
         while (inner := _swapped(value)) is not None:
             value, swapped = inner, not swapped
         operands.append((value, swapped))
@@ -78,7 +78,6 @@ def _swapped(value: Value) -> Value | None:
     node = produced_by(value, "Transpose")
     if node is None or value.shape is None:
         return None
-    assert isinstance(node.op, Transpose)
     rank = len(value.shape)
     swap = (*range(rank - 2), rank - 1, rank - 2)
-    return node.arg(0) if node.op.order(rank) == swap else None
+    return node.arg(0) if node.op_as(Transpose).order(rank) == swap else None

@@ -121,8 +121,7 @@ def _from_image(
 
 def _reject_reason(node: Node) -> str | None:
     """Returns why a convolution stays channels-first; None if it can become a ChannelsLastConv."""
-    op, x, w = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, Convolution)
+    op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
         return f"its input is {x.type}"
     if not (w.is_constant and w.has_numbers) or w.type.static_shape is None:
@@ -389,8 +388,7 @@ _Rule: TypeAlias = Callable[[Node, tuple[int, ...]], "_Reordered | str"]
 
 
 def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    op = node.op
-    assert isinstance(op, WindowPool)
+    op = node.op_as(WindowPool)
     if node.arg(0).dtype is not DType.FLOAT32:
         return f"no kernel for {node.arg(0).dtype}"
     if isinstance(op, MaxPool) and op.indices:
@@ -402,8 +400,7 @@ def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    op = node.op
-    assert isinstance(op, Reduce)
+    op = node.op_as(Reduce)
     if node.input(1) is not None and not node.arg(1).has_numbers:
         return "its axes are computed"
     rank = len(order)
@@ -421,8 +418,7 @@ def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    op = node.op
-    assert isinstance(op, Concat)
+    op = node.op_as(Concat)
     values = [v for v in node.inputs if v is not None]
     channels_last = [v for v in values if _channels_last(v) is not None]
     others = [v for v in values if v not in channels_last and not v.has_numbers]
@@ -434,16 +430,14 @@ def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _along_axis(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    op = node.op
-    assert isinstance(op, (SoftmaxBase, Split))
+    op = node.op_as(SoftmaxBase, Split)
     if isinstance(op, SoftmaxBase) and op.flatten:
         return "it flattens the axes from its axis on"
     return _Reordered(replace(op, axis=order[op.axis]), tuple(node.inputs[1:]))
 
 
 def _resize(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    op = node.op
-    assert isinstance(op, Resize)
+    op = node.op_as(Resize)
     axes = tuple(order[a] for a in op.axes or range(len(order)))
     return _Reordered(replace(op, axes=axes), tuple(node.inputs[1:]))
 
@@ -466,8 +460,7 @@ def _pad(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _op(node: Node) -> Op:
-    assert isinstance(node.op, Op)
-    return node.op
+    return node.op_as(Op)
 
 
 _RULES: tuple[tuple[type[Op], _Rule], ...] = (

@@ -230,7 +230,7 @@ def _weight_index(node: Node) -> int | None:
     Returns None if there is none, if all inputs are constant, or if the node has several outputs.
     Inputs whose elements planning needs do not count.
     """
-    assert isinstance(node.op, Op)
+    op = node.op_as(Op)
     if all(v is None or v.is_constant for v in node.inputs) or len(node.outputs) != 1:
         return None
     for index, value in enumerate(node.inputs):
@@ -238,7 +238,7 @@ def _weight_index(node: Node) -> int | None:
             continue
         if value.numbers is None or value.numbers.size < MIN_ELEMS:
             continue
-        if index not in node.op.input_traits.plan_time:
+        if index not in op.input_traits.plan_time:
             return index
     return None
 

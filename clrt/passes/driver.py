@@ -289,8 +289,7 @@ class GraphView:
         if not again:
             self.worklist.begin(_INFERENCE)
         for node in self.worklist.due(_INFERENCE) if again else self.graph.nodes:
-            assert isinstance(node.op, Op)
-            types = node.op.infer_with_data(node.input_types)
+            types = node.op_as(Op).infer_with_data(node.input_types)
             for value, type_ in zip(node.outputs, types, strict=False):
                 merged = value.type.intersect(type_)
                 resolved |= (dims := _resolved_dims(value.type, type_))

@@ -41,12 +41,11 @@ class ExpandBatchNormalization(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         node, build = match.root, match.builder(self.name)
-        assert isinstance(node.op, BatchNormalization)
         x, *stats = (node.arg(i) for i in range(5))
         arrays = (_numbers(v) for v in stats)
         scale, bias, mean, variance = (a.astype(np.float64) for a in arrays if a is not None)
         with np.errstate(all="ignore"):
-            factor = scale / np.sqrt(variance + node.op.epsilon)
+            factor = scale / np.sqrt(variance + node.op_as(BatchNormalization).epsilon)
             shift = bias - mean * factor
         assert x.shape is not None
         column = (-1, *(1,) * (len(x.shape) - 2))

@@ -46,10 +46,10 @@ class FoldConstants(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
-        assert isinstance(node.op, Op)
+        op = node.op_as(Op)
         if not known or not node.outputs:
             return None
-        if node.op.host_traits.host_driven or any(v.type.on_host for v in node.outputs):
+        if op.host_traits.host_driven or any(v.type.on_host for v in node.outputs):
             return None  # loops may be long, and sequences cannot be constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
@@ -64,14 +64,14 @@ class FoldConstants(Pass):
             return Miss("an int8 product reads it", node)
         inputs = {v for v in node.inputs if v is not None}
         nbytes = sum(v.nbytes for v in inputs)
-        if node.op.host_traits.has_slow_reference and nbytes > MAX_STEPWISE_BYTES:
+        if op.host_traits.has_slow_reference and nbytes > MAX_STEPWISE_BYTES:
             return Miss("its NumPy reference is slow for inputs of this size", node)
         limit = max(MAX_FOLDED_BYTES, nbytes)
         freed_bytes = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
         output_bytes = sum(v.nbytes for v in node.outputs) if static else 0
         work = sum(v.nbytes for v in inputs)
-        work += node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
+        work += op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
         if output_bytes > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         if not view.budget.has(output_bytes - freed_bytes, work):
@@ -135,11 +135,10 @@ def _symbols(dims: Iterable[object]) -> frozenset[str]:
 
 def evaluate_node(node: Node) -> list[Array] | Miss:
     """Computes the outputs of a node of constant inputs in NumPy; returns a Miss if that fails."""
-    assert isinstance(node.op, Op)
     inputs = [None if v is None else v.numbers for v in node.inputs]
     try:
         with NodeErrorContext(node):  # the model may be invalid, which is reported when it runs
-            outputs = node.op.run_reference(*inputs)
+            outputs = node.op_as(Op).run_reference(*inputs)
             # Trailing outputs may be omitted by the node.
             return [np.asarray(a) for _, a in zip(node.outputs, outputs, strict=False)]
     except (ClrtError, NotImplementedError) as error:

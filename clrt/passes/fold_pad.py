@@ -27,16 +27,16 @@ class FoldPad(Pass):
         pad = produced_by(node.arg(0), "Pad")
         if pad is None:
             return None
-        assert isinstance(pad.op, Pad)
+        op = pad.op_as(Pad)
         x, pads, value, axes = pad.arg(0), pad.arg(1).numbers, pad.input(2), pad.input(3)
-        if pad.op.mode != "constant" or (value is not None and scalar(value) != 0):
+        if op.mode != "constant" or (value is not None and scalar(value) != 0):
             return Miss("the padding is not constant 0", node)
         if x.shape is None or pads is None or (axes is not None and axes.numbers is None):
             return Miss("the padding is computed", node)
         if node.op.auto_pad not in ("NOTSET", "VALID"):
             return Miss(f"the convolution pads {node.op.auto_pad}", node)
         pad_axes = None if axes is None or axes.numbers is None else [int(a) for a in axes.numbers]
-        begins, ends = pad.op.full_pads(len(x.shape), [int(p) for p in pads], pad_axes)
+        begins, ends = op.full_pads(len(x.shape), [int(p) for p in pads], pad_axes)
         if any((*begins[:2], *ends[:2])) or min(*begins, *ends) < 0:
             return Miss("the padding is not along spatial axes alone, or crops", node)
         added = (*begins[2:], *ends[2:])

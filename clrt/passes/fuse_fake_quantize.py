@@ -145,8 +145,7 @@ def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct |
     if right.input(2) is not None and right.arg(2).numbers is None:
         return "the zero points of B are computed"
     k, n = (int(d) for d in (reversed(b.shape or ()) if transposed else b.shape or ()))
-    op = right.op
-    assert isinstance(op, DequantizeLinear)
+    op = right.op_as(DequantizeLinear)
     if scales.size > 1 and (op.block_size or op.axis % 2 != (0 if transposed else 1)):
         return "B has scales by block, or along K"
     if not 0 < k <= MAX_DEPTH or not n:
@@ -171,8 +170,7 @@ def _unquantized(node: Node) -> Value | str:
     Returns:
         The float32 value x; a reject reason if `node` has no such form.
     """
-    quantize, op = node.arg(0).producer, node.op
-    assert isinstance(op, DequantizeLinear)
+    quantize, op = node.arg(0).producer, node.op_as(DequantizeLinear)
     if quantize is None or not isinstance(quantize.op, QuantizeLinear):
         return "its input is no output of QuantizeLinear"
     x, quantize_op = quantize.arg(0), quantize.op

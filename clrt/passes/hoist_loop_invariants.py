@@ -28,8 +28,8 @@ class HoistLoopInvariants(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node, invariants = match.builder(self.name), match.root, match.payload
-        assert isinstance(node.op, Loop)
-        body = node.op.body.copy()
+        op = node.op_as(Loop)
+        body = op.body.copy()
         captured = [body.inputs[2 + i] for i in invariants]
         body.inputs = [v for v in body.inputs if v not in captured] + captured
         kept_outputs = [k for k in range(len(body.outputs)) if k - 1 not in invariants]
@@ -40,8 +40,8 @@ class HoistLoopInvariants(Pass):
         results: dict[Value, Value] = {node.outputs[i]: v for i, v in initial.items()}
         others = [v for k, v in enumerate(node.outputs) if k not in invariants]
         if others:
-            captures = node.op.captures + len(invariants)
-            build.add(replace(node.op, body=body, captures=captures), *inputs, *initial.values())
+            captures = op.captures + len(invariants)
+            build.add(replace(op, body=body, captures=captures), *inputs, *initial.values())
             results.update(zip(others, build.nodes[0].outputs, strict=True))
         return build.patch(results)
 

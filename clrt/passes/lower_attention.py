@@ -31,8 +31,7 @@ class LowerAttention(Pass):
         return issubclass(op, Attention)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        op = node.op
-        assert isinstance(op, Attention)
+        op = node.op_as(Attention)
         reason = op.reject_reason(node.input_types)
         return Match(view, node) if reason is None else Miss(reason, node)
 

@@ -159,8 +159,7 @@ class LowerConvTranspose(Pass):
 
 def _reject_reason(node: Node) -> str | None:
     """Returns why a ConvTranspose cannot be rewritten; None if it can."""
-    op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
-    assert isinstance(op, ConvTranspose)
+    op, x, w, bias = node.op_as(ConvTranspose), node.arg(0), node.arg(1), node.input(2)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
         return f"its input is {x.type}"
     if node.output.shape is None:
@@ -178,8 +177,7 @@ def _reject_reason(node: Node) -> str | None:
 
 def _windows(node: Node) -> Windows:
     """Returns the windows of a ConvTranspose; `image` is the size of y minus stride * size of x."""
-    op, w = node.op, node.arg(1)
-    assert isinstance(op, ConvTranspose)
+    op, w = node.op_as(ConvTranspose), node.arg(1)
     return op.windows((0,) * len(w.dims), w.dims)
 
 

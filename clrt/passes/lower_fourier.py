@@ -85,8 +85,7 @@ def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | N
 
 def _transform_of_dft(node: Node) -> Transform | str:
     """Returns the transform that a DFT node applies along its axis, or a reject reason."""
-    op, x, types = node.op, node.arg(0), node.input_types
-    assert isinstance(op, DFT)
+    op, x, types = node.op_as(DFT), node.arg(0), node.input_types
     if not _are_numbers(types, 1, 2):
         return "its axis or its number of points is computed"
     parts = _parts(x, -1)
@@ -107,8 +106,7 @@ def _transform_of_dft(node: Node) -> Transform | str:
 
 def _transform_of_stft(node: Node) -> Transform | str:
     """Returns the transform that an STFT node applies to each frame, or a reject reason."""
-    op, x, window, types = node.op, node.arg(0), node.input(2), node.input_types
-    assert isinstance(op, STFT)
+    op, x, window, types = node.op_as(STFT), node.arg(0), node.input(2), node.input_types
     if not _are_numbers(types, 1, 3):
         return "its step or its number of points is computed"
     if window is not None and not (window.is_constant and window.has_numbers):
@@ -212,8 +210,7 @@ def _stft(build: Builder, node: Node, x: Value, transform: Transform, weights: V
         transform: Transform of each frame.
         weights: Constant weights of the convolution, with the window.
     """
-    op = node.op
-    assert isinstance(op, STFT)
+    op = node.op_as(STFT)
     step, points = op.geometry(node.input_types)
     if transform.parts == 1:
         signal = build.add(Reshape(), x, build.ints(0, 1, -1))

@@ -107,8 +107,8 @@ class MergeQkv(Pass):
                     inputs[place] = merged
                     offsets[_FIELDS[place]] = start + getattr(node.op, _FIELDS[place])
                 else:
-                    assert isinstance(rotary.op, FusedRotary)
-                    rotated = replace(rotary.op, offset=start + rotary.op.offset)
+                    op = rotary.op_as(FusedRotary)
+                    rotated = replace(op, offset=start + op.offset)
                     inputs[place] = build.add(rotated, merged, *rotary.inputs[1:])
             start += projection.columns
         return build.patch({node.output: build.add(replace(node.op, **offsets), *inputs)})
@@ -146,10 +146,10 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
 
 def _is_bias(node: Node, columns: int) -> bool:
     """Whether a FusedMatMul's epilogue is empty or adds one constant vector of size `columns`."""
-    assert isinstance(node.op, FusedMatMul)
-    if not node.op.steps:
+    op = node.op_as(FusedMatMul)
+    if not op.steps:
         return len(node.inputs) == 2
-    if len(node.op.steps) != 1 or not isinstance(node.op.steps[0].op, Add):
+    if len(op.steps) != 1 or not isinstance(op.steps[0].op, Add):
         return False
     bias = node.input(2)
     if bias is None or not bias.is_constant or bias.numbers is None or bias.shape is None:

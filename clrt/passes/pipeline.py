@@ -155,8 +155,8 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
             clean_up(runner, CLEAN_UP_AFTER)
         _run(runner, FUSE_REST)
     for node in graph.nodes:
-        assert isinstance(node.op, Op)
-        for inner in node.op.graphs:
+        op = node.op_as(Op)
+        for inner in op.graphs:
             _optimize(inner, level, keep_quantized, budget)
     return runner.report
 

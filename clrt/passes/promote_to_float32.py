@@ -31,8 +31,7 @@ class PromoteToFloat32(Pass):
     name = "widen_floats"
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
         if (
             op.host_traits.host_driven
@@ -53,8 +52,7 @@ class PromoteToFloat32(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         node, build = match.root, match.builder(self.name)
-        op = node.op
-        assert isinstance(op, Op)
+        op = node.op_as(Op)
 
         direct = _direct_inputs(node, op)
 

@@ -36,17 +36,16 @@ class PropagateLoopDims(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        assert isinstance(node.op, (Loop, Scan))
-        outputs = build.add_all(replace(node.op, body=match.payload), *node.inputs)
+        outputs = build.add_all(replace(node.op_as(Loop, Scan), body=match.payload), *node.inputs)
         return build.patch(dict(zip(node.outputs, outputs, strict=True)))
 
 
 def _body(node: Node) -> Graph | None:
     """Returns a copy of a loop's body with loop-invariant dims resolved; None if it has none."""
-    assert isinstance(node.op, (Loop, Scan))
+    op = node.op_as(Loop, Scan)
     resolved = _resolved_dims(node)
     while resolved:
-        body = node.op.body.copy(resolved)
+        body = op.body.copy(resolved)
         infer_types(body)
         changed = _changed(node, body, resolved)
         if not changed:
@@ -97,8 +96,7 @@ def _changed(node: Node, body: Graph, resolved: dict[str, Dim]) -> set[str]:
         body: Copy of the body in which `resolved` is bound and types are inferred.
         resolved: Sizes of unknown dims in the first iteration, by symbol.
     """
-    op = node.op
-    assert isinstance(op, (Loop, Scan))
+    op = node.op_as(Loop, Scan)
     inputs = (
         op.body.inputs[2 : 2 + op.carried] if isinstance(op, Loop) else op.body.inputs[: op.states]
     )

@@ -69,8 +69,7 @@ def _dropout(node: Node) -> Value | None:
 
 
 def _cast(node: Node) -> Value | None:
-    assert isinstance(node.op, Cast)
-    return node.arg(0) if node.op.to is node.arg(0).dtype else None
+    return node.arg(0) if node.op_as(Cast).to is node.arg(0).dtype else None
 
 
 def _transpose(node: Node) -> Value | None:

@@ -26,11 +26,9 @@ class ShareGatherWeights(Pass):
         return issubclass(op, QuantizedGather)
 
     def match(self, view: GraphView, node: Node) -> Match | None:
-        assert isinstance(node.op, QuantizedGather)
-        return None if node.op.exact else Match(view, node)
+        return None if node.op_as(QuantizedGather).exact else Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        assert isinstance(node.op, QuantizedGather)
-        value = build.add(replace(node.op, exact=1), *node.inputs)
+        value = build.add(replace(node.op_as(QuantizedGather), exact=1), *node.inputs)
         return build.patch({node.output: value})

@@ -131,8 +131,7 @@ def _cast(view: GraphView, node: Node, build: Builder) -> Value | None:
     inner = produced_by(node.arg(0), "Cast")
     if inner is None or not is_lossless(inner.arg(0).dtype, inner.output.dtype):
         return None
-    assert isinstance(node.op, Cast)
-    return build.add(node.op, inner.arg(0))
+    return build.add(node.op_as(Cast), inner.arg(0))
 
 
 def is_lossless(source: DType, target: DType) -> bool:

@@ -57,8 +57,7 @@ class SinkExpand(Pass):
 
 def _broadcast(node: Node, inputs: list[Value | None]) -> Shape | None:
     """Returns the shape that `inputs` broadcast to; None if unknown or if they do not broadcast."""
-    assert isinstance(node.op, Pointwise)
     try:
-        return broadcast_shapes([v.shape for v in inputs if v is not None], node.op)
+        return broadcast_shapes([v.shape for v in inputs if v is not None], node.op_as(Pointwise))
     except ShapeError:
         return None

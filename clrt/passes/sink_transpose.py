@@ -66,10 +66,9 @@ def _moved(transpose: Node, y: Value) -> _Moved | str:
         Target shape and permutation; a reject reason if there are none.
     """
     before, after = transpose.output.shape, y.shape
-    assert isinstance(transpose.op, Transpose)
     if before is None or after is None:
         return "a rank is unknown"
-    order = transpose.op.order(len(before))
+    order = transpose.op_as(Transpose).order(len(before))
     groups = _groups(before, after)
     if groups is None:
         return "the view merges and splits axes at once"

@@ -49,8 +49,7 @@ class UndoRoundedMatmul(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        op, (a, b, scales, zeros) = node.op, (node.arg(i) for i in range(4))
-        assert isinstance(op, RoundedMatMul)
+        op, (a, b, scales, zeros) = node.op_as(RoundedMatMul), (node.arg(i) for i in range(4))
         numbers = (op.scale, float(op.low), float(op.high))
         levels = [build.numbers(n, DType.FLOAT32) for n in numbers]
         weight = build.add(DequantizeLinear(0 if op.trans_b else 1), b, scales, zeros)

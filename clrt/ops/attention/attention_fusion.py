@@ -96,13 +96,13 @@ def _lower(found: Found, ctx: Lowering) -> _AttentionChain:
         UnsupportedError: The three nodes cannot share launches.
     """
     node, projection = found.node("attention"), found.node("product")
-    assert isinstance(node.op, FusedAttention)
-    runs_as("cpu", node.op.variants, node, ctx.caps)
+    op = node.op_as(FusedAttention)
+    runs_as("cpu", op.variants, node, ctx.caps)
     product = split_product(projection, found.node("norm"), ctx)
     lanes = ctx.tunables(CPU)["T_VW"]
     if product.lanes != lanes:
         raise UnsupportedError(f"{projection} has vectors of {product.lanes}, {node} of {lanes}")
-    return _AttentionChain(node, node.op, product)
+    return _AttentionChain(node, op, product)
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:

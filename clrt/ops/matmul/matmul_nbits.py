@@ -133,15 +133,13 @@ class NBitsFormat(WeightFormat):
 
 def _emit_blocks(emit: gemm_variants.EmitProduct) -> Emit:
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
-        assert isinstance(node.op, MatMulNBits)
-        return emit(packed_product(node, node.op.weight_format(node).blocks()), ctx)
+        return emit(packed_product(node, node.op_as(MatMulNBits).weight_format(node).blocks()), ctx)
 
     return emit_node
 
 
 def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
-    op = node.op
-    assert isinstance(op, MatMulNBits)
+    op = node.op_as(MatMulNBits)
     if op.block_size * op.bits % 32:
         return "for blocks of whole words of 32 bits"
     return reject_but_float32(node, caps)

@@ -213,8 +213,7 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     norm, second = shared.norm, None if shared.second is None else shared.second[1]
     normed = None
     if norm is not None:
-        assert isinstance(norm.op, RMSNormalization)
-        normed = RmsNormPrologue(norm.arg(1), norm.op.epsilon)
+        normed = RmsNormPrologue(norm.arg(1), norm.op_as(RMSNormalization).epsilon)
     fused = _in_tile(shared)
     if fused.weights is not None:
         more = None if second is None else second.weights
@@ -232,8 +231,7 @@ def _separate(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
     """
     launches: list[Launch] = []
     if shared.norm is not None:
-        assert isinstance(shared.norm.op, Op)
-        norm = shared.norm.op.variants[0]
+        norm = shared.norm.op_as(Op).variants[0]
         launches += norm.emit(shared.norm, ctx)
     if shared.second is not None:
         launches += emit_cpu(shared.second[1], ctx)

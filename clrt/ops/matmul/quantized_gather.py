@@ -30,8 +30,7 @@ def _table(op: QuantizedGather, raw: Value) -> GgufFormat:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op, indices, raw = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, QuantizedGather)
+    op, indices, raw = node.op_as(QuantizedGather), node.arg(0), node.arg(1)
     weights, rows = _table(op, raw).panels(), prod(indices.dims)
     macros = {**weights.defines, "INDEX_T": index_t(indices)}
     kernel = KernelSpec.of("matmul/gather_levels.cl", "gather_levels", **macros)
@@ -42,8 +41,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
-    op, indices, raw = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, QuantizedGather)
+    op, indices, raw = node.op_as(QuantizedGather), node.arg(0), node.arg(1)
     weights, rows = _table(op, raw).rows(), prod(indices.dims)
     macros = {**weights.defines, "INDEX_T": index_t(indices)}
     kernel = KernelSpec.of("matmul/gather_level_rows.cl", "gather_level_rows", **macros)
@@ -61,8 +59,7 @@ def _rounds(wanted: bool) -> RejectReason:
     """
 
     def reject(node: Node, caps: DeviceCaps) -> str | None:
-        op = node.op
-        assert isinstance(op, QuantizedGather)
+        op = node.op_as(QuantizedGather)
         return None if bool(op.exact) is not wanted else f"for exact={int(not wanted)}"
 
     return reject

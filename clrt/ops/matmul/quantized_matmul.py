@@ -50,8 +50,7 @@ def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
     """
 
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
-        op = node.op
-        assert isinstance(op, QuantizedMatMul)
+        op = node.op_as(QuantizedMatMul)
         matrix = op.weight_format(node)
         plain = MatrixOperand(BufferArg(matrix.floats(None)), (1, op.K))
         product = product_of(node, op.N, op.K, plain)

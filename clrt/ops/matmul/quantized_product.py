@@ -57,8 +57,7 @@ class QuantizedProduct(MatrixProduct, EpilogueOp):
 
 def format_of(node: Node) -> WeightFormat:
     """Returns B of a node with a `QuantizedProduct`."""
-    assert isinstance(node.op, QuantizedProduct)
-    return node.op.weight_format(node)
+    return node.op_as(QuantizedProduct).weight_format(node)
 
 
 def product_of(node: Node, n: int, k: int, b: MatrixOperand) -> GemmProblem:
@@ -72,8 +71,7 @@ def product_of(node: Node, n: int, k: int, b: MatrixOperand) -> GemmProblem:
     Raises:
         UnsupportedError: Kernels do not support a step of the epilogue.
     """
-    op, a, y = node.op, node.arg(0), node.output
-    assert isinstance(op, MatrixProduct)
+    op, a, y = node.op_as(MatrixProduct), node.arg(0), node.output
     rows = a.dims[:-1] or (1,)
     full, missing = (*rows, n), (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
@@ -120,6 +118,5 @@ def exact(reject: RejectReason) -> RejectReason:
 
 
 def _other_bits(node: Node, wanted: bool) -> str | None:
-    assert isinstance(node.op, QuantizedProduct)
-    is_rounded = bool(node.op.a_bits)
+    is_rounded = bool(node.op_as(QuantizedProduct).a_bits)
     return None if is_rounded is wanted else f"for A {'' if wanted else 'not '}in 8 bits"

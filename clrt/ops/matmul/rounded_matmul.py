@@ -31,8 +31,7 @@ _MAX_LEVELS = 256
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op = node.op
-    assert isinstance(op, RoundedMatMul)
+    op = node.op_as(RoundedMatMul)
     k, n = op.matrix(node.input_types)
     levels, scales, zeros = (node.arg(i) for i in (1, 2, 3))
     weights = ScaledInt8Weights(

@@ -182,8 +182,7 @@ def _rendered(
         elif isinstance(step.op, Literal):
             expr = step.op.cl()
         else:
-            assert isinstance(step.op, Pointwise)
-            expr = step.op.cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
+            expr = step.op_as(Pointwise).cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
         kind = compute_type(all_dtypes[index])
@@ -235,8 +234,7 @@ class Fused(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         values: list[Array | None] = list(inputs)
         for step in self.steps:
-            assert isinstance(step.op, Op)
-            values.append(step.op.reference(*(values[a] for a in step.args))[0])
+            values.append(step.op_as(Op).reference(*(values[a] for a in step.args))[0])
         result = values[-1]
         assert result is not None
         return (result,)
@@ -327,8 +325,7 @@ def _is_flat(node: Node) -> bool:
 def _lower_norm(found: Found, ctx: Lowering) -> RowNorm | FusionMiss:
     """Returns the normalization of rows that an elementwise node computes."""
     producer, norm = found.node("producer"), row_norm(found.node("norm"), ctx.caps)
-    assert isinstance(producer.op, Op)
-    runs_as("cpu", producer.op.variants, producer, ctx.caps)
+    runs_as("cpu", producer.op_as(Op).variants, producer, ctx.caps)
     return norm if _takes_vectors(producer) else FusionMiss(f"{producer} does not go by vectors")
 
 
