@@ -26,8 +26,7 @@ class QuantizeActivations(Pass):
         return issubclass(op, QuantizedProduct)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        op = node.op
-        assert isinstance(op, QuantizedProduct)
+        op = node.op_as(QuantizedProduct)
         if op.a_bits:
             return None
         reason = op.reject_rounding()
@@ -35,6 +34,5 @@ class QuantizeActivations(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        assert isinstance(node.op, QuantizedProduct)
-        value = build.add(node.op.with_rounding(), *node.inputs)
+        value = build.add(node.op_as(QuantizedProduct).with_rounding(), *node.inputs)
         return build.patch({node.output: value})

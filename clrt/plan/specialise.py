@@ -139,8 +139,7 @@ def specialise_to_break(
         node = todo.popleft()
         node.inputs = [None if v is None else _resolve(v, replacements) for v in node.inputs]
         if donated_values and _aliases_any(node, donated_values):
-            op = node.op_as(Op)
-            op = op.in_donated()
+            node.op = node.op_as(Op).in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
         elif (decomposition := decompose(node, names, *audiences)) is not None:

@@ -182,7 +182,8 @@ def _rendered(
         elif isinstance(step.op, Literal):
             expr = step.op.cl()
         else:
-            expr = step.op_as(Pointwise).cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
+            assert isinstance(step.op, Pointwise)
+            expr = step.op.cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
         kind = compute_type(all_dtypes[index])
@@ -234,7 +235,8 @@ class Fused(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         values: list[Array | None] = list(inputs)
         for step in self.steps:
-            values.append(step.op_as(Op).reference(*(values[a] for a in step.args))[0])
+            assert isinstance(step.op, Op)
+            values.append(step.op.reference(*(values[a] for a in step.args))[0])
         result = values[-1]
         assert result is not None
         return (result,)
