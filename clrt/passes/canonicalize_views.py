@@ -73,8 +73,7 @@ def _swaps_last_axes(found: Found) -> bool:
     if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):
         return False
     middle = transpose.arg(0).shape
-    assert isinstance(transpose.op, Transpose)
-    if middle is None or len(middle) != 3 or transpose.op.order(3) != (0, 2, 1):
+    if middle is None or len(middle) != 3 or transpose.op_as(Transpose).order(3) != (0, 2, 1):
         return False
     swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
     merged = (product(x.shape[:-2]), *x.shape[-2:])
