@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,12 +52,11 @@ def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
         op = node.op_as(QuantizedMatMul)
         matrix = op.weight_format(node)
-        plain = MatrixOperand(BufferArg(matrix.floats(None)), (1, op.K))
-        product = product_of(node, op.N, op.K, plain)
+        product = product_of(node, op.N, op.K, matrix.floats(None), (1, op.K))
         if in_panels:
             panels = BufferArg(matrix.floats(packed_width(product, ctx)))
-            view = MatrixOperand(panels, (op.N, 1), in_panels=True)
-            product = product_of(node, op.N, op.K, view)
+            strides = (*product.b.strides[:-2], op.N, 1)
+            product = replace(product, b=MatrixOperand(panels, strides, in_panels=True))
         return emit(product, ctx)
 
     return emit_node

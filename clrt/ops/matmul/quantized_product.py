@@ -11,7 +11,7 @@ from clrt.kernels.gemm_gpu import emit_gpu
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.gemm_variants import emit_levels_cpu
 from clrt.kernels.packed_weights import PackedWeights
-from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.spec import Buffer, BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, RejectReason
 from clrt.kernels.weight_format import WeightFormat
@@ -60,13 +60,22 @@ def format_of(node: Node) -> WeightFormat:
     return node.op_as(QuantizedProduct).weight_format(node)
 
 
-def product_of(node: Node, n: int, k: int, b: MatrixOperand) -> GemmProblem:
+def product_of(
+    node: Node,
+    n: int,
+    k: int,
+    b: Buffer,
+    strides: tuple[int, int],
+    weights: PackedWeights | None = None,
+) -> GemmProblem:
     """Lowers a product of A `[…, K]` and one matrix B, input 1, to a GEMM.
 
     Args:
         node: A node with a `MatrixProduct`.
         n, k: Size of B.
-        b: B, with the strides of its rows and columns.
+        b: B.
+        strides: Strides of the rows and columns of B, in elements.
+        weights: B as kernels read it in place of `b`; None if they read `b`.
 
     Raises:
         UnsupportedError: Kernels do not support a step of the epilogue.
@@ -76,10 +85,21 @@ def product_of(node: Node, n: int, k: int, b: MatrixOperand) -> GemmProblem:
     full, missing = (*rows, n), (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
     left = MatrixOperand(BufferArg(a), contiguous_strides((*rows, k)))
-    right = replace(b, strides=(*(0 for _ in rows[:-1]), *b.strides))
+    right = MatrixOperand(BufferArg(b), (*(0 for _ in rows[:-1]), *strides))
     program = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    sizes = (rows[:-1], rows[-1], n, k)
-    return GemmProblem(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
+    return GemmProblem(
+        y,
+        a.dtype,
+        rows[:-1],
+        rows[-1],
+        n,
+        k,
+        left,
+        right,
+        program,
+        compute_type(a.dtype),
+        weights=weights,
+    )
 
 
 def packed_product(node: Node, weights: PackedWeights) -> GemmProblem:
@@ -88,8 +108,7 @@ def packed_product(node: Node, weights: PackedWeights) -> GemmProblem:
     Raises:
         UnsupportedError: Kernels do not support a step of the epilogue.
     """
-    unread = MatrixOperand(BufferArg(node.arg(1)), (weights.n, 1))
-    return replace(product_of(node, weights.n, weights.k, unread), weights=weights)
+    return product_of(node, weights.n, weights.k, node.arg(1), (weights.n, 1), weights)
 
 
 def panels_product(node: Node) -> GemmProblem:
