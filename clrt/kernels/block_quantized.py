@@ -9,14 +9,14 @@ from typing import Any
 from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.panel_layout import Panels
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import PackedWeight
 from clrt.util.math import ceil_div, round_up
 
 
 @dataclass(frozen=True)
-class BlockQuantizedWeights(PackedWeights):
+class BlockQuantizedWeights(QuantizedWeights):
     """Constant low-bit B: an element is (level - zero point) * scale, both per block along K.
 
     Attributes:

@@ -20,7 +20,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
-from clrt.kernels.packed_weights import PackedWeights
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -39,7 +39,7 @@ _GROUPS = 2
 
 
 @dataclass(frozen=True)
-class Int8Weights(PackedWeights):
+class Int8Weights(QuantizedWeights):
     """Constant 8-bit B `[K, N]`: an element is a level minus the zero point of its column.
 
     Attributes:

@@ -12,7 +12,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.kernels.packed_weights import PackedWeights
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import (
     VEC8,
     BufferArg,
@@ -211,7 +211,7 @@ class GemmProblem:
     y_offset: int = 0
     a_dtype: DType | None = None
     b_dtype: DType | None = None
-    weights: PackedWeights | None = None
+    weights: QuantizedWeights | None = None
     n_varies: bool = False
 
     @property

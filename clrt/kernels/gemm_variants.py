@@ -19,8 +19,8 @@ from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_small_m_cpu import SECOND, RmsNormPrologue
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
-from clrt.kernels.packed_weights import PackedWeights
 from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -108,7 +108,7 @@ def emit_levels_cpu(
     product: GemmProblem,
     ctx: Lowering,
     norm: RmsNormPrologue | None = None,
-    second: PackedWeights | None = None,
+    second: QuantizedWeights | None = None,
 ) -> list[Launch]:
     """Returns launches of a CPU GEMM with low-bit B and A quantized to int8.
 

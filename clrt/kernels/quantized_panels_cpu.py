@@ -13,7 +13,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.block_packing import BlockPacking
-from clrt.kernels.packed_weights import PackedWeights
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import (
     PackedWeight,
 )
@@ -43,7 +43,7 @@ def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class QuantizedPanels(PackedWeights):
+class QuantizedPanels(QuantizedWeights):
     """Constant low-bit B `[N, K]` in panels: an element is (level - zero) * scale - minimum.
 
     A record holds one block of K of the WIDTH columns of a panel: levels, scales, minima.

@@ -13,7 +13,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.block_packing import BlockPacking
-from clrt.kernels.packed_weights import PackedWeights
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import (
     PackedWeight,
 )
@@ -51,7 +51,7 @@ def pack_fields(levels: Array, bits: int) -> Array:
 
 
 @dataclass(frozen=True)
-class PackedQuantizedRows(PackedWeights):
+class PackedQuantizedRows(QuantizedWeights):
     """Constant low-bit B `[N, K]` packed by rows: an element is (level - zero) * scale - minimum.
 
     Attributes:

@@ -1,15 +1,17 @@
 """`WeightFormat`: how a constant encodes B of a GEMM, and the layouts of it that kernels read.
 
-A weight passes through three kinds of objects, each of which knows only the next one:
+A weight passes through three objects, each of which knows only the next one:
 
-    encoding of a file        `BlockType` of a GGUF tensor, attributes of a MatMulNBits node: NumPy
-                              decoder, and OpenCL expressions that read a block
-    `WeightFormat`            one constant of that encoding: which layouts it can be packed in
-    `PackedWeights`           one layout of the constant: packing on the host and on the device,
-                              macros and arguments for kernels; `GemmProblem.weights`
+1. The encoding of a file: the `BlockType` of a GGUF tensor, or the attributes of a MatMulNBits
+   node. It has the decoder for the host and, for GGUF, the OpenCL expressions that read a block.
+2. `WeightFormat`: one constant in that encoding, with a method per layout it can be packed in.
+   Products of quantized weights and their fusion rules know only this class.
+3. `QuantizedWeights`: B in the layout of one kernel, with its packing on the host and on the
+   device, macros and arguments. It is `GemmProblem.weights`.
 
-A new encoding is a `BlockType` in a file of its own (`clrt/formats/gguf/`), a new layout a
-`PackedWeights` and the kernel that reads it. No table lists encodings by name but `BLOCK_TYPES`.
+A new GGUF type is a `BlockType` in a module of `clrt/formats/gguf/` and the name of that module in
+`block_types.py`, and works with all products and devices then. A new layout is a subclass of
+`QuantizedWeights` and the kernel that reads it. No other table lists types by name.
 """
 
 from __future__ import annotations

@@ -31,10 +31,9 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 MIN_ELEMS = 4096
 # Fraction of all elements of product weights that are stored in int8 instead of int4.
 _INT8_FRACTION = 0.25
-# Elements along K per block, which has a float32 scale and a zero point: 8.3 and 6.3 bits per
-# weight.
-_BLOCKS = {DType.INT8: 128, DType.INT4: 16}
-_BITS = {DType.INT8: 8, DType.INT4: 4}
+# Elements along K per block, and bits per element. A block has a float32 scale and a zero point, so
+# that a weight takes 8.3 and 6.3 bits.
+_BLOCKS = {DType.INT8: (128, 8), DType.INT4: (16, 4)}
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class CompressWeights(Pass):
             return build.add(Mul(), build.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
         rows_n = _rows(node)
         to = DType.INT8 if weight in self.wider else self.to
-        bits, block = _BITS[to], _BLOCKS[to]
+        block, bits = _BLOCKS[to]
         rounded = round_blocks(rows_n, block, bits, self.moments.get(weight))
         product = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
         arrays = {
@@ -198,7 +197,7 @@ def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Valu
     changes: dict[Value, float] = {}
     for node in quantisable_products(graph):
         rows = _rows(node)
-        rounded = round_blocks(rows, _BLOCKS[DType.INT4], _BITS[DType.INT4], search=False)
+        rounded = round_blocks(rows, *_BLOCKS[DType.INT4], search=False)
         change = rounded.restored() - rows
         moment = moments.get(node.arg(1))
         norms = [np.vdot(x, x if moment is None else x @ moment) for x in (change, rows)]

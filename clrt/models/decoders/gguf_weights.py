@@ -12,7 +12,6 @@ from clrt.ir.op import Array
 from clrt.models.decoders.weight_source import QuantizedMatrix
 
 _REMEDY = "download the model again, or convert it with a newer llama.cpp."
-_FLOATS = ("F32", "F16", "BF16", "F64")
 _STACKED = 3  # number of axes of a tensor with all experts
 
 
@@ -113,14 +112,14 @@ class GgufWeights:
         """
         dtype = tensor.type.dtype
         assert dtype is not None
-        if tensor.type.name not in _FLOATS:
+        if np.issubdtype(dtype, np.integer):
             raise ModelError(
                 f"Tensor '{tensor.name}' of {tensor.file} has the type {tensor.type.name}, and "
                 f"weights are floats; {_REMEDY}"
             )
         array = np.require(tensor.raw.reshape(-1).view(dtype), requirements="A")
         array = array.reshape(tensor.shape)
-        return array.astype(np.float32) if tensor.type.name == "F64" else array
+        return array.astype(np.float32) if dtype == np.float64 else array
 
 
 def stored_name(name: str, names: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from clrt.ir.graph import Node
 from clrt.kernels.gemm_gpu import emit_gpu
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.gemm_variants import emit_levels_cpu
-from clrt.kernels.packed_weights import PackedWeights
+from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import Buffer, BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, RejectReason
@@ -66,7 +66,7 @@ def product_of(
     k: int,
     b: Buffer,
     strides: tuple[int, int],
-    weights: PackedWeights | None = None,
+    weights: QuantizedWeights | None = None,
 ) -> GemmProblem:
     """Lowers a product of A `[…, K]` and one matrix B, input 1, to a GEMM.
 
@@ -102,7 +102,7 @@ def product_of(
     )
 
 
-def packed_product(node: Node, weights: PackedWeights) -> GemmProblem:
+def packed_product(node: Node, weights: QuantizedWeights) -> GemmProblem:
     """Lowers a product of A `[…, K]` and a packed B, input 1, to a GEMM.
 
     Raises:

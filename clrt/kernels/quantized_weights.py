@@ -1,4 +1,4 @@
-"""`PackedWeights`: a constant B of a GEMM in a layout that kernels unpack by macros."""
+"""`QuantizedWeights`: a constant B of a GEMM in a layout that kernels unpack by macros."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from clrt.ir.cl_code import Define
 
 
-class PackedWeights(ABC):
+class QuantizedWeights(ABC):
     """Constant B of a GEMM, packed in one of the layouts of quantized weights.
 
     A kernel is written for one layout: a subclass, which it asks of `GemmProblem.weights`.
