@@ -53,11 +53,12 @@ class CanonicalizeMatmul(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         operands, node, build = match.payload, match.root, match.builder(self.name)
-        assert isinstance(operands, Operands) and isinstance(node.op, MatrixProduct)
-        steps = node.op.program(node.input_types)
+        assert isinstance(operands, Operands)
+        product = node.op_as(MatrixProduct)
+        steps = product.program(node.input_types)
         trans_a, trans_b = int(operands.trans_a), int(operands.trans_b)
-        op = FusedMatMul(trans_a, trans_b, steps, node.op.rounds_a())
-        value = build.add(op, operands.a, operands.b, *node.op.extras(node))
+        op = FusedMatMul(trans_a, trans_b, steps, product.rounds_a())
+        value = build.add(op, operands.a, operands.b, *product.extras(node))
         return build.patch({node.output: value})
 
 

@@ -65,8 +65,8 @@ def _reads_image(node: Node) -> bool:
 
     Its windows must be larger than one element, and it must not have extra epilogue operands.
     """
-    op, x, w = node.op, node.arg(0), node.arg(1)
-    assert isinstance(op, Convolution) and x.shape is not None and w.type.static_shape is not None
+    op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
+    assert x.shape is not None and w.type.static_shape is not None
     few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
     padded = not op.auto_pad.startswith("SAME") and prod(w.type.static_shape[2:]) > 1
     return few and padded and len(node.inputs) <= 3 and _is_near_input(x)
@@ -271,8 +271,8 @@ class UseChannelsLast(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        op, x, y = node.op, node.arg(0), node.output
-        assert isinstance(op, (Conv, FusedConv)) and x.shape is not None
+        op, x, y = node.op_as(Conv, FusedConv), node.arg(0), node.output
+        assert x.shape is not None
         rank = len(x.shape)
         steps = op.steps if isinstance(op, FusedConv) else ()
         if _reads_image(node):

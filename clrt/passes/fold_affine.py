@@ -83,8 +83,8 @@ class FoldAffine(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         (conv, node), build = match.replaced_nodes, match.builder(self.name)
-        op, weights, bias = conv.op, conv.arg(1), conv.input(2)
-        assert isinstance(op, HasScalableWeights) and weights.shape is not None
+        op, weights, bias = conv.op_as(HasScalableWeights), conv.arg(1), conv.input(2)
+        assert weights.shape is not None
         numbers = build.numbers(match.payload, weights.dtype)
         if op_name(node) == "Add":
             bias = numbers if bias is None else build.add(Add(), bias, numbers)

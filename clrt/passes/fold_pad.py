@@ -52,7 +52,7 @@ class FoldPad(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         node, build = match.root, match.builder(self.name)
-        assert isinstance(node.op, FloatConvolution) and match.traversed_nodes
-        op = replace(node.op, pads=match.payload, auto_pad="NOTSET")
+        assert match.traversed_nodes
+        op = replace(node.op_as(FloatConvolution), pads=match.payload, auto_pad="NOTSET")
         value = build.add(op, match.traversed_nodes[0].arg(0), *node.inputs[1:])
         return build.patch({node.output: value})

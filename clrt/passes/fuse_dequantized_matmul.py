@@ -66,8 +66,8 @@ class FuseDequantizedMatmul(Pass):
 def _weight(node: Node) -> _Weight | str:
     """Converts DequantizeLinear of a constant `[K, N]` to MatMulNBits; else a reject reason."""
     value, scale, zero = node.arg(0), node.arg(1), node.input(2)
-    op = node.op
-    assert isinstance(op, DequantizeLinear) and value.numbers is not None
+    op = node.op_as(DequantizeLinear)
+    assert value.numbers is not None
     if value.dtype not in _OFFSETS or value.numbers.ndim != 2:
         return f"a weight {value.type}"
     if scale.numbers is None or (zero is not None and zero.numbers is None):

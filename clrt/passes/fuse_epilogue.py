@@ -46,13 +46,12 @@ class FuseEpilogue(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         producer, builder = match.payload
-        assert isinstance(producer, Node) and isinstance(producer.op, EpilogueOp)
+        assert isinstance(producer, Node)
         assert isinstance(builder, ProgramBuilder)
-        build, leading = match.builder(self.name), producer.op.num_fixed_inputs
+        op = producer.op_as(EpilogueOp)
+        build, leading = match.builder(self.name), op.num_fixed_inputs
         fixed_inputs = [*producer.inputs[:leading], *[None] * (leading - len(producer.inputs))]
-        value = build.add(
-            producer.op.with_epilogue(builder.build()), *fixed_inputs, *builder.inputs[1:]
-        )
+        value = build.add(op.with_epilogue(builder.build()), *fixed_inputs, *builder.inputs[1:])
         return build.patch({match.root.output: value})
 
 

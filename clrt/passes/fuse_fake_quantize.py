@@ -43,8 +43,8 @@ class FuseFakeQuantize(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node, x = match.builder(self.name), match.root, match.payload
-        op, scale = node.op, node.arg(1).numbers
-        assert isinstance(op, DequantizeLinear) and isinstance(x, Value) and scale is not None
+        op, scale = node.op_as(DequantizeLinear), node.arg(1).numbers
+        assert isinstance(x, Value) and scale is not None
         numbers = (scale, *op.levels(node.arg(0).dtype, _zero_points(node)))
         operands = [build.constant(_broadcastable(np.asarray(n), op, x)) for n in numbers]
         return build.patch({node.output: build.add(RoundToScale(), x, *operands)})

@@ -37,8 +37,8 @@ class LowerAttention(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        op, q = node.op, node.arg(0)
-        assert isinstance(op, Attention) and q.shape is not None
+        op, q = node.op_as(Attention), node.arg(0)
+        assert q.shape is not None
         operands, offsets = [node.arg(i) for i in range(3)], [0, 0, 0]
         parts = [op.heads(v.type, i) for i, v in enumerate(operands)]
         pasts, lengths, presents = [node.input(4), node.input(5)], node.input(6), list[Value]()

@@ -171,8 +171,8 @@ def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Val
         transform: Transform along the axis.
         matrix: Constant `[transform.rows, transform.columns]`.
     """
-    op = node.op
-    assert isinstance(op, DFT) and x.shape is not None
+    op = node.op_as(DFT)
+    assert x.shape is not None
     rank = len(x.shape)
     axis, _ = op.geometry(x.shape, node.input_types)
     order = (*(a for a in range(rank - 1) if a != axis), axis, rank - 1)

@@ -42,8 +42,8 @@ class _QkvProjection:
     def columns(self) -> int:
         """Number of output columns N of the projection."""
         shape = self.weight.shape
-        assert shape is not None and isinstance(self.node.op, FusedMatMul)
-        return int(shape[0] if self.node.op.trans_b else shape[1])
+        assert shape is not None
+        return int(shape[0] if self.node.op_as(FusedMatMul).trans_b else shape[1])
 
 
 class MergeQkv(Pass):
@@ -90,28 +90,26 @@ class MergeQkv(Pass):
     def rewrite(self, match: Match) -> Patch:
         build, node, group = match.builder(self.name), match.root, match.payload
         first: Node = group[0].node
-        assert isinstance(first.op, FusedMatMul) and isinstance(node.op, FusedAttention)
-        axis = 0 if first.op.trans_b else 1
+        product, attention = first.op_as(FusedMatMul), node.op_as(FusedAttention)
+        axis = 0 if product.trans_b else 1
         weight = _joined(match.view, build, [p.weight for p in group], axis)
         extras = (
-            [_joined(match.view, build, [p.node.arg(2) for p in group], 0)]
-            if first.op.steps
-            else []
+            [_joined(match.view, build, [p.node.arg(2) for p in group], 0)] if product.steps else []
         )
-        merged = build.add(first.op, first.arg(0), weight, *extras)
+        merged = build.add(product, first.arg(0), weight, *extras)
         inputs, offsets, start = list(node.inputs), {}, 0
         for projection in group:
             rotary = projection.rotary
             for place in projection.places:
                 if rotary is None:
                     inputs[place] = merged
-                    offsets[_FIELDS[place]] = start + getattr(node.op, _FIELDS[place])
+                    offsets[_FIELDS[place]] = start + getattr(attention, _FIELDS[place])
                 else:
                     op = rotary.op_as(FusedRotary)
                     rotated = replace(op, offset=start + op.offset)
                     inputs[place] = build.add(rotated, merged, *rotary.inputs[1:])
             start += projection.columns
-        return build.patch({node.output: build.add(replace(node.op, **offsets), *inputs)})
+        return build.patch({node.output: build.add(replace(attention, **offsets), *inputs)})
 
 
 def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> str | None:
@@ -122,10 +120,10 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
         attention: The attention that reads the projections.
         group: Projections of one value.
     """
-    first = group[0].node
+    first = group[0].node.op_as(FusedMatMul)
     for projection in group:
         node, weight = projection.node, projection.weight
-        assert isinstance(node.op, FusedMatMul) and isinstance(first.op, FusedMatMul)
+        op = node.op_as(FusedMatMul)
         rotary = projection.rotary
         if view.only_user(node.output) is not (rotary or attention):
             return f"the projection '{node.output.name}' is used elsewhere, too"
@@ -135,11 +133,11 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
             return "the projections are not of rank 3"
         if weight.numbers is None or not weight.is_constant or weight.numbers.ndim != 2:
             return "a projection's weight is not a constant matrix"
-        if node.op.trans_a or node.op.trans_b != first.op.trans_b:
+        if op.trans_a or op.trans_b != first.trans_b:
             return "the projections' weights are laid out differently"
-        if node.op.a_dtype is not first.op.a_dtype:
+        if op.a_dtype is not first.a_dtype:
             return "the projections' inputs are of different dtypes in the model"
-        if node.op.steps != first.op.steps or not _is_bias(node, projection.columns):
+        if op.steps != first.steps or not _is_bias(node, projection.columns):
             return "the projections differ in more than their bias"
     return None
 

@@ -27,7 +27,6 @@ class PropagateLoopDims(Pass):
         return issubclass(op, (Loop, Scan))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        assert isinstance(node.op, (Loop, Scan))
         try:
             body = _body(node)
         except ClrtError:  # inconsistent sizes or axes, which a run reports

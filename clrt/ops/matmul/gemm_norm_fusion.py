@@ -42,8 +42,8 @@ def _keeps_norm(found: Found) -> bool:
     if there are few rows.
     """
     norm, makers = found.node("norm"), found.edges
-    assert isinstance(norm.op, Normalization) and isinstance(makers, ProducerMap)
-    return not (norm.op.rms and all(map(takes_norm, makers.readers[norm.output])))
+    assert isinstance(makers, ProducerMap)
+    return not (norm.op_as(Normalization).rms and all(map(takes_norm, makers.readers[norm.output])))
 
 
 def normalised_product(*a: Pattern) -> Pattern:
