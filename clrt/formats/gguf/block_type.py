@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,11 +208,10 @@ class BlockType:
             if minima is not None:
                 sub_blocks -= minima[..., None]
 
-    @cached_property
+    @property
     def has_minima(self) -> bool:
         """Whether blocks of this type store minima."""
-        blocks = np.zeros((1, self.nbytes), np.uint8)
-        return self.coding is not None and self.coding.unpack(blocks).minima is not None
+        return self.coding is not None and self.coding.has_minima
 
     def levels(self, raw: Bytes) -> DecodedRows:
         """Decodes rows to levels, scales and minima.

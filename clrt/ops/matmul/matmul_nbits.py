@@ -20,7 +20,7 @@ from clrt.kernels.block_quantized import BlockQuantizedWeights
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels, fits_half, rounded_rows
-from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.kernels.weight_format import WeightFormat
@@ -287,19 +287,13 @@ class MatMulNBits(QuantizedProduct):
         """Packs codes uint8 `[N, K]` to the bytes of input B, zero-padded behind K."""
         padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
         padded[:, : self.K] = levels
-        parts = padded.reshape(self.N, -1, 8 // self.bits)
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        lines = np.bitwise_or.reduce(parts << shifts, axis=-1)
-        return np.asarray(lines.reshape(self.N, self.blocks, -1))
+        return pack_fields(padded, self.bits).reshape(self.N, self.blocks, -1)
 
     def packed_zeros(self, zeros: Array) -> Array:
         """Packs zero points uint8 `[N, blocks]` to input 3, with 8 / bits zero points per byte."""
-        per_byte = 8 // self.bits
-        padded = np.zeros((self.N, round_up(self.blocks, per_byte)), np.uint8)
+        padded = np.zeros((self.N, round_up(self.blocks, 8 // self.bits)), np.uint8)
         padded[:, : self.blocks] = zeros
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        parts = padded.reshape(self.N, -1, per_byte) << shifts
-        return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
+        return pack_fields(padded, self.bits)
 
     def by_dots(self, numbers: Array) -> Array:
         """Repeats per-block values `[N, blocks]` to one for every DOT_BLOCK elements of K."""
