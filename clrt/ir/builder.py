@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,7 +57,8 @@ class Builder:
 
     def under(self: Self, origin: str) -> Self:
         """Returns a builder of the same graph whose nodes are named after `origin`."""
-        builder = copy(self)
+        builder = object.__new__(type(self))  # a quarter of the time of copy.copy
+        vars(builder).update(vars(self))
         builder._origin = origin
         return builder
 

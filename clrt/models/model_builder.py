@@ -55,10 +55,13 @@ class ModelBuilder(Builder, Generic[Source]):
         self.source = source
         self._weights: dict[str, Value] = {}
         self._ops = OpBuilder(self.names, nodes=self.nodes)
+        self._layers: dict[str, OpBuilder] = {}
 
     def at(self, layer: str) -> OpBuilder:
         """Returns a builder of nodes named `/<layer>/<op>` in the same graph."""
-        return self._ops.under(f"/{layer}")
+        if layer not in self._layers:
+            self._layers[layer] = self._ops.under(f"/{layer}")
+        return self._layers[layer]
 
     def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
         """Adds a node named `/<layer>/<op>` and returns its first output."""
