@@ -93,10 +93,10 @@ def _escape(character: str) -> str:
 class ClrtError(Exception):
     """Base class of all clrt errors. The message is shortened and escaped by `shown`."""
 
-    _lines: ClassVar[bool] = False
+    _message_lines: ClassVar[bool] = False
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shown(str(message), self._lines))
+        super().__init__(shown(str(message), self._message_lines))
 
 
 E = TypeVar("E", bound=ClrtError)
@@ -221,7 +221,7 @@ class HostFallbackWarning(UserWarning):
 def reworded(error: E, message: str) -> E:
     """Returns a copy of `error`, including its attributes, with another message."""
     copied = copy.copy(error)
-    copied.args = (shown(message, error._lines),)
+    copied.args = (shown(message, error._message_lines),)
     return copied
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, UnsupportedError, explain_missing_extra
-from clrt.util.own_thread import call_in_thread
+from clrt.util.dedicated_thread import call_in_thread
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

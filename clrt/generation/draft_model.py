@@ -16,7 +16,7 @@ from clrt.generation.model_reader import read_language_model
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.sequences import KvSequence, ScheduledSequence
-from clrt.generation.speculation_policy import StepTimeModel
+from clrt.generation.speculation_policy import DecodeTimeModel
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.files import expanded
 
@@ -64,7 +64,7 @@ class DraftModel:
         self._known = known
         self._texts: dict[GenerationState, _DraftState] = {}
         self._excluded: set[GenerationState] = set()
-        self._costs, self._steps = StepTimeModel(), 0
+        self._costs, self._steps = DecodeTimeModel(), 0
         # Seconds per token of prompt-reading steps, without the first one, which compiles.
         self._has_read, self._read_s = False, 0.0
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
+from clrt.generation.decode_step_runner import DecodeStepRunner, fail, sequence_of
 from clrt.generation.draft_model import DraftModel
 from clrt.generation.engine import DecoderEngine
 from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import FinishReason
 from clrt.generation.sequences import KvSequence
 from clrt.generation.speculative_decoding import SpeculativeDecoder
-from clrt.generation.step_runner import StepRunner, fail, sequence_of
 from clrt.ir.op import Array
 from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.util.active_calls import LOOK_S, ActiveCall, Turns
+from clrt.util.active_calls import LOOK_S, ActiveCall, CallMutex
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ class Scheduler:
     ) -> None:
         self.engine = engine
         self.speculation = SpeculativeDecoder(engine.context, drafter)
-        self._steps = StepRunner(engine, self.speculation)
+        self._steps = DecodeStepRunner(engine, self.speculation)
         self._max_running = sequences
         # The holder of `_engine_lock` may use the engine. `end` never blocks on it, because the
         # garbage collector may call `end` in any thread.
-        self._engine_lock, self._bulk_lock = Turns(), Turns()
+        self._engine_lock, self._bulk_lock = CallMutex(), CallMutex()
         # The call that keeps sequences open between its `exclusive` calls, if any.
         self._holder: ActiveCall | None = None
         # All generations that were added and have not ended. Each is also in `_waiting` or

@@ -36,7 +36,7 @@ def bucket_size(count: int) -> int:
 
 
 @dataclass
-class StepTimeModel:
+class DecodeTimeModel:
     """Predicts the time of a decoder step from its number of tokens, by measured steps.
 
     Attributes:
@@ -134,7 +134,7 @@ class DraftBudget:
         draft_s: Seconds for making the draft tokens chosen so far.
     """
 
-    costs: StepTimeModel
+    costs: DecodeTimeModel
     tokens: int
     expected: float
     draft_s: float = 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from clrt.generation.draft_model import DraftModel
 from clrt.generation.generation_state import GenerationState
 from clrt.generation.prompt_lookup import LookupIndex
-from clrt.generation.speculation_policy import AcceptanceRate, DraftBudget, StepTimeModel
+from clrt.generation.speculation_policy import AcceptanceRate, DecodeTimeModel, DraftBudget
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 # Lookup matches of at least these lengths, in tokens, have acceptance rates of their own.
@@ -45,7 +45,7 @@ class SpeculativeDecoder:
     """
 
     def __init__(self, context: int, drafter: DraftModel | None = None) -> None:
-        self.costs = StepTimeModel()
+        self.costs = DecodeTimeModel()
         self._context = context
         self._drafter = drafter
         self._usual = [AcceptanceRate.of_all() for _ in range(len(_MATCH_CLASSES) + 2)]

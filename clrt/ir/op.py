@@ -420,7 +420,7 @@ def _identity(attribute: object) -> object:
 
 
 @dataclass(frozen=True)
-class ElementwiseStep:
+class ElementwiseInstruction:
     """One operation of a fused elementwise program.
 
     Attributes:

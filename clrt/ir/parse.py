@@ -18,7 +18,14 @@ from clrt.ir.dim_operations import parse_dim
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ContainerType, ElementwiseStep, IrOp, PackedConstant, TensorType
+from clrt.ir.op import (
+    Array,
+    ContainerType,
+    ElementwiseInstruction,
+    IrOp,
+    PackedConstant,
+    TensorType,
+)
 from clrt.util.host_limits import text_array
 
 _TOKEN = re.compile(
@@ -367,7 +374,7 @@ class _Parser:
             if self.token == "graph":
                 return self.graph()
             op = self.op()
-            return ElementwiseStep(op, self.operands()) if self.accept("(") else op
+            return ElementwiseInstruction(op, self.operands()) if self.accept("(") else op
 
     def operands(self) -> tuple[int, ...]:
         """Parses the operand indices of an elementwise step, up to the closing parenthesis."""

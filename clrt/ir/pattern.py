@@ -37,7 +37,7 @@ class Edges(Protocol):
         """Returns the only user of a value; None if it has another use or is a graph output."""
 
 
-class Found:
+class Captures:
     """Values and nodes that a pattern matched.
 
     Attributes:
@@ -67,7 +67,7 @@ class Found:
 
 
 # Yields once per way to match a value; `Found` then holds that way until the next is asked for.
-_Ways: TypeAlias = Callable[[Value, Found], Iterator[None]]
+_Ways: TypeAlias = Callable[[Value, Captures], Iterator[None]]
 
 
 class _NearMiss(Exception):
@@ -93,13 +93,13 @@ class Pattern:
     def __str__(self) -> str:
         return self._label
 
-    def find(self, value: Value, edges: Edges) -> Found | str | None:
+    def find(self, value: Value, edges: Edges) -> Captures | str | None:
         """Matches a value.
 
         Returns:
             The first way to match it; the reason of a near miss; None if it does not match.
         """
-        found = Found(edges)
+        found = Captures(edges)
         try:
             for _ in self.ways(value, found):
                 return found
@@ -108,7 +108,7 @@ class Pattern:
         return None
 
     def __or__(self, other: Pattern) -> Pattern:
-        def ways(value: Value, found: Found) -> Iterator[None]:
+        def ways(value: Value, found: Captures) -> Iterator[None]:
             yield from self.ways(value, found)
             yield from other.ways(value, found)
 
@@ -118,15 +118,15 @@ class Pattern:
     def used_once(self) -> Pattern:
         """Returns this pattern for a value that nothing but its user in the pattern reads."""
 
-        def ways(value: Value, found: Found) -> Iterator[None]:
+        def ways(value: Value, found: Captures) -> Iterator[None]:
             return iter(()) if found.edges.only_user(value) is None else self.ways(value, found)
 
         return Pattern(ways, self._label, self.roots)
 
-    def where(self, test: Callable[[Found], Verdict]) -> Pattern:
+    def where(self, test: Callable[[Captures], Verdict]) -> Pattern:
         """Returns this pattern with a test of what it found, such as for equal shapes."""
 
-        def ways(value: Value, found: Found) -> Iterator[None]:
+        def ways(value: Value, found: Captures) -> Iterator[None]:
             return (None for _ in self.ways(value, found) if _passes(test(found)))
 
         return Pattern(ways, self._label, self.roots)
@@ -138,7 +138,7 @@ class Pattern:
             reason: Why it does not match; by default, names the value and the expected ops.
         """
 
-        def ways(value: Value, found: Found) -> Iterator[None]:
+        def ways(value: Value, found: Captures) -> Iterator[None]:
             matched = False
             for _ in self.ways(value, found):
                 matched = True
@@ -152,7 +152,7 @@ class Pattern:
 def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
     """Matches any value that passes a test, such as of its shape."""
 
-    def ways(value: Value, found: Found) -> Iterator[None]:
+    def ways(value: Value, found: Captures) -> Iterator[None]:
         return _named(name, value, found) if test is None or _passes(test(value)) else iter(())
 
     return Pattern(ways, name or "a value")
@@ -186,7 +186,7 @@ def op(
     patterns = [p for p in inputs if isinstance(p, Pattern)]
     count, is_open = len(patterns), len(patterns) < len(inputs)
 
-    def ways(value: Value, found: Found) -> Iterator[None]:
+    def ways(value: Value, found: Captures) -> Iterator[None]:
         node = found.edges.producer(value)
         if node is None or not isinstance(node.op, roots):
             return
@@ -216,7 +216,7 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
         name: Name of the output.
     """
 
-    def ways(value: Value, found: Found) -> Iterator[None]:
+    def ways(value: Value, found: Captures) -> Iterator[None]:
         node = found.edges.producer(value)
         inner = None if node is None else step(node)
         if node is not None and inner is not None:
@@ -228,7 +228,7 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
     return Pattern(ways, f"computed from {source}")
 
 
-def _named(name: str, value: Value, found: Found) -> Iterator[None]:
+def _named(name: str, value: Value, found: Captures) -> Iterator[None]:
     """Yields once with a value under its name; not if the name stands for another value."""
     if not name or found.values.get(name) is value:
         yield
@@ -239,7 +239,7 @@ def _named(name: str, value: Value, found: Found) -> Iterator[None]:
 
 
 def _all_ways(
-    patterns: Sequence[Pattern], values: Sequence[Value | None], found: Found
+    patterns: Sequence[Pattern], values: Sequence[Value | None], found: Captures
 ) -> Iterator[None]:
     """Yields once per way to match each pattern to the value at its index."""
     if not patterns:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import ElementwiseStep, IrOp
+from clrt.ir.op import ElementwiseInstruction, IrOp
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 # Stores a constant outside the text and returns its key; "" prints `...`, None prints the elements.
@@ -105,7 +105,7 @@ def _attribute(value: Any, store: Store) -> str:
             return print_graph(value, store).strip().replace("\n", "\n    ")
         case IrOp():
             return _op(value, store)
-        case ElementwiseStep():
+        case ElementwiseInstruction():
             return f"{_op(value.op, store)}({', '.join(map(str, value.args))})"
         case tuple():
             return f"[{', '.join(_attribute(v, store) for v in value)}]"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.pattern import Found, Pattern
+from clrt.ir.pattern import Captures, Pattern
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
 
@@ -109,7 +109,7 @@ class LaunchFusionRule:
 
 
 def by_pattern(
-    pattern: Pattern, lower: Callable[[Found, Lowering], Any]
+    pattern: Pattern, lower: Callable[[Captures, Lowering], Any]
 ) -> Callable[[Node, ProducerMap, Lowering], FusionMatch | FusionMiss | None]:
     """Returns the `match` of a rule whose region is all nodes that a pattern matches.
 
@@ -120,7 +120,7 @@ def by_pattern(
 
     def match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
         found = pattern.find(node.output, makers)
-        if not isinstance(found, Found):
+        if not isinstance(found, Captures):
             return None if found is None else FusionMiss(found)
         payload = lower(found, ctx)
         is_miss = isinstance(payload, FusionMiss)

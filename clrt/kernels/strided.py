@@ -13,7 +13,6 @@ from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import clamp, pure
-from clrt.kernels.parts import Subview
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -24,6 +23,7 @@ from clrt.kernels.spec import (
     launch,
     unread_arg,
 )
+from clrt.kernels.subview import Subview
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up

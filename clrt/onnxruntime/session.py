@@ -18,11 +18,11 @@ from clrt.onnxruntime.exceptions import (
     of_load,
     of_run,
 )
-from clrt.onnxruntime.facts import SessionFacts
 from clrt.onnxruntime.feeds import Feeds
 from clrt.onnxruntime.loaded_model import LoadedFile
 from clrt.onnxruntime.options import LOG, RunOptions, SessionOptions
 from clrt.onnxruntime.providers import Providers, choose
+from clrt.onnxruntime.session_info import SessionInfo
 from clrt.onnxruntime.trace import SessionTrace
 from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
 from clrt.runtime.model.model import Model
@@ -34,7 +34,7 @@ _ASYNC_THREADS = 2
 AsyncCallback = Callable[[list[Any], Any, str], object]
 
 
-class InferenceSession(SessionFacts):
+class InferenceSession(SessionInfo):
     """A model with ONNX Runtime's interface.
 
     Args:

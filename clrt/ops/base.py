@@ -22,7 +22,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
 from clrt.ir.symbolic_trace import is_traced
-from clrt.kernels.parts import Subview
+from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Variant
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.host_limits import check_texts

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same_shape
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.ops.base import Op
 from clrt.ops.checks import broadcast_shapes
@@ -32,12 +32,12 @@ class EpilogueOp(Op):
     num_fixed_inputs: ClassVar[int]
 
     @property
-    def epilogue(self) -> tuple[ElementwiseStep, ...]:
+    def epilogue(self) -> tuple[ElementwiseInstruction, ...]:
         """Steps of the epilogue; () if the op has none yet."""
-        steps: tuple[ElementwiseStep, ...] = getattr(self, "steps", ())
+        steps: tuple[ElementwiseInstruction, ...] = getattr(self, "steps", ())
         return steps
 
-    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseInstruction, ...]) -> Op:
         """Returns a copy of the op with `steps` as its epilogue, in place of the current one."""
         return replace(self, steps=steps)  # type: ignore[call-arg]
 
@@ -51,7 +51,9 @@ class EpilogueOp(Op):
         return epilogue_operand_fits(extra, out)
 
 
-def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[ElementwiseStep, ...]:
+def after_bias(
+    steps: Sequence[ElementwiseInstruction], extras: int
+) -> tuple[ElementwiseInstruction, ...]:
     """Prepends the addition of a bias to an epilogue.
 
     Args:
@@ -67,13 +69,16 @@ def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[Elementwi
         return biased if operand == 0 else operand + 1 + (operand > extras)
 
     return (
-        ElementwiseStep(Add(), (0, 1)),
-        *(ElementwiseStep(s.op, tuple(map(moved, s.args))) for s in steps),
+        ElementwiseInstruction(Add(), (0, 1)),
+        *(ElementwiseInstruction(s.op, tuple(map(moved, s.args))) for s in steps),
     )
 
 
 def fused_type(
-    op: Op, steps: Sequence[ElementwiseStep], result: TensorType, extras: Sequence[TensorType]
+    op: Op,
+    steps: Sequence[ElementwiseInstruction],
+    result: TensorType,
+    extras: Sequence[TensorType],
 ) -> TensorType:
     """Returns the output type of an op with an epilogue.
 
@@ -97,7 +102,7 @@ def fused_type(
 
 
 def fused_reference(
-    steps: Sequence[ElementwiseStep], result: Array, extras: Sequence[Array | None]
+    steps: Sequence[ElementwiseInstruction], result: Array, extras: Sequence[Array | None]
 ) -> Array:
     """Applies an epilogue by NumPy.
 

@@ -6,7 +6,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import product, provably_equal, same_shape
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
-from clrt.ir.pattern import Found, any_value, op
+from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
@@ -67,7 +67,7 @@ class CanonicalizeViews(Pass):
         return build.patch({match.root.output: value})
 
 
-def _swaps_last_axes(found: Found) -> bool:
+def _swaps_last_axes(found: Captures) -> bool:
     """Whether Reshape, Transpose, Reshape only swap the last two axes of x."""
     x, y, transpose = found["x"], found["y"], found.node("transpose")
     if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):

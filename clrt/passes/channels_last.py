@@ -18,7 +18,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array, ElementwiseStep, IrOp
+from clrt.ir.op import Array, ElementwiseInstruction, IrOp
 from clrt.ops.base import Op
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
@@ -90,7 +90,7 @@ def _is_near_input(value: Value) -> bool:
 
 
 def _from_image(
-    build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseStep, ...]
+    build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseInstruction, ...]
 ) -> Value:
     """Builds the convolution of a channels-first image; its channels become an axis of the window.
 

@@ -22,7 +22,7 @@ from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
 from clrt.ops.base import Op, all_graphs
-from clrt.passes.report import PassRecord, PassReport
+from clrt.passes.report import PassOutcome, PassReport
 from clrt.passes.worklist import Worklist
 from clrt.util import env_vars
 from clrt.util.host_limits import FoldBudget
@@ -370,7 +370,7 @@ class PassRunner:
         # (node, reason) of near misses by pass and node; kept for nodes that are not matched again.
         self._misses: dict[Pass, dict[Node, tuple[str, str]]] = {}
 
-    def run(self, pass_: Pass) -> PassRecord:
+    def run(self, pass_: Pass) -> PassOutcome:
         """Applies a pass to the graph until no node matches.
 
         Returns:
@@ -381,7 +381,7 @@ class PassRunner:
         """
         start = time.perf_counter()
         pass_ = self.instead.get(pass_.name, pass_)
-        record = PassRecord(pass_.name)
+        record = PassOutcome(pass_.name)
         self._view.memo = self._memos.setdefault(pass_, {})
         for _ in range(MAX_SWEEPS):
             if self._view.worklist.is_done(pass_):
@@ -404,7 +404,7 @@ class PassRunner:
         """Infers output types of nodes touched since the last inference; of all nodes at first."""
         self._view.infer_types()
 
-    def _sweep(self, pass_: Pass, record: PassRecord) -> int:
+    def _sweep(self, pass_: Pass, record: PassOutcome) -> int:
         """Matches a pass once at each node it has to visit, and applies the patches.
 
         Args:
@@ -471,7 +471,7 @@ class PassRunner:
             raise PassError(f"after {name}: {error}") from error
 
 
-def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
+def run_pass(graph: Graph, pass_: Pass) -> PassOutcome:
     """Applies one pass to a graph, in place, until nothing matches; returns the record of the run.
 
     Raises:
@@ -490,7 +490,7 @@ __all__ = [
     "Match",
     "Miss",
     "Pass",
-    "PassRecord",
+    "PassOutcome",
     "PassReport",
     "PassRunner",
     "infer_types",

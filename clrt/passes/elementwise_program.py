@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import ElementwiseStep, IrOp
+from clrt.ir.op import ElementwiseInstruction, IrOp
 from clrt.ops.pointwise.fused import Fused, Literal, render
 from clrt.passes.matching import has_one_element
 
@@ -75,7 +75,7 @@ class ProgramBuilder:
             return self.step(op, *args)
         return self.splice(op.steps, args)
 
-    def splice(self, steps: Sequence[ElementwiseStep], args: Sequence[Ref]) -> Ref:
+    def splice(self, steps: Sequence[ElementwiseInstruction], args: Sequence[Ref]) -> Ref:
         """Appends the steps of another program.
 
         Args:
@@ -90,11 +90,11 @@ class ProgramBuilder:
             refs.append(self.step(step.op, *(refs[a] for a in step.args)))
         return refs[-1] if steps else refs[0]
 
-    def build(self) -> tuple[ElementwiseStep, ...]:
+    def build(self) -> tuple[ElementwiseInstruction, ...]:
         """Returns the steps; their args index `inputs` followed by the results of the steps."""
         base = len(self.inputs)
         return tuple(
-            ElementwiseStep(
+            ElementwiseInstruction(
                 op, tuple(r.index + (base if isinstance(r, _Result) else 0) for r in args)
             )
             for op, args in self._steps

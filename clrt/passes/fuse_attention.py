@@ -11,7 +11,7 @@ from clrt.ir.dims import Dim, Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
-from clrt.ir.pattern import Found, any_value, op
+from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.softmax import Softmax
@@ -122,7 +122,7 @@ class FuseAttention(Pass):
         return build.patch({old: reshape(build, value, old)})
 
 
-def _without_guard(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Found | None]:
+def _without_guard(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Captures | None]:
     """Looks through a Where after a softmax that zeroes rows without any visible key.
 
     Returns:
@@ -133,7 +133,7 @@ def _without_guard(view: GraphView, softmax: Node) -> tuple[Value, list[Node], F
     users = [] if view.is_output(weights) else view.users(weights)
     for user in users:
         found = _GUARD.find(user.output, view)
-        if isinstance(found, Found) and found["weights"] is weights:
+        if isinstance(found, Captures) and found["weights"] is weights:
             test = [found.node("test")] if "test" in found.values else []
             if len(users) == 1 + len(test):
                 return user.output, [softmax, *test, user], found

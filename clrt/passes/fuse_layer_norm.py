@@ -10,7 +10,7 @@ from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
-from clrt.ir.pattern import Found, any_value, op
+from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.table import Add, Div, Mul, Pow, Reciprocal, Sqrt, Sub
@@ -120,13 +120,13 @@ def _core(view: GraphView, node: Node) -> _Norm | str | None:
         The match; a reject reason for a near miss; None for other nodes.
     """
     found = _QUOTIENT.find(node.output, view)
-    if not isinstance(found, Found):
+    if not isinstance(found, Captures):
         return found
     numerator, base = found["numerator"], found["base"]
     epsilon, nodes = scalar(found["epsilon"]), found.nodes[::-1]
     assert epsilon is not None
     first, second = _DEVIATION.find(numerator, view), _DEVIATION.find(base, view)
-    if isinstance(first, Found) and isinstance(second, Found):
+    if isinstance(first, Captures) and isinstance(second, Captures):
         if first["x"] is not second["x"]:
             return "numerator and variance subtract means of different values"
         all_nodes = dict.fromkeys([*nodes, *first.nodes[::-1], *second.nodes[::-1]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Patch, Value
-from clrt.ir.pattern import Found, Pattern, Verdict, any_value, op
+from clrt.ir.pattern import Captures, Pattern, Verdict, any_value, op
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.slice import Slice
@@ -18,7 +18,7 @@ from clrt.passes.matching import keeps_shape
 from clrt.passes.pattern_pass import PatternPass
 
 
-def _swaps_halves(found: Found) -> bool:
+def _swaps_halves(found: Captures) -> bool:
     """Whether a Concat of parts of x is of its second and first half, along the last axis."""
     rotated, node = found["rotated"], found.node("rotated")
     if rotated.shape is None:
@@ -36,7 +36,7 @@ def _has_columns(value: Value, count: int) -> bool:
     return value.shape is not None and provably_equal(value.shape[-1], count)
 
 
-def _is_supported(found: Found) -> Verdict:
+def _is_supported(found: Captures) -> Verdict:
     """Whether FusedRotary computes a matched embedding; else the reject reason."""
     x, cos, sin = found["x"], found["cos"], found["sin"]
     if x.dtype is not DType.FLOAT32 and x.dtype is not DType.FLOAT16:
@@ -82,7 +82,7 @@ class FuseRotary(PatternPass):
 
     def rewrite(self, match: Match) -> Patch:
         build, found, y = match.builder(self.name), match.payload, match.root.output
-        assert isinstance(found, Found)
+        assert isinstance(found, Captures)
         heads = find_heads(found["x"], transposed=False)
         assert isinstance(heads, Heads)
         rotary = FusedRotary(heads.count, heads.size, heads.offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Patch
-from clrt.ir.pattern import Found, any_value, op
+from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.table import Mul, Sigmoid
 from clrt.passes.driver import Match
@@ -27,7 +27,7 @@ class FuseSwish(PatternPass):
 
     def rewrite(self, match: Match) -> Patch:
         found, build = match.payload, match.builder(self.name)
-        assert isinstance(found, Found)
+        assert isinstance(found, Captures)
         multiple = scaled(found.node("alpha x")) if "alpha x" in found.values else None
         alpha = 1.0 if multiple is None else multiple[1]
         return build.patch({match.root.output: build.add(Swish(alpha), found["x"])})

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from clrt.ir.graph import Node
 from clrt.ir.op import IrOp
-from clrt.ir.pattern import Found, Pattern
+from clrt.ir.pattern import Captures, Pattern
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
@@ -26,7 +26,7 @@ class PatternPass(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = self.pattern.find(node.output, view)
-        if isinstance(found, Found):
+        if isinstance(found, Captures):
             return Match(
                 view, node, [node] if self.replaces_root_only else found.nodes, payload=found
             )

@@ -9,7 +9,7 @@ from clrt.errors import counted, visible
 
 
 @dataclass
-class PassRecord:
+class PassOutcome:
     """Record of one run of a pass.
 
     Attributes:
@@ -51,7 +51,7 @@ class PassReport:
         stopped: Whether passes stopped at the limit of patches set by CLRT_MAX_PATCHES.
     """
 
-    records: list[PassRecord] = field(default_factory=list)
+    records: list[PassOutcome] = field(default_factory=list)
     patches: int = 0
     stopped: bool = False
 

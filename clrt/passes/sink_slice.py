@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.ir.graph import Patch
-from clrt.ir.pattern import Found, Verdict, constant, op
+from clrt.ir.pattern import Captures, Verdict, constant, op
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
 from clrt.passes.driver import Match
@@ -13,7 +13,7 @@ from clrt.passes.fold_constants import MAX_FOLDED_BYTES
 from clrt.passes.pattern_pass import PatternPass
 
 
-def _is_foldable(found: Found) -> Verdict:
+def _is_foldable(found: Captures) -> Verdict:
     """Whether a table may be looked up at all rows before the slice; else the reject reason."""
     table, rows = found["table"].numbers, found["rows"].numbers
     if table is None or rows is None or table.ndim == 0:

@@ -16,8 +16,8 @@ from typing import Any
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.parts import Subview
 from clrt.kernels.spec import VEC8, BufferArg, Launch, i32
+from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
 from clrt.plan.fuse_launches import by_edges

@@ -17,7 +17,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.kernels.tuned import TUNED, TunedKernel
 from clrt.kernels.tuning_records import record_for
 from clrt.ops.attention.fused_attention import FusedAttention
@@ -215,18 +215,18 @@ def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
         return build.constant((rng.standard_normal(dims) * 0.02).astype(np.float32))
 
     def dense(
-        value: Value, k: int, n: int, *after: ElementwiseStep, extra: tuple[Value, ...] = ()
+        value: Value, k: int, n: int, *after: ElementwiseInstruction, extra: tuple[Value, ...] = ()
     ) -> Value:
-        op = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), *after))
+        op = FusedMatMul(steps=(ElementwiseInstruction(Add(), (0, 1)), *after))
         return add(op, value, weight(k, n), weight(n), *extra)
 
-    residual = ElementwiseStep(Add(), (3, 2))
+    residual = ElementwiseInstruction(Add(), (3, 2))
     size = hidden // heads
     embedded = add(LayerNormalization(), x, weight(hidden))
     qkv = dense(embedded, hidden, 3 * hidden)
     attention = FusedAttention.plain(heads, size, q_offset=0, k_offset=hidden, v_offset=2 * hidden)
     mixed = dense(add(attention, qkv, qkv, qkv), hidden, hidden, residual, extra=(embedded,))
     normal = add(LayerNormalization(), mixed, weight(hidden))
-    wide = dense(normal, hidden, 4 * hidden, ElementwiseStep(Gelu(), (2,)))
+    wide = dense(normal, hidden, 4 * hidden, ElementwiseInstruction(Gelu(), (2,)))
     y = add(Softmax(), dense(wide, 4 * hidden, hidden, residual, extra=(normal,)))
     return build.graph("encoder_layer", [x], [y], ["y"])

@@ -120,7 +120,7 @@ class Waiters:
             ticket.release()
 
 
-class Turns:
+class CallMutex:
     """A mutex owned by an `ActiveCall`: released once the owner's call has ended in any way.
 
     Attributes:

@@ -11,8 +11,8 @@ from clrt.generation.prompt_lookup import LookupIndex
 from clrt.generation.speculation_policy import (
     MAX_DRAFT_TOKENS,
     AcceptanceRate,
+    DecodeTimeModel,
     DraftBudget,
-    StepTimeModel,
     bucket_size,
 )
 
@@ -75,8 +75,8 @@ def test_lookup_time_is_independent_of_text_length() -> None:
     assert min(seconds(40_000) for _ in range(3)) < 10 * min(seconds(1_000) for _ in range(3))
 
 
-def measured(**seconds: float) -> StepTimeModel:
-    made = StepTimeModel()
+def measured(**seconds: float) -> DecodeTimeModel:
+    made = DecodeTimeModel()
     for size, value in seconds.items():
         for _ in range(60):
             made.note(int(size[1:]), value)
@@ -84,7 +84,7 @@ def measured(**seconds: float) -> StepTimeModel:
 
 
 def test_step_time_is_interpolated_between_measurements() -> None:
-    assert StepTimeModel().of(3) == 0
+    assert DecodeTimeModel().of(3) == 0
     costs = measured(n1=1.0, n4=1.3)
     assert [costs.of(n) for n in (1, 2, 4)] == pytest.approx([1.0, 1.1, 1.3])
     assert costs.of(4) < costs.of(8) < 2.3
@@ -140,12 +140,12 @@ def sure(right: int) -> AcceptanceRate:
 
 
 def count_of(
-    trust: AcceptanceRate, most: int, costs: StepTimeModel, texts: int = 1, draft_s: float = 0.0
+    trust: AcceptanceRate, most: int, costs: DecodeTimeModel, texts: int = 1, draft_s: float = 0.0
 ) -> int:
     return DraftBudget(costs, texts, texts).add(trust, most, draft_s)
 
 
-def cpu() -> StepTimeModel:
+def cpu() -> DecodeTimeModel:
     """Of a model of 135 million numbers in Q4_0 on two cores of a CPU."""
     return measured(n1=1.0, n2=1.2, n4=1.3, n8=2.0, n16=3.3, n32=7.0, n64=14.0)
 
@@ -160,7 +160,7 @@ def test_draft_count_maximizes_expected_speed() -> None:
     assert count_of(sure(8), 100, cpu()) == 15
     assert count_of(sure(2), 100, cpu()) == 3
     assert count_of(sure(0), 100, cpu()) == 0
-    assert count_of(AcceptanceRate(), 100, StepTimeModel()) == 0  # nothing is known yet
+    assert count_of(AcceptanceRate(), 100, DecodeTimeModel()) == 0  # nothing is known yet
 
 
 def test_draft_count_includes_draft_time_and_other_texts() -> None:

@@ -12,7 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import ElementwiseStep, TensorType
+from clrt.ir.op import ElementwiseInstruction, TensorType
 from clrt.kernels.conv_gpu import (
     BY_CHANNEL,
     BY_TAP,
@@ -76,7 +76,7 @@ def test_conv_slice_order_depends_on_channels_and_taps() -> None:
     assert ImageWindows(0, 9, 9, {"in0": 1}).order(16) == IN_PLACE
 
 
-RESIDUAL = (ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Relu(), (2,)))
+RESIDUAL = (ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Relu(), (2,)))
 
 
 @pytest.mark.parametrize(

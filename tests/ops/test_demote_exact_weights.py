@@ -8,7 +8,7 @@ import pytest
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import ElementwiseStep, TensorType
+from clrt.ir.op import ElementwiseInstruction, TensorType
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.pointwise.table import Add
 from clrt.runtime.model.model import load
@@ -31,7 +31,7 @@ def test_product_with_16_bit_weights_matches_reference(
     weights = rng.standard_normal((n, k) if transposed else (k, n)).astype(dtype.numpy)
     weights.flat[:3] = np.array([6e-8, -0.0, 65000], dtype.numpy)  # the least of float16, and large
     bias = rng.standard_normal(n).astype(np.float32)
-    op = FusedMatMul(trans_b=transposed, steps=(ElementwiseStep(Add(), (0, 1)),))
+    op = FusedMatMul(trans_b=transposed, steps=(ElementwiseInstruction(Add(), (0, 1)),))
     x = Value("x", TensorType(DType.FLOAT32, (ROWS, k)))
     w = Value("w", TensorType(dtype, weights.shape, weights))
     c = Value("c", TensorType(DType.FLOAT32, bias.shape, bias))

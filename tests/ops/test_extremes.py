@@ -10,7 +10,7 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.norm.group_normalization import GroupNormalization
@@ -52,24 +52,24 @@ POINTWISE = sorted(
 )
 PROGRAMS = {
     "waves": (
-        ElementwiseStep(Sin(), (0,)),
-        ElementwiseStep(Cos(), (1,)),
-        ElementwiseStep(Literal(2.5), ()),
-        ElementwiseStep(Mul(), (2, 3)),
-        ElementwiseStep(Tan(), (4,)), ElementwiseStep(Add(), (5, 0)),
+        ElementwiseInstruction(Sin(), (0,)),
+        ElementwiseInstruction(Cos(), (1,)),
+        ElementwiseInstruction(Literal(2.5), ()),
+        ElementwiseInstruction(Mul(), (2, 3)),
+        ElementwiseInstruction(Tan(), (4,)), ElementwiseInstruction(Add(), (5, 0)),
     ),
     "powers": (
-        ElementwiseStep(Abs(), (0,)),
-        ElementwiseStep(Literal(0.3), ()),
-        ElementwiseStep(Pow(), (1, 2)),
-        ElementwiseStep(Exp(), (3,)),
-        ElementwiseStep(Sqrt(), (4,)), ElementwiseStep(Div(), (0, 5)),
+        ElementwiseInstruction(Abs(), (0,)),
+        ElementwiseInstruction(Literal(0.3), ()),
+        ElementwiseInstruction(Pow(), (1, 2)),
+        ElementwiseInstruction(Exp(), (3,)),
+        ElementwiseInstruction(Sqrt(), (4,)), ElementwiseInstruction(Div(), (0, 5)),
     ),
     "activations": (
-        ElementwiseStep(Gelu(), (0,)),
-        ElementwiseStep(Tanh(), (1,)),
-        ElementwiseStep(Elu(), (2,)),
-        ElementwiseStep(Sin(), (3,)),
+        ElementwiseInstruction(Gelu(), (0,)),
+        ElementwiseInstruction(Tanh(), (1,)),
+        ElementwiseInstruction(Elu(), (2,)),
+        ElementwiseInstruction(Sin(), (3,)),
     ),
 }  # fmt: skip
 
@@ -327,7 +327,10 @@ def test_integer_ops_undefined_in_c_match_reference(device: DeviceInfo) -> None:
         )
         assert not plan.host_steps
         np.testing.assert_array_equal(results["y0"], [wanted], str(op))
-        steps = (ElementwiseStep(Literal(b, DType.INT8), ()), ElementwiseStep(op, (0, 1)))
+        steps = (
+            ElementwiseInstruction(Literal(b, DType.INT8), ()),
+            ElementwiseInstruction(op, (0, 1)),
+        )
         results, _ = run_graph(
             sample_graph(Sample(Fused(steps), arrays[:1])), {"x0": arrays[0]}, device
         )

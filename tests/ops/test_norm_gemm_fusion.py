@@ -7,7 +7,7 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.matmul.norm_gemm_fusion import MOST_ROWS
@@ -19,8 +19,8 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from tests.ops.samples.matmul.quantized_matmul import quantised
 from tests.ops.test_split_product import DEVICES, Build, check, floats
 
-GATE = (ElementwiseStep(Swish(), (0,)), ElementwiseStep(Mul(), (2, 1)))
-RESIDUAL = (ElementwiseStep(Add(), (0, 1)),)
+GATE = (ElementwiseInstruction(Swish(), (0,)), ElementwiseInstruction(Mul(), (2, 1)))
+RESIDUAL = (ElementwiseInstruction(Add(), (0, 1)),)
 rng = np.random.default_rng(17)
 ROWS = (1, 2, 5, MOST_ROWS, MOST_ROWS + 1, 40)
 

@@ -11,7 +11,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_problem
 from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.kernels.panel_layout import Panels
@@ -100,7 +100,9 @@ def _linear(
     w = Value("w", TensorType(F32, weights.shape, weights))
     bias = Value("bias", TensorType(F32, weights.shape[1:], weights[0]))
     y = Value("y", TensorType(F32, (B, S, weights.shape[1])))
-    op = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Gelu(), (2,))))
+    op = FusedMatMul(
+        steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Gelu(), (2,)))
+    )
     graph = Graph("linear", [x], [y], [Node("linear", op, [x, w, bias], [y])])
     return make_plan(specialise(graph, bound), caps, lambda _: record or {})
 
@@ -196,7 +198,7 @@ def test_product_does_not_overwrite_its_operand(device: DeviceInfo) -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in [(40, 40), (40, 40)])
     source, weight = Value("x", TensorType(F32, x.shape)), Value("w", TensorType(F32, w.shape, w))
     inner, y = Value("h", TensorType(F32, x.shape)), Value("y", TensorType(F32, x.shape))
-    op = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
+    op = FusedMatMul(steps=(ElementwiseInstruction(Add(), (0, 1)),))
     nodes = [
         Node("add", Add(), [source, source], [inner]),
         Node("mm", op, [inner, weight, inner], [y]),
@@ -228,7 +230,10 @@ def test_gemm_cpu_tiles_match_numpy(device: DeviceInfo, tile: tuple[int, int, in
             FusedConv(
                 (3, 3),
                 group=2,
-                steps=(ElementwiseStep(Mul(), (0, 1)), ElementwiseStep(Add(), (3, 2))),
+                steps=(
+                    ElementwiseInstruction(Mul(), (0, 1)),
+                    ElementwiseInstruction(Add(), (3, 2)),
+                ),
             ),
             [(5, 4, 6, 7), (6, 2, 3, 3), (6,), (5, 6, 1, 1), (5, 6, 4, 5)],
             2 * 18 * 24,

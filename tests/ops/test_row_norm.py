@@ -8,7 +8,7 @@ import pytest
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ElementwiseStep, IrOp, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, IrOp, TensorType
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
@@ -23,7 +23,9 @@ from tests.harness import all_devices, plan_graph, run_graph, tolerance
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
 TILE_ROWS = 14  # at most, of any tile
-RESIDUAL = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Add(), (3, 2))))
+RESIDUAL = FusedMatMul(
+    steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Add(), (3, 2)))
+)
 
 
 def value(name: str, array: Array, constant: bool = False) -> Value:
@@ -103,7 +105,7 @@ def test_elementwise_norm_matches_reference(
             *[(n,)] * (2 if isinstance(norm, LayerNormalization) else 1),
         )
         x, a, b, *affine = (rng.standard_normal(s).astype(np.float32) for s in shapes)
-        op = Fused((ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Mul(), (3, 2))))
+        op = Fused((ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Mul(), (3, 2))))
         inputs = [value("x", x), value("a", a), value("b", b)]
         program = apply(op, "sum", *inputs)
         rows = [value(f"s{i}", w, True) for i, w in enumerate(affine)]

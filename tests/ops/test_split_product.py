@@ -13,7 +13,7 @@ import pytest
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ElementwiseStep, IrOp, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, IrOp, TensorType
 from clrt.kernels.tuning_records import record_for
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.base import Op
@@ -33,9 +33,13 @@ from tests.ops.test_ops import SMALL
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 CORES = 3  # work-groups that make parts, also on a simulator
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=CORES)
-GELU = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Gelu(), (2,))))
-BIASED = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
-RESIDUAL = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Add(), (3, 2))))
+GELU = FusedMatMul(
+    steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Gelu(), (2,)))
+)
+BIASED = FusedMatMul(steps=(ElementwiseInstruction(Add(), (0, 1)),))
+RESIDUAL = FusedMatMul(
+    steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Add(), (3, 2)))
+)
 rng = np.random.default_rng(7)
 
 

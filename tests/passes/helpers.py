@@ -15,7 +15,7 @@ from clrt.ir.text import elided, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.driver import Pass, PassRecord, PassRunner, infer_types
+from clrt.passes.driver import Pass, PassOutcome, PassRunner, infer_types
 
 SIZES = {"B": 2, "S": 5, "T": 3}
 
@@ -91,12 +91,12 @@ def assert_same_results(before: Mapping[str, Array], after: Mapping[str, Array])
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6 * largest)
 
 
-def apply(passes: Pass | Sequence[Pass], graph: Graph) -> PassRecord:
+def apply(passes: Pass | Sequence[Pass], graph: Graph) -> PassOutcome:
     """Runs passes, checks numbers, invariants and idempotence; returns the last record."""
     feeds = random_inputs(graph)
     before = evaluate(graph, feeds)
     session = PassRunner(graph)
-    record = PassRecord("")
+    record = PassOutcome("")
     for pass_ in [passes] if isinstance(passes, Pass) else passes:
         record = session.run(pass_)
         assert not session.run(pass_).hits, f"{pass_.name} is not idempotent"

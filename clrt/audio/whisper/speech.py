@@ -22,7 +22,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
-from clrt.util.active_calls import ActiveCall, Turns
+from clrt.util.active_calls import ActiveCall, CallMutex
 from clrt.util.math import ceil_div
 
 # Maximum number of inputs in a batch, and maximum size of their cached keys and values in bytes.
@@ -73,7 +73,7 @@ class WhisperSpeech:
         page_bytes = 4 * model.decoder.page_elements(DType.FLOAT32)
         of_sound = page_bytes * ceil_div(model.encoder.places, PAGE_TOKENS)
         self._max_batch = clamp(_MAX_BATCH_BYTES // of_sound, 1, _MAX_BATCH)
-        self._engine_lock = Turns()
+        self._engine_lock = CallMutex()
 
     @property
     def model(self) -> Model:

@@ -24,7 +24,7 @@ from clrt.errors import ClrtError, InputError, ModelError
 from clrt.formats.safetensors import damaged
 from clrt.models.tokenizers.charsmap import check_charsmap
 from clrt.models.tokenizers.gguf_splits import SPLIT_RULES
-from clrt.util.own_thread import call_in_thread
+from clrt.util.dedicated_thread import call_in_thread
 
 T = TypeVar("T")
 

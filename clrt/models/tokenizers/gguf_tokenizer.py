@@ -82,7 +82,7 @@ class GgufTokenizer:
 
 
 @dataclass(frozen=True)
-class _TokenizerKind:
+class _TokenizerFamily:
     """Builder and defaults of a kind of tokenizer ("tokenizer.ggml.model").
 
     Attributes:
@@ -149,7 +149,7 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
 
 
 def _special_ids(
-    metadata: Metadata, vocabulary: Vocabulary, kind: _TokenizerKind
+    metadata: Metadata, vocabulary: Vocabulary, kind: _TokenizerFamily
 ) -> dict[str, int | None]:
     """Returns the ids of special tokens, by their name in metadata keys; None for missing ones."""
     turn_end = next((vocabulary.ids[t] for t in _TURN_ENDS if t in vocabulary.ids), None)
@@ -386,12 +386,12 @@ def _bert_token(token: str, whole: bool) -> str:
 
 
 _BERT_IDS = {"bos": 101, "eos": 102, "unknown": 100, "mask": 103}
-_KINDS: Mapping[str, _TokenizerKind] = {
-    "gpt2": _TokenizerKind(_byte_level, {}, None, (False, False)),
-    "llama": _TokenizerKind(
+_KINDS: Mapping[str, _TokenizerFamily] = {
+    "gpt2": _TokenizerFamily(_byte_level, {}, None, (False, False)),
+    "llama": _TokenizerFamily(
         _sentencepiece, {"bos": 1, "eos": 2, "unknown": 0}, None, (True, False)
     ),
-    "t5": _TokenizerKind(_unigram, {"eos": 1, "unknown": 2}, 0, (False, True)),
-    "bert": _TokenizerKind(_word_piece, _BERT_IDS, 0, (True, True)),
-    "gemma4": _TokenizerKind(_marked_spaces, {}, None, (True, False)),
+    "t5": _TokenizerFamily(_unigram, {"eos": 1, "unknown": 2}, 0, (False, True)),
+    "bert": _TokenizerFamily(_word_piece, _BERT_IDS, 0, (True, True)),
+    "gemma4": _TokenizerFamily(_marked_spaces, {}, None, (True, False)),
 }

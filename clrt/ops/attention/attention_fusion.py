@@ -7,7 +7,7 @@ from math import prod
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.ir.pattern import Found, op
+from clrt.ir.pattern import Captures, op
 from clrt.kernels.fusion import (
     FusionMatch,
     LaunchFusionRule,
@@ -89,7 +89,7 @@ def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
     return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
 
 
-def _lower(found: Found, ctx: Lowering) -> _AttentionChain:
+def _lower(found: Captures, ctx: Lowering) -> _AttentionChain:
     """Returns the region of an attention, its output projection, and the normalization of that.
 
     Raises:
@@ -109,7 +109,7 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(match.payload.launches(ctx))
 
 
-def _lower_projected(found: Found, ctx: Lowering) -> _AttentionChain:
+def _lower_projected(found: Captures, ctx: Lowering) -> _AttentionChain:
     chain, before = _lower(found, ctx), gemm_cpu_product(found.node("projection"), ctx.caps)
     projection = InlineProjection.of(before, chain.product, ctx)
     _check_columns(chain, projection, ctx)

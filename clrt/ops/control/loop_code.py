@@ -10,7 +10,7 @@ from typing import Any
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import ElementwiseStep, TensorType
+from clrt.ir.op import ElementwiseInstruction, TensorType
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Lowering
 from clrt.ops.checks import normalize_axis
@@ -70,7 +70,7 @@ def node_work(node: Node) -> int | None:
     return n if isinstance(op, Gather) or strided_copies(node) is not None else None
 
 
-def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | None]) -> bool:
+def _is_rendered(steps: tuple[ElementwiseInstruction, ...], inputs: Sequence[Value | None]) -> bool:
     """Returns whether an elementwise program has C code for the dtypes of its inputs, none of
     which is None.
     """
@@ -329,7 +329,7 @@ class LoopCode:
 
     def _elementwise(
         self,
-        steps: tuple[ElementwiseStep, ...],
+        steps: tuple[ElementwiseInstruction, ...],
         operands: Sequence[tuple[_Slot, Sequence[int]]],
         slot: _Slot,
         y: Sequence[int],

@@ -18,7 +18,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import GemmPartitionThresholds, emit_cpu
 from clrt.kernels.gemm_tile import panel_width, select_tile
@@ -283,7 +283,7 @@ class ChannelsLastConv(FusedConv):
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
     )
 
-    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseInstruction, ...]) -> Op:
         return replace(self, steps=steps)
 
     def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:

@@ -16,7 +16,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
@@ -291,7 +291,7 @@ class Convolution(Op):
 
     biased: ClassVar[bool] = True
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         """Returns the epilogue: steps over the product (operand 0), the bias and the `extras`.
 
         Args:
@@ -425,7 +425,7 @@ class FloatConvolution(Convolution, EpilogueOp):
         *gemm_variants.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
-    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseInstruction, ...]) -> Op:
         attributes = {f.name: getattr(self, f.name) for f in fields(Convolution)}
         return FusedConv(**attributes, steps=steps)
 
@@ -457,13 +457,13 @@ class FusedConv(FloatConvolution):
     Source: clrt.
     """
 
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
     # See FusedMatMul.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(3, 64)))
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         extras = len([t for t in inputs[3:] if t is not None])
         return after_bias(self.steps, extras) if self._has_bias(inputs) else self.steps
 

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.dims import product, provably_different
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.gemm_problem import (
     Epilogue,
@@ -94,7 +94,7 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
     if bias is None:
         return make_epilogue((), dtype, ())
     operand = EpilogueOperand(bias, (0, rows, 1), per_column=False)
-    return make_epilogue((ElementwiseStep(Add(), (0, 1)),), dtype, (operand,))
+    return make_epilogue((ElementwiseInstruction(Add(), (0, 1)),), dtype, (operand,))
 
 
 @register

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clrt.ir.dtypes import HALVES, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
@@ -35,13 +35,13 @@ class FusedMatMul(MatrixProduct, EpilogueOp):
 
     trans_a: int = 0
     trans_b: int = 0
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
     a_dtype: DType | None = None
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     supported_storages = WIDENED_STORAGES
-    narrow = HALVES
+    half_weight_dtypes = HALVES
     input_traits = InputTraits(half_storage=(1,))
     num_fixed_inputs = 2
     # One work-item reads an element of an extra and stores the result; many read one of A or B.
@@ -53,7 +53,7 @@ class FusedMatMul(MatrixProduct, EpilogueOp):
     def rounds_a(self) -> DType | None:
         return self.a_dtype
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:

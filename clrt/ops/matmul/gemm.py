@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
@@ -44,22 +44,22 @@ class Gemm(MatrixProduct):
     def _has_c(self, inputs: Types) -> bool:
         return len(inputs) > 2 and inputs[2] is not None and self.beta != 0
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         dtype = need(inputs, 0, self).dtype
-        steps: list[ElementwiseStep] = []
+        steps: list[ElementwiseInstruction] = []
         has_c = self._has_c(inputs)
         operands = 2 if has_c else 1
 
         def scaled(operand: int, factor: float) -> int:
             if factor == 1:
                 return operand
-            steps.append(ElementwiseStep(Literal(factor, dtype), ()))
-            steps.append(ElementwiseStep(Mul(), (operand, operands + len(steps) - 1)))
+            steps.append(ElementwiseInstruction(Literal(factor, dtype), ()))
+            steps.append(ElementwiseInstruction(Mul(), (operand, operands + len(steps) - 1)))
             return operands + len(steps) - 1
 
         product = scaled(0, self.alpha)
         if has_c:
-            steps.append(ElementwiseStep(Add(), (product, scaled(1, self.beta))))
+            steps.append(ElementwiseInstruction(Add(), (product, scaled(1, self.beta))))
         return tuple(steps)
 
     def extras(self, node: Node) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.ir.pattern import Found, Pattern, op
+from clrt.ir.pattern import Captures, Pattern, op
 from clrt.kernels.fusion import (
     FusionMatch,
     LaunchFusionRule,
@@ -35,7 +35,7 @@ def takes_norm(node: Node | None) -> bool:
     return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
 
 
-def _keeps_norm(found: Found) -> bool:
+def _keeps_norm(found: Captures) -> bool:
     """Returns whether to compute the normalization `norm` with the product before it.
 
     Not if all its readers can normalize the rows themselves (`takes_norm`), which saves its launch
@@ -93,7 +93,7 @@ def _with_rows(node: Node, norm: Node, caps: DeviceCaps) -> tuple[GemmProblem, R
     return product, rows
 
 
-def _lower_one(found: Found, ctx: Lowering) -> tuple[GemmProblem, RowNorm]:
+def _lower_one(found: Captures, ctx: Lowering) -> tuple[GemmProblem, RowNorm]:
     return _with_rows(found.node("product"), found.node("norm"), ctx.caps)
 
 
@@ -102,7 +102,7 @@ def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches(emit_cpu(product, ctx, rows))
 
 
-def _lower_two(found: Found, ctx: Lowering) -> tuple[GemmProblem, ChainedGemm]:
+def _lower_two(found: Captures, ctx: Lowering) -> tuple[GemmProblem, ChainedGemm]:
     split = split_product(found.node("product"), found.node("norm"), ctx)
     first = gemm_cpu_product(found.node("first"), ctx.caps)
     split.check_tiles(first, ctx)

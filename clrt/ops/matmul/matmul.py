@@ -13,7 +13,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, provably_different, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.gemm_problem import Epilogue, EpilogueOperand, GemmProblem, MatrixOperand
 from clrt.kernels.spec import BufferArg
@@ -34,10 +34,10 @@ class MatrixProduct(Op):
     """Base class of ops that compute a (batched) matrix product and an elementwise epilogue.
 
     Class attributes:
-        narrow: 16-bit dtypes that B may have instead of float32 if A is float32.
+        half_weight_dtypes: 16-bit dtypes that B may have instead of float32 if A is float32.
     """
 
-    narrow: ClassVar[frozenset[DType]] = frozenset()
+    half_weight_dtypes: ClassVar[frozenset[DType]] = frozenset()
     variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
@@ -48,7 +48,7 @@ class MatrixProduct(Op):
         """Returns the 16-bit dtype to which kernels may round A; None if they must not round it."""
         return None
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         """Returns the epilogue: steps over the product (operand 0) and the `extras` (1, 2, …).
 
         Args:
@@ -70,7 +70,9 @@ class MatrixProduct(Op):
             ShapeError: The shapes or dtypes of A and B do not fit each other.
         """
         a, b = need(inputs, 0, self), need(inputs, 1, self)
-        if a.dtype is not b.dtype and not (a.dtype is DType.FLOAT32 and b.dtype in self.narrow):
+        if a.dtype is not b.dtype and not (
+            a.dtype is DType.FLOAT32 and b.dtype in self.half_weight_dtypes
+        ):
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {a}, {b}.")
         return TensorType(a.dtype, product_shape(a, b, self, *self.transposed()))
 
@@ -137,7 +139,7 @@ def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -
 
 
 def make_epilogue(
-    steps: tuple[ElementwiseStep, ...],
+    steps: tuple[ElementwiseInstruction, ...],
     product: DType,
     operands: Sequence[EpilogueOperand],
 ) -> Epilogue:
@@ -193,7 +195,7 @@ def lower_product(node: Node) -> GemmProblem:
         epilogue,
         compute_type(a.dtype),
         a_dtype=op.rounds_a(),
-        b_dtype=b.dtype if b.dtype in op.narrow else None,
+        b_dtype=b.dtype if b.dtype in op.half_weight_dtypes else None,
     )
 
 

@@ -14,7 +14,7 @@ from clrt.formats.gguf.block_type import DecodedRows
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.block_quantized import BlockQuantizedWeights
 from clrt.kernels.cost import PLAIN
@@ -172,7 +172,7 @@ class MatMulNBits(QuantizedProduct):
     block_size: int = 32
     accuracy_level: int = 0
     a_bits: int = 0
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "com.microsoft"
     accuracy = Accuracy.ACCUMULATED
@@ -222,7 +222,7 @@ class MatMulNBits(QuantizedProduct):
         """Bytes of the packed codes of one of the N rows of B."""
         return self.blocks * self.block_size * self.bits // 8
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         if len(inputs) <= 5 or inputs[5] is None:
             return self.steps
         return after_bias(self.steps, len(inputs) - self.num_fixed_inputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.ir.pattern import Found
+from clrt.ir.pattern import Captures
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
@@ -152,7 +152,7 @@ def _match_narrow(
 def _normalises(reader: Node, product: Node, makers: ProducerMap) -> bool:
     """Returns whether a rule may compute a reader of a product with it, as a normalization."""
     found = NORMALISED_PRODUCT.find(reader.output, makers)
-    return isinstance(found, Found) and found.node("product") is product
+    return isinstance(found, Captures) and found.node("product") is product
 
 
 def _match_gated(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:

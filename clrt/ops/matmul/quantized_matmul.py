@@ -12,7 +12,7 @@ from clrt.formats.gguf.block_type import BlockType
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
@@ -83,7 +83,7 @@ class QuantizedMatMul(QuantizedProduct):
     K: int = 0
     N: int = 0
     a_bits: int = 0
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
@@ -112,7 +112,7 @@ class QuantizedMatMul(QuantizedProduct):
         """
         return quantised_type(self.type, self)
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:

@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels.gemm_int8_cpu import ScaledInt8Weights, emit_bytes
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -64,7 +64,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
     scale: float = 1.0
     low: int = -128
     high: int = 127
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
@@ -74,7 +74,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(4, 64)))
     variants = (Variant("gemm_bytes", _emit, reject_but_float32),)
 
-    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:

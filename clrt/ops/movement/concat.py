@@ -12,9 +12,9 @@ from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.parts import Subview
 from clrt.kernels.spec import Launch
 from clrt.kernels.strided import StridedCopy, copy_parts
+from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis

@@ -14,8 +14,8 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.parts import Subview
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
+from clrt.kernels.subview import Subview
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types

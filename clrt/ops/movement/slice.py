@@ -13,9 +13,9 @@ from clrt.ir.dims import Dim, UndecidableDim, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import pure
-from clrt.kernels.parts import Subview
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
+from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import need, normalize_axis

@@ -18,8 +18,8 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, ElementwiseStep, TensorType
-from clrt.ir.pattern import Found, op
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
+from clrt.ir.pattern import Captures, op
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.fusion import (
     FusionMatch,
@@ -115,7 +115,9 @@ def compute_type(dtype: DType) -> Code:
     return Code("I") if dtype is DType.BOOL else dtype.compute
 
 
-def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -> list[TensorType]:
+def step_types(
+    steps: Sequence[ElementwiseInstruction], inputs: Sequence[TensorType]
+) -> list[TensorType]:
     """Returns the types of an elementwise program's operands, followed by those of its steps.
 
     Args:
@@ -136,7 +138,9 @@ def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -
 
 
 @lru_cache(maxsize=1024)
-def step_dtypes(steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
+def step_dtypes(
+    steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...]
+) -> tuple[DType, ...]:
     """Returns the dtypes of an elementwise program's operands, followed by those of its steps.
 
     Results are cached, since the layers of a model repeat programs.
@@ -152,7 +156,7 @@ def step_dtypes(steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...]) -
 
 
 def render(
-    steps: tuple[ElementwiseStep, ...], inputs: Sequence[DType], takes_numbers: bool = True
+    steps: tuple[ElementwiseInstruction, ...], inputs: Sequence[DType], takes_numbers: bool = True
 ) -> Program | str:
     """Renders an elementwise program as OpenCL C over the operands v0, v1, …
 
@@ -169,7 +173,7 @@ def render(
 
 @lru_cache(maxsize=1024)
 def _rendered(
-    steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...], takes_numbers: bool
+    steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
     all_dtypes = step_dtypes(steps, inputs)
     lines: list[Code] = []
@@ -193,7 +197,7 @@ def _rendered(
 
 
 def can_vectorise(
-    steps: tuple[ElementwiseStep, ...],
+    steps: tuple[ElementwiseInstruction, ...],
     inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
@@ -222,7 +226,7 @@ class Fused(Op):
 
     supported_storages = None
 
-    steps: tuple[ElementwiseStep, ...] = ()
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.TRANSCENDENTAL
@@ -242,13 +246,13 @@ class Fused(Op):
         return (result,)
 
 
-def steps_of(op: Op, arity: int) -> tuple[ElementwiseStep, ...]:
+def steps_of(op: Op, arity: int) -> tuple[ElementwiseInstruction, ...]:
     """Returns an elementwise op as a program: the steps of a Fused, else one step with `op`.
 
     Args:
         arity: Number of operands.
     """
-    return op.steps if isinstance(op, Fused) else (ElementwiseStep(op, tuple(range(arity))),)
+    return op.steps if isinstance(op, Fused) else (ElementwiseInstruction(op, tuple(range(arity))),)
 
 
 def _inputs(node: Node) -> list[Value]:
@@ -324,7 +328,7 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _lower_norm(found: Found, ctx: Lowering) -> RowNorm | FusionMiss:
+def _lower_norm(found: Captures, ctx: Lowering) -> RowNorm | FusionMiss:
     """Returns the normalization of rows that an elementwise node computes."""
     producer, norm = found.node("producer"), row_norm(found.node("norm"), ctx.caps)
     runs_as("cpu", producer.op_as(Op).variants, producer, ctx.caps)

@@ -12,7 +12,7 @@ import numpy as np
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_lengths
@@ -22,7 +22,7 @@ from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 from clrt.ops.traits import HostTraits, InputTraits
 
-Steps: TypeAlias = tuple[ElementwiseStep, ...]
+Steps: TypeAlias = tuple[ElementwiseInstruction, ...]
 Function: TypeAlias = Callable[[Array], Array]
 
 # Default alpha and beta of the activations that use them, by lower-case name.
@@ -40,10 +40,10 @@ BETA = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
     """Returns the elementwise program alpha x + beta of one operand x of `dtype`."""
     return (
-        ElementwiseStep(Literal(alpha, dtype), ()),
-        ElementwiseStep(Literal(beta, dtype), ()),
-        ElementwiseStep(Mul(), (0, 1)),
-        ElementwiseStep(Add(), (3, 2)),
+        ElementwiseInstruction(Literal(alpha, dtype), ()),
+        ElementwiseInstruction(Literal(beta, dtype), ()),
+        ElementwiseInstruction(Mul(), (0, 1)),
+        ElementwiseInstruction(Add(), (3, 2)),
     )
 
 
@@ -55,30 +55,30 @@ def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
     """
     unary = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "softsign": Softsign}
     if name in unary:
-        return (ElementwiseStep(unary[name](), (0,)),)
+        return (ElementwiseInstruction(unary[name](), (0,)),)
     match name:
         case "softplus":
-            return (ElementwiseStep(Softplus(), (0,)),)
+            return (ElementwiseInstruction(Softplus(), (0,)),)
         case "leakyrelu":
-            return (ElementwiseStep(LeakyRelu(alpha), (0,)),)
+            return (ElementwiseInstruction(LeakyRelu(alpha), (0,)),)
         case "thresholdedrelu":
-            return (ElementwiseStep(ThresholdedRelu(alpha), (0,)),)
+            return (ElementwiseInstruction(ThresholdedRelu(alpha), (0,)),)
         case "elu":
-            return (ElementwiseStep(Elu(alpha), (0,)),)
+            return (ElementwiseInstruction(Elu(alpha), (0,)),)
         case "hardsigmoid":
-            return (ElementwiseStep(HardSigmoid(alpha, beta), (0,)),)
+            return (ElementwiseInstruction(HardSigmoid(alpha, beta), (0,)),)
         case "affine":
             return _linear(alpha, beta, dtype)
         case "scaledtanh":
             scaled = (
-                ElementwiseStep(Literal(beta, dtype), ()),
-                ElementwiseStep(Mul(), (0, 1)),
-                ElementwiseStep(Tanh(), (2,)),
+                ElementwiseInstruction(Literal(beta, dtype), ()),
+                ElementwiseInstruction(Mul(), (0, 1)),
+                ElementwiseInstruction(Tanh(), (2,)),
             )
             return (
                 *scaled,
-                ElementwiseStep(Literal(alpha, dtype), ()),
-                ElementwiseStep(Mul(), (3, 4)),
+                ElementwiseInstruction(Literal(alpha, dtype), ()),
+                ElementwiseInstruction(Mul(), (3, 4)),
             )
     raise ModelError(f"'{name}' is no activation of a recurrent op.")
 

@@ -30,7 +30,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
-from clrt.ops.recurrent.recurrent_steps import StepLaunches
+from clrt.ops.recurrent.time_step_launches import TimeStepLaunches
 from clrt.util.math import ceil_div, round_up
 
 _GATES = 4
@@ -117,7 +117,7 @@ def _parameters(node: Node, index: int) -> tuple[Value, Value]:
     return node.arg(6 + 2 * index), node.arg(7 + 2 * index)
 
 
-class Int8StepLaunches(StepLaunches):
+class Int8TimeStepLaunches(TimeStepLaunches):
     """Emits the launches of DynamicQuantizeLSTM by the kernel recurrent_steps (8-bit weights)."""
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
@@ -266,7 +266,7 @@ def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
 
 
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
-    return Int8StepLaunches(node, ctx).launches()
+    return Int8TimeStepLaunches(node, ctx).launches()
 
 
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:

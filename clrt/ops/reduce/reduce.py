@@ -44,7 +44,7 @@ class ReduceProd(Reduce):
     """Π x. Source: ONNX ReduceProd, opset 1 to 18."""
 
     init = Code("1")
-    step, join = Code("(a * x)"), Code("(a * b)")
+    accumulate, join = Code("(a * x)"), Code("(a * b)")
     host_traits = HostTraits(evaluates_dims=True)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
@@ -102,7 +102,7 @@ class ReduceMax(Extremum):
 
     from_lowest = True
     init = Code("-INFINITY")
-    step, join = Code("c_max(a, x)"), Code("c_max(a, b)")
+    accumulate, join = Code("c_max(a, x)"), Code("c_max(a, b)")
 
 
 @register
@@ -111,14 +111,14 @@ class ReduceMin(Extremum):
 
     from_lowest = False
     init = Code("INFINITY")
-    step, join = Code("c_min(a, x)"), Code("c_min(a, b)")
+    accumulate, join = Code("c_min(a, x)"), Code("c_min(a, b)")
 
 
 @register
 class ReduceL1(Reduce):
     """Σ |x|. Source: ONNX ReduceL1, opset 1 to 18."""
 
-    step = Code("(a + c_abs(x))")
+    accumulate = Code("(a + c_abs(x))")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(np.abs(x), axis=axes)
@@ -128,7 +128,7 @@ class ReduceL1(Reduce):
 class ReduceSumSquare(Reduce):
     """Σ x². Source: ONNX ReduceSumSquare, opset 1 to 18."""
 
-    step = Code("(x * x + a)")
+    accumulate = Code("(x * x + a)")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x * x, axis=axes)
@@ -138,7 +138,7 @@ class ReduceSumSquare(Reduce):
 class ReduceL2(Reduce):
     """√Σ x². Source: ONNX ReduceL2, opset 1 to 18."""
 
-    step = Code("(x * x + a)")
+    accumulate = Code("(x * x + a)")
     finish = Code("sqrt(a)")
     integers = False
 
@@ -161,7 +161,7 @@ class ReduceLogSum(Reduce):
 class ReduceLogSumExp(Reduce):
     """log Σ exp(x - max(x)) + max(x). Source: ONNX ReduceLogSumExp, opset 1 to 18."""
 
-    step = Code("(a + c_exp(x))")
+    accumulate = Code("(a + c_exp(x))")
     finish = Code("c_log(a)")
     shift = True
     integers = False

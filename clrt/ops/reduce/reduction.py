@@ -268,7 +268,7 @@ def _launch(
 def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
     """Returns the macros of a reduction's OpenCL C expressions for elements of `dtype`."""
     init = op.init if dtype.is_float else op.int_init(dtype)
-    step, join, finish = op.step, op.join, op.finish
+    step, join, finish = op.accumulate, op.join, op.finish
     if not dtype.is_float:
         step, join, finish = (_integer_code(e) for e in (step, join, finish))
     elif dtype is DType.FLOAT64:
@@ -293,7 +293,7 @@ class Reduce(Op):
 
     Class attributes:
         init: OpenCL C expression of the initial accumulator `a`.
-        step: Expression of the accumulator after an element `x`.
+        accumulate: Expression of the accumulator after an element `x`.
         join: Expression of two partial results `a` and `b` combined.
         finish: Expression of the result from `a` and the number of elements `n`.
         shift: The kernel reduces x - max(x), and adds the maximum to the result.
@@ -308,7 +308,7 @@ class Reduce(Op):
     noop_with_empty_axes: bool = False
 
     init: ClassVar[Code] = Code("0")
-    step: ClassVar[Code] = Code("(a + x)")
+    accumulate: ClassVar[Code] = Code("(a + x)")
     join: ClassVar[Code] = Code("(a + b)")
     finish: ClassVar[Code] = Code("(a)")
     shift: ClassVar[bool] = False

@@ -378,7 +378,7 @@ class BoundPlan:
         self.broken = False
         return words
 
-    def settling(self) -> _DrainOnError:
+    def draining(self) -> _DrainOnError:
         """Returns a context manager for the code that enqueues a run's commands.
 
         If an exception leaves its block, it waits for the commands enqueued so far, and converts
@@ -413,7 +413,7 @@ class BoundPlan:
         Returns:
             Seconds for all of its launches together.
         """
-        with self.session.lock, self.session.commands, self.settling():
+        with self.session.lock, self.session.commands, self.draining():
             queue = self.lane.queue
             self.bind()
             steps = [s for s in self.steps if isinstance(s, BoundLaunch) and s.entry == entry]
@@ -428,7 +428,7 @@ class BoundPlan:
 class _DrainOnError:
     """Context manager that waits for a plan's queue if an exception leaves its block.
 
-    Returned by `BoundPlan.settling`. A class, since a generator takes 1 us longer, twice per run.
+    Returned by `BoundPlan.draining`. A class, since a generator takes 1 us longer, twice per run.
     """
 
     __slots__ = ("bound",)

@@ -119,7 +119,7 @@ class Execution:
         try:
             self.stop.check()
             self._paced = bound.is_paced and self.recorder is None
-            with bound.settling():
+            with bound.draining():
                 if not bound.ready:
                     self._bind()
                 while not self._begin():
@@ -190,7 +190,7 @@ class Execution:
 
         The call can then return before the device is done; `finish` waits for the results.
         """
-        with self.bound.settling():
+        with self.bound.draining():
             self.lane.queue.flush()
         self.detached, self.call = True, None
 
@@ -313,7 +313,7 @@ class Execution:
         self.stop.check()
 
     def _finish(self) -> None:
-        with self.bound.settling():
+        with self.bound.draining():
             self._wait()
         self._moves.complete()
         self._end()

@@ -163,7 +163,7 @@ class Transfers:
             NumberError: A kernel found an index or length out of range.
         """
         bound = self.bound
-        with bound.settling():
+        with bound.draining():
             words = bound.status_words(self._status)
         if words is not None:
             first = int(np.flatnonzero(words)[0])

@@ -84,7 +84,7 @@ class DeviceSession:
         return self._ledger.nbytes
 
     @cached_property
-    def commands(self) -> _SettledCommands:
+    def commands(self) -> _DrainedCommands:
         """Context manager for commands outside of model runs; enter it while holding `lock`.
 
         Waits first for commands that failed runs left in a queue, and converts errors of the
@@ -93,7 +93,7 @@ class DeviceSession:
         Raises:
             DeviceError: The driver fails.
         """
-        return _SettledCommands(self)
+        return _DrainedCommands(self)
 
     @cached_property
     def guard(self) -> Guard:
@@ -309,7 +309,7 @@ class _LeasedBuffer(weakref.ref[PooledBuffer]):
         super().__init__(lease, pool.append)  # type: ignore[call-arg]
 
 
-class _SettledCommands:
+class _DrainedCommands:
     """Context manager for commands outside of model runs, from `DeviceSession.commands`.
 
     On entry, waits for commands that failed runs left in a queue; converts errors of the driver.

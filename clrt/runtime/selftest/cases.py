@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array, ElementwiseStep
+from clrt.ir.op import Array, ElementwiseInstruction
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_attention import PagedAttention
@@ -71,7 +71,9 @@ def cases() -> Iterator[Case]:
 
 def _products(rng: np.random.Generator) -> Iterator[Case]:
     family = "matrix products"
-    gelu = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Gelu(), (2,))))
+    gelu = FusedMatMul(
+        steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Gelu(), (2,)))
+    )
     yield Case(family, gelu, _normal(rng, (70, 130), (130, 67), (67,)), (1, 2))
     yield Case(family, MatMul(), _normal(rng, (3, 33, 40), (3, 40, 50)))
     yield Case(family, MatMul(), _normal(rng, (300, 200), (200, 300)), (1,))
@@ -82,7 +84,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
     family = "products of few rows"
     yield Case(family, MatMul(), _normal(rng, (3, 300), (300, 70)), (1,))
     x, weights, bias = _normal(rng, (3, 70), (70, 33), (33,))
-    biased = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
+    biased = FusedMatMul(steps=(ElementwiseInstruction(Add(), (0, 1)),))
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         narrow = weights.astype(dtype.numpy)
         yield Case("weights of 16 bits", biased, (x, narrow, bias), (1, 2))
@@ -154,28 +156,28 @@ def _moves(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("copies", Concat(1), _normal(rng, (7, 33), (7, 70)))
 
 
-def _mathematics() -> tuple[ElementwiseStep, ...]:
+def _mathematics() -> tuple[ElementwiseInstruction, ...]:
     """Returns an elementwise program that sums math functions whose code differs between devices.
 
     The terms are of similar size, so that an error in any of them shows.
     """
     a, b = 0, 1
     steps = [
-        ElementwiseStep(Mul(), (a, b)),
-        ElementwiseStep(Sin(), (2,)),
-        ElementwiseStep(Cos(), (2,)),
-        ElementwiseStep(Erf(), (a,)),
+        ElementwiseInstruction(Mul(), (a, b)),
+        ElementwiseInstruction(Sin(), (2,)),
+        ElementwiseInstruction(Cos(), (2,)),
+        ElementwiseInstruction(Erf(), (a,)),
     ]
     steps += [
-        ElementwiseStep(Tanh(), (b,)),
-        ElementwiseStep(Exp(), (3,)),
-        ElementwiseStep(Abs(), (2,)),
-        ElementwiseStep(Sqrt(), (8,)),
+        ElementwiseInstruction(Tanh(), (b,)),
+        ElementwiseInstruction(Exp(), (3,)),
+        ElementwiseInstruction(Abs(), (2,)),
+        ElementwiseInstruction(Sqrt(), (8,)),
     ]
-    steps += [ElementwiseStep(Log(), (7,))]
+    steps += [ElementwiseInstruction(Log(), (7,))]
     total = 3
     for term in (4, 5, 6, 7, 9, 10):
-        steps.append(ElementwiseStep(Add(), (total, term)))
+        steps.append(ElementwiseInstruction(Add(), (total, term)))
         total = 1 + len(steps)
     return tuple(steps)
 

@@ -6,7 +6,7 @@ import pytest
 
 from clrt.ir.dims import same_shape
 from clrt.ir.graph import Graph, Node
-from clrt.ir.pattern import Found, Pattern, any_value, constant, op, through
+from clrt.ir.pattern import Captures, Pattern, any_value, constant, op, through
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.cast import Cast
@@ -18,7 +18,7 @@ from tests.passes.helpers import graph_of
 X, Y = any_value("x"), any_value("y")
 
 
-def find(pattern: Pattern, body: str, outputs: str = "%y") -> Found | str | None:
+def find(pattern: Pattern, body: str, outputs: str = "%y") -> Captures | str | None:
     """Matches `%y` in a graph of inputs a [B,4] and b [4]."""
     graph = graph_of(body, "%a: float32[B,4], %b: float32[4]", outputs)
     return pattern.find(producer(graph, "y").output, GraphView(graph))
@@ -28,9 +28,9 @@ def producer(graph: Graph, name: str) -> Node:
     return next(n for n in graph.nodes if n.output.name == name)
 
 
-def matched(found: Found | str | None) -> list[str]:
+def matched(found: Captures | str | None) -> list[str]:
     """Names of the outputs of the matched nodes."""
-    assert isinstance(found, Found), found
+    assert isinstance(found, Captures), found
     return [n.output.name for n in found.nodes]
 
 
@@ -41,7 +41,7 @@ def test_commutative_operands_match_in_both_orders() -> None:
     for inputs in ((X, op(Neg, Y)), (op(Neg, Y), X)):
         found = find(op(Add, *inputs), NEG_ADD)
         assert matched(found) == ["n", "y"]
-        assert isinstance(found, Found) and (found["x"].name, found["y"].name) == ("b", "a")
+        assert isinstance(found, Captures) and (found["x"].name, found["y"].name) == ("b", "a")
 
 
 def test_other_operands_match_in_written_order() -> None:
@@ -61,7 +61,7 @@ def test_search_revises_earlier_choices() -> None:
     %y: float32[B,4] = Sub(%p, %n)"""
     # The first order of the product takes a for x, which does not fit the Neg of b.
     found = find(op(Sub, op(Mul, X, Y), op(Neg, X) | op(Abs, X)), body)
-    assert isinstance(found, Found) and (found["x"].name, found["y"].name) == ("b", "a")
+    assert isinstance(found, Captures) and (found["x"].name, found["y"].name) == ("b", "a")
     assert matched(found) == ["n", "p", "y"] and set(found.values) == {"x", "y"}
 
 
@@ -90,15 +90,15 @@ def test_value_used_once_has_no_other_reader_and_is_no_output() -> None:
 @pytest.mark.parametrize(("exponent", "matches"), [("2.0", True), ("3.0", False)])
 def test_constants_match_by_element(exponent: str, matches: bool) -> None:
     body = f"const %e: float32[] = {exponent}\n%y: float32[B,4] = Pow(%a, %e)"
-    assert isinstance(find(op(Pow, X, equals(2)), body), Found) is matches
-    assert isinstance(find(op(Pow, X, constant("e")), body), Found)
+    assert isinstance(find(op(Pow, X, equals(2)), body), Captures) is matches
+    assert isinstance(find(op(Pow, X, constant("e")), body), Captures)
     assert find(op(Pow, constant(), any_value()), body) is None
 
 
 def test_shapes_are_tested_of_values_and_of_what_was_found() -> None:
     vector = any_value("v", lambda v: v.type.rank == 1)
     found = find(op(Add, vector, X), NEG_ADD)
-    assert isinstance(found, Found) and found["v"].name == "b"
+    assert isinstance(found, Captures) and found["v"].name == "b"
     same = op(Add, X, Y).where(lambda f: same_shape(f["x"].shape, f["y"].shape) or "it broadcasts")
     assert find(same, NEG_ADD) == "it broadcasts"
 
@@ -118,7 +118,7 @@ def test_value_is_matched_through_a_step() -> None:
     pattern = op(Relu, through(lambda n: n.arg(1) if isinstance(n.op, Sub) else None, Y, "step"))
     body = "%s: float32[B,4] = Sub(%a, %b) %y: float32[B,4] = Relu(%s)"
     found = find(pattern, body)
-    assert isinstance(found, Found) and (found["y"].name, found["step"].name) == ("b", "s")
+    assert isinstance(found, Captures) and (found["y"].name, found["step"].name) == ("b", "s")
     assert matched(found) == ["s", "y"]
     assert find(pattern, body.replace("Sub", "Add")) is None
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ElementwiseStep, IrOp, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, IrOp, TensorType
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
@@ -22,7 +22,7 @@ from clrt.plan.steps import Region
 from tests.harness import plan_graph
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
-RESIDUAL = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
+RESIDUAL = FusedMatMul(steps=(ElementwiseInstruction(Add(), (0, 1)),))
 N = 24
 
 

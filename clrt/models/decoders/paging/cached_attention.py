@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from clrt.ir.dims import provably_equal
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import DecoderNames
+from clrt.models.decoders.paging.decode_step_probe import STEPS, DecodeStepProbe
 from clrt.models.decoders.paging.refusal import refusal
-from clrt.models.decoders.paging.step_probe import STEPS, StepProbe
 from clrt.models.decoders.paging.visibility import AttentionPattern, VisibilityReader
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.update_cache import UpdateCache
@@ -46,7 +46,7 @@ class LayerAttention:
         return self.op.kv_num_heads, self.op.head_size
 
 
-def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
+def append_to_pasts(graph: Graph, names: DecoderNames, probe: DecodeStepProbe) -> None:
     """Replaces each UpdateCache node on a past input by a Concat of past and new rows.
 
     UpdateCache writes new keys or values into a cache. For a single sequence without padding, they

@@ -27,11 +27,11 @@ from clrt.models.decoders.paging.cached_attention import (
     append_to_pasts,
     find_attention,
 )
+from clrt.models.decoders.paging.decode_step_probe import DecodeStepProbe
 from clrt.models.decoders.paging.logit_rows import last_number, wanted_logits
 from clrt.models.decoders.paging.qkv_packing import HeadJoiner
 from clrt.models.decoders.paging.refusal import refusal
 from clrt.models.decoders.paging.size_values import SizeValues, read_sizes
-from clrt.models.decoders.paging.step_probe import StepProbe
 from clrt.models.decoders.paging.token_axis import mixes_tokens, token_axis
 from clrt.models.decoders.paging.visibility import MOST_KEYS, VisibilityReader
 from clrt.models.decoders.sampling_head import SAMPLER_INPUTS, sample_next
@@ -86,9 +86,9 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
         UnsupportedError: A node has no paged form; the message names it.
     """
     tidy(graph)
-    append_to_pasts(graph, names, StepProbe(graph, names))
+    append_to_pasts(graph, names, DecodeStepProbe(graph, names))
     report = find_subgraphs(graph)
-    probe = StepProbe(graph, names)
+    probe = DecodeStepProbe(graph, names)
     reader = VisibilityReader(probe, context)
     attention = find_attention(graph, names, reader, report)
     sizes = read_sizes(graph, names, set(attention), probe)

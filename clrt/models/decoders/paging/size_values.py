@@ -11,7 +11,7 @@ from clrt.ir.dims import Expr, product, provably_equal, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames
-from clrt.models.decoders.paging.step_probe import STEPS, StepProbe
+from clrt.models.decoders.paging.decode_step_probe import STEPS, DecodeStepProbe
 from clrt.ops.tensor.shape import Shape_
 
 _INTEGERS = (DType.INT32, DType.INT64)
@@ -33,7 +33,7 @@ class SizeValues:
 
 
 def read_sizes(
-    graph: Graph, names: DecoderNames, attention: Set[Node], probe: StepProbe
+    graph: Graph, names: DecoderNames, attention: Set[Node], probe: DecodeStepProbe
 ) -> SizeValues:
     """Classifies the values of a decoder that depend only on sizes of a step.
 
@@ -78,7 +78,7 @@ def _counts_tokens(value: Value) -> bool:
     )
 
 
-def _is_places(value: Value, probe: StepProbe) -> bool:
+def _is_places(value: Value, probe: DecodeStepProbe) -> bool:
     for past, new in STEPS:
         positions = probe.at(value, past, new)
         if positions is None or not np.array_equal(
@@ -88,7 +88,7 @@ def _is_places(value: Value, probe: StepProbe) -> bool:
     return True
 
 
-def _is_unsupported(value: Value, probe: StepProbe) -> bool:
+def _is_unsupported(value: Value, probe: DecodeStepProbe) -> bool:
     """Returns whether a value is not one number that is the same in all sample steps.
 
     A constant (a shape) is unsupported only if it depends on the number of past tokens.

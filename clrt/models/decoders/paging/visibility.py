@@ -9,8 +9,8 @@ import numpy as np
 
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
+from clrt.models.decoders.paging.decode_step_probe import MAX_ELEMENTS, STEPS, DecodeStepProbe
 from clrt.models.decoders.paging.refusal import refusal
-from clrt.models.decoders.paging.step_probe import MAX_ELEMENTS, STEPS, StepProbe
 from clrt.ops.attention.fused_attention import FusedAttention
 
 # Scores at or below this are masked: they have no weight in a softmax.
@@ -47,7 +47,7 @@ class VisibilityReader:
         context: Maximum number of tokens of a sequence; windows of that length are ignored.
     """
 
-    def __init__(self, probe: StepProbe, context: int) -> None:
+    def __init__(self, probe: DecodeStepProbe, context: int) -> None:
         self._probe = probe
         self.longest = min(context, MOST_KEYS)
         self._found: dict[tuple[Value, bool], AttentionPattern] = {}

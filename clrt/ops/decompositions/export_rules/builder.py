@@ -10,7 +10,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Node, Value
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.activations import Swish
@@ -57,7 +57,7 @@ class ExportBuilder(OpBuilder):
         rank = rank_of(value)
         return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
 
-    def program(self, steps: Sequence[ElementwiseStep], operands: Sequence[Value]) -> Value:
+    def program(self, steps: Sequence[ElementwiseInstruction], operands: Sequence[Value]) -> Value:
         """Adds the steps of an elementwise program as nodes; returns the output of the last one.
 
         Args:

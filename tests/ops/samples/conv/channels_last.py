@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
 from clrt.ops.pointwise.table import Add, HardSwish, Mul, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
@@ -58,11 +58,11 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
         ((1, 2, 0, 1), (1, 13, 11, 16), (24, 16, 3, 3)),
     ]:
         yield make(cls(pads=pads), x, w, (w[0],))
-    add, relu = (ElementwiseStep(Add(), (0, 1)),), (ElementwiseStep(Relu(), (0,)),)
+    add, relu = (ElementwiseInstruction(Add(), (0, 1)),), (ElementwiseInstruction(Relu(), (0,)),)
     residual = (
-        ElementwiseStep(Mul(), (0, 1)),
-        ElementwiseStep(Add(), (3, 2)),
-        ElementwiseStep(HardSwish(), (4,)),
+        ElementwiseInstruction(Mul(), (0, 1)),
+        ElementwiseInstruction(Add(), (3, 2)),
+        ElementwiseInstruction(HardSwish(), (4,)),
     )
     for fields, x, w, y in [
         ({}, (2, 5, 6, 8), (16, 8, 1, 1), (5, 6)),
@@ -95,4 +95,7 @@ def channels_last_conv_errors(
     yield Sample(cls(), (x, np.zeros((2, 4, 3), np.float32))), ShapeError
     yield Sample(cls(), (x[0, 0], w[0, 0])), ShapeError
     wide = np.zeros((1, 3, 3, 3), np.float32)
-    yield Sample(cls(steps=(ElementwiseStep(Add(), (0, 1)),)), (x, w, None, wide)), ShapeError
+    yield (
+        Sample(cls(steps=(ElementwiseInstruction(Add(), (0, 1)),)), (x, w, None, wide)),
+        ShapeError,
+    )

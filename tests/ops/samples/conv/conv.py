@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.pointwise.fused import Literal
 from clrt.ops.pointwise.table import Add, HardSwish, Mul, Relu, Where
@@ -75,13 +75,13 @@ def fused_conv_samples(cls: type[FusedConv]) -> Iterator[Sample]:
         arrays = [None if s is None else rng.standard_normal(s) for s in shapes]
         return Sample(op, tuple(None if a is None else a.astype(np.float32) for a in arrays))
 
-    add, relu = (ElementwiseStep(Add(), (0, 1)),), (ElementwiseStep(Relu(), (0,)),)
+    add, relu = (ElementwiseInstruction(Add(), (0, 1)),), (ElementwiseInstruction(Relu(), (0,)),)
     residual = (
-        ElementwiseStep(Mul(), (0, 1)),
-        ElementwiseStep(Add(), (3, 2)),
-        ElementwiseStep(HardSwish(), (4,)),
+        ElementwiseInstruction(Mul(), (0, 1)),
+        ElementwiseInstruction(Add(), (3, 2)),
+        ElementwiseInstruction(HardSwish(), (4,)),
     )
-    scaled = (ElementwiseStep(Literal(0.125), ()), ElementwiseStep(Mul(), (0, 1)))
+    scaled = (ElementwiseInstruction(Literal(0.125), ()), ElementwiseInstruction(Mul(), (0, 1)))
     # x, w, y and the op but for its steps: a product in place, unfolded, grouped, and depthwise
     forms: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, object]]] = [
         ((2, 3, 9), (4, 3, 1), (4, 9), {}),
@@ -109,7 +109,7 @@ def fused_conv_samples(cls: type[FusedConv]) -> Iterator[Sample]:
     yield make(cls(steps=scaled), (1, 2, 6, 7), (3, 2, 3, 3), (3,))
     plain = make(cls(steps=add), (1, 2, 5, 5), (3, 2, 3, 3), (3,), (3, 1, 1))
     yield Sample(plain.op, tuple(a.astype(np.float16) for a in plain.inputs if a is not None))
-    where = cls(group=2, steps=(ElementwiseStep(Where(), (1, 0, 2)),))
+    where = cls(group=2, steps=(ElementwiseInstruction(Where(), (1, 0, 2)),))
     for w in ((2, 1, 3), (4, 1, 1)):
         chosen = make(where, (1, 2, 9), w, None, (1, w[0], 10 - w[2]), ())
         mask = None if chosen.inputs[3] is None else chosen.inputs[3] > 0
@@ -121,5 +121,5 @@ def fused_conv_samples(cls: type[FusedConv]) -> Iterator[Sample]:
 def fused_conv_errors(cls: type[FusedConv]) -> Iterator[tuple[Sample, type[Exception]]]:
     x, w = np.zeros((1, 4, 5, 5), np.float32), np.zeros((2, 4, 3, 3), np.float32)
     for shape in [(2, 2, 3, 3), (1, 1, 2, 3, 3), (4,)]:
-        steps = (ElementwiseStep(Add(), (0, 1)),)
+        steps = (ElementwiseInstruction(Add(), (0, 1)),)
         yield Sample(cls(steps=steps), (x, w, None, np.zeros(shape, np.float32))), ShapeError

@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.pointwise.fused import Literal
@@ -25,13 +25,13 @@ def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
     def make(op: Op, *shapes: tuple[int, ...]) -> Sample:
         return Sample(op, tuple(rng.standard_normal(s).astype(np.float32) for s in shapes))
 
-    bias = (ElementwiseStep(Add(), (0, 1)),)
-    gelu = (*bias, ElementwiseStep(Gelu(), (2,)))
-    residual = (ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Add(), (3, 2)))
+    bias = (ElementwiseInstruction(Add(), (0, 1)),)
+    gelu = (*bias, ElementwiseInstruction(Gelu(), (2,)))
+    residual = (ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Add(), (3, 2)))
     scaled = (
-        ElementwiseStep(Literal(0.125), ()),
-        ElementwiseStep(Mul(), (0, 1)),
-        ElementwiseStep(Relu(), (2,)),
+        ElementwiseInstruction(Literal(0.125), ()),
+        ElementwiseInstruction(Mul(), (0, 1)),
+        ElementwiseInstruction(Relu(), (2,)),
     )
     for a, b in SAMPLE_SHAPES:
         yield make(cls(steps=scaled), a, b)
@@ -49,7 +49,7 @@ def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
             a, b = ((5, 4) if trans[0] else (4, 5)), ((9, 5) if trans[1] else (5, 9))
             yield make(cls(*trans, bias), (*batch, *a), (*batch, *b), (9,))
             yield make(cls(*trans), (*batch, *a), b)
-    where = (ElementwiseStep(Where(), (1, 0, 2)),)
+    where = (ElementwiseInstruction(Where(), (1, 0, 2)),)
     mask = rng.integers(0, 2, (4, 9)).astype(bool)
     plain = make(cls(steps=where), (4, 5), (5, 9), ())
     yield Sample(plain.op, (*plain.inputs[:2], mask, plain.inputs[2]))
@@ -71,7 +71,7 @@ def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
 def fused_matmul_errors(cls: type[FusedMatMul]) -> Iterator[tuple[Sample, type[Exception]]]:
     from clrt.ops.pointwise.table import Add
 
-    bias = cls(steps=(ElementwiseStep(Add(), (0, 1)),))
+    bias = cls(steps=(ElementwiseInstruction(Add(), (0, 1)),))
     a, b = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
     for shape in [(3,), (5, 2, 4), (1, 2, 4)]:
         yield Sample(bias, (a, b, np.zeros(shape, np.float32))), ShapeError

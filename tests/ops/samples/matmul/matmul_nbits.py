@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.util.math import ceil_div
@@ -40,7 +40,7 @@ def matmul_n_bits_samples(cls: type[MatMulNBits]) -> Iterator[Sample]:
             yield Sample(op, (a, weights, scales, packed, None, bias))
             yield Sample(op, (a, weights, scales, zeros, None, bias))
             residual = np.asarray(rng.uniform(-1, 1, (*lead, n)), dtype)
-            steps = (ElementwiseStep(Mul(), (0, 1)), ElementwiseStep(Add(), (3, 2)))
+            steps = (ElementwiseInstruction(Mul(), (0, 1)), ElementwiseInstruction(Add(), (3, 2)))
             if bits != 4:
                 continue
             fused = replace(op, steps=steps)

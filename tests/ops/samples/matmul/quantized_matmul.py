@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
-from clrt.ir.op import Array, ElementwiseStep
+from clrt.ir.op import Array, ElementwiseInstruction
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.pointwise.table import Add, Relu
@@ -53,9 +53,9 @@ def quantized_matmul_samples(cls: type[QuantizedMatMul]) -> Iterator[Sample]:
     yield Sample(op, (a, raw))
     yield Sample(replace(op, a_bits=0), (a[0], raw))
     steps = (
-        ElementwiseStep(Add(), (0, 1)),
-        ElementwiseStep(Relu(), (3,)),
-        ElementwiseStep(Add(), (4, 2)),
+        ElementwiseInstruction(Add(), (0, 1)),
+        ElementwiseInstruction(Relu(), (3,)),
+        ElementwiseInstruction(Add(), (4, 2)),
     )
     bias, more = rng.standard_normal(7).astype(np.float32), rng.standard_normal((37, 7))
     for bits in (0, 8):

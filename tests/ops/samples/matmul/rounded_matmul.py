@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.op import Array, ElementwiseStep
+from clrt.ir.op import Array, ElementwiseInstruction
 from clrt.ops.matmul.rounded_matmul import MAX_DEPTH, RoundedMatMul
 from clrt.ops.pointwise.table import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
@@ -44,9 +44,9 @@ def rounded_matmul_samples(cls: type[RoundedMatMul]) -> Iterator[Sample]:
     a.flat[:4] = [np.inf, -np.inf, 1e30, np.nan]
     yield Sample(cls(0, 0.05, -8, 7), (a, b, scales, zeros))
     steps = (
-        ElementwiseStep(Add(), (0, 1)),
-        ElementwiseStep(Relu(), (3,)),
-        ElementwiseStep(Add(), (4, 2)),
+        ElementwiseInstruction(Add(), (0, 1)),
+        ElementwiseInstruction(Relu(), (3,)),
+        ElementwiseInstruction(Add(), (4, 2)),
     )
     extras = rng.standard_normal(9), rng.standard_normal((66, 9))
     fused = replace(op, steps=steps)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.ir.op import ElementwiseStep
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.pointwise.fused import Fused, Literal
 from tests.ops.samples.registry import Sample, samples_of
 
@@ -18,12 +18,12 @@ def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
 
     rng = np.random.default_rng(1)
     steps = (
-        ElementwiseStep(Add(), (0, 1)),
-        ElementwiseStep(Gelu(), (2,)),
-        ElementwiseStep(Literal(0.5), ()),
-        ElementwiseStep(Mul(), (3, 4)),
+        ElementwiseInstruction(Add(), (0, 1)),
+        ElementwiseInstruction(Gelu(), (2,)),
+        ElementwiseInstruction(Literal(0.5), ()),
+        ElementwiseInstruction(Mul(), (3, 4)),
     )
-    pick = (ElementwiseStep(Less(), (0, 1)), ElementwiseStep(Where(), (2, 0, 1)))
+    pick = (ElementwiseInstruction(Less(), (0, 1)), ElementwiseInstruction(Where(), (2, 0, 1)))
     for n in (1, 7, 8, 9, 65):
         for shapes in [
             ((n,), (n,)),
@@ -53,14 +53,15 @@ def _widened(cls: type[Fused]) -> Iterator[Sample]:
     from clrt.ops.pointwise.table import Abs, Less, Mul, Where
     from clrt.ops.pointwise.variadic import Max
 
-    five = ElementwiseStep(Literal(5, DType.INT64), ())
+    five = ElementwiseInstruction(Literal(5, DType.INT64), ())
     steps = (
-        ElementwiseStep(Cast(DType.INT64), (0,)),
+        ElementwiseInstruction(Cast(DType.INT64), (0,)),
         five,
-        ElementwiseStep(Less(), (1, 2)),
-        ElementwiseStep(Abs(), (1,)),
+        ElementwiseInstruction(Less(), (1, 2)),
+        ElementwiseInstruction(Abs(), (1,)),
     )
-    steps += (ElementwiseStep(Max(), (1, 2)), ElementwiseStep(Mul(), (4, 1)))
+    steps += (ElementwiseInstruction(Max(), (1, 2)), ElementwiseInstruction(Mul(), (4, 1)))
     yield Sample(
-        cls((*steps, ElementwiseStep(Where(), (3, 6, 5)))), (np.arange(-9, 12, dtype=np.int32),)
+        cls((*steps, ElementwiseInstruction(Where(), (3, 6, 5)))),
+        (np.arange(-9, 12, dtype=np.int32),),
     )

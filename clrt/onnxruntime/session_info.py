@@ -15,7 +15,7 @@ from clrt.onnxruntime.types import ModelMetadata, NodeArg
 from clrt.onnxruntime.values import OrtValue
 
 
-class SessionFacts:
+class SessionInfo:
     """Base of `InferenceSession` with the methods that do not run the model."""
 
     _loaded: LoadedFile

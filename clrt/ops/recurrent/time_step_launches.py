@@ -79,7 +79,7 @@ class _Sharing(NamedTuple):
     parts: int
 
 
-class StepLaunches(RecurrentLaunches):
+class TimeStepLaunches(RecurrentLaunches):
     """Emits the launches of a recurrent node by the kernel recurrent_steps.
 
     Attributes:
@@ -261,7 +261,7 @@ def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    return StepLaunches(node, ctx).launches()
+    return TimeStepLaunches(node, ctx).launches()
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:

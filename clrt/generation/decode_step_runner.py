@@ -25,7 +25,7 @@ class ScheduledRequest:
     part: ScheduledSequence
 
 
-class StepRunner:
+class DecodeStepRunner:
     """Runs decoder steps of generations, with their draft tokens, on an engine."""
 
     def __init__(self, engine: DecoderEngine, speculation: SpeculativeDecoder) -> None:

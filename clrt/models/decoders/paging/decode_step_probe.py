@@ -20,7 +20,7 @@ MAX_ELEMENTS = 1 << 26
 """Maximum number of elements to compute: a short file can request any number of them."""
 
 
-class StepProbe:
+class DecodeStepProbe:
     """Evaluates values of a decoder in sample steps of one sequence without padding.
 
     Exporters compute masks and positions in too many ways to match the nodes, so masks and
