@@ -36,19 +36,20 @@ class OpBuilder(Builder):
         inputs: Graph inputs, in the order of the calls of `feed` and `float_feed`.
 
     Args:
-        names, origin, origins, made_by, nodes: As for `Builder`.
+        names, origin, suffix, origins, made_by, nodes: As for `Builder`.
     """
 
     def __init__(
         self,
         names: Names | None = None,
         origin: str = "",
+        suffix: str = "",
         *,
         origins: tuple[str, ...] = (),
         made_by: str = "",
         nodes: list[Node] | None = None,
     ) -> None:
-        super().__init__(names, origin, origins=origins, made_by=made_by, nodes=nodes)
+        super().__init__(names, origin, suffix, origins=origins, made_by=made_by, nodes=nodes)
         self.inputs: list[Value] = []
 
     def feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
@@ -143,6 +144,20 @@ class OpBuilder(Builder):
         """
         merged = self("Transpose", value, perm=(0, 2, 1, 3))
         return self("Reshape", merged, self.ints(0, 0, width))
+
+    def rotated(self, x: Value, halves: Sequence[Value], cos: Value, sin: Value) -> Value:
+        """Returns x rotated in pairs of elements i and i + half of its last axis.
+
+        Args:
+            x: Value to rotate.
+            halves: First and second half of x along its last axis.
+            cos, sin: Cosines and sines, the same for both elements of a pair.
+
+        Source: Su et al., RoFormer (2021).
+        """
+        first, second = halves
+        swapped = self("Concat", self("Neg", second), first, axis=-1)
+        return self("Add", self("Mul", x, cos), self("Mul", swapped, sin))
 
     def channels_first(self, x: Value, rank: int) -> Value:
         """Transposes `x` of rank `rank` from `[N, …, C]` to `[N, C, …]`."""

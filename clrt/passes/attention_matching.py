@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, provably_equal, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.op_builder import OpBuilder
 from clrt.passes.canonicalize_matmul import Operands, strip_transposes
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.matching import (
@@ -316,7 +316,7 @@ def part_of(value: Value) -> tuple[Value, int] | None:
     return None
 
 
-def merged(build: Builder, heads: Heads) -> Value:
+def merged(build: OpBuilder, heads: Heads) -> Value:
     """Returns heads as an operand of FusedAttention or FusedRotary, adding a Reshape if needed.
 
     Returns:

@@ -17,9 +17,7 @@ from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.movement.pad import Pad
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _RANKS = (3, 4, 5)
@@ -92,7 +90,7 @@ class BlockConv1d(Pass):
         assert x.shape is not None and y.shape is not None and w.numbers is not None
         images, channels = x.shape[:2]
         places = y.shape[line.axis]
-        value = build.add(Reshape(1), x, build.dims((images, channels, x.shape[line.axis])))
+        value = build.reshaped(x, images, channels, x.shape[line.axis])
         before, behind = line.pads
         pads = build.ints(before, behind + line.more)
         value = build.add(Pad(), value, pads, None, build.ints(2))
@@ -110,11 +108,10 @@ class BlockConv1d(Pass):
         assert value.shape is not None
         blocks = build.add(Transpose((0, 2, 1)), value)
         count = value.shape[2] * line.places
-        value = build.add(Reshape(1), blocks, build.dims((images, count, line.maps)))
-        ends = build.dims([places])
-        value = build.add(Slice(), value, build.ints(0), ends, build.ints(1))
+        value = build.reshaped(blocks, images, count, line.maps)
+        value = build.slice(value, 0, places, 1)
         value = build.add(Transpose((0, 2, 1)), value)
-        return build.patch({y: build.add(Reshape(1), value, build.dims(y.shape))})
+        return build.patch({y: build.reshaped(value, *y.shape)})
 
 
 def _geometry(node: Node) -> _Geometry | str | None:

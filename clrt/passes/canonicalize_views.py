@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import product, provably_equal, same_shape
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
@@ -108,12 +108,12 @@ class SimplifyTransposes(PatternPass):
         return build.patch({node.output: build.add(Transpose(perm), found["x"])})
 
 
-def reshape(build: Builder, source: Value, like: Value) -> Value:
+def reshape(build: OpBuilder, source: Value, like: Value) -> Value:
     """Returns `source` reshaped to the known shape of `like`; `source` if the shapes are equal."""
     if keeps_shape(source, like):
         return source
     assert like.shape is not None
-    value = build.add(Reshape(allowzero=1), source, build.dims(like.shape))
+    value = build.reshaped(source, *like.shape)
     value.type = type(like.type)(source.dtype, like.shape, value.type.data)
     return value
 

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
@@ -31,8 +30,8 @@ from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.softmax import SoftmaxBase
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.reduce.reduction import Reduce
@@ -90,7 +89,7 @@ def _is_near_input(value: Value) -> bool:
 
 
 def _from_image(
-    build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseInstruction, ...]
+    build: OpBuilder, node: Node, op: Convolution, steps: tuple[ElementwiseInstruction, ...]
 ) -> Value:
     """Builds the convolution of a channels-first image; its channels become an axis of the window.
 
@@ -113,10 +112,10 @@ def _from_image(
         pads=(0, *pads[:2], 0, *pads[2:]),
         steps=steps,
     )
-    stack = build.add(Reshape(1), x, build.dims((*x.shape, 1)))
+    stack = build.reshaped(x, *x.shape, 1)
     weights = build.numbers(w.numbers.reshape(maps, 1, channels, *window), w.dtype)
     value = build.add(conv, stack, weights, *node.inputs[2:])
-    return build.add(Reshape(1), value, build.dims((y.shape[0], *y.shape[2:], maps)))
+    return build.reshaped(value, y.shape[0], *y.shape[2:], maps)
 
 
 def _reject_reason(node: Node) -> str | None:
@@ -190,7 +189,7 @@ def _has_lower_rank(value: Value, rank: int) -> bool:
     return value.shape is None or 0 < len(value.shape) < rank
 
 
-def _to_last(build: Builder, value: Value, rank: int) -> Value:
+def _to_last(build: OpBuilder, value: Value, rank: int) -> Value:
     """Returns an operand that broadcasts to `[N, C, …]` transposed to broadcast to `[N, …, C]`.
 
     Constants are transposed at once; operands of one element are returned unchanged.
@@ -344,7 +343,7 @@ def _is_own_inverse(rank: int) -> bool:
     return order_to_last(rank) == order_to_first(rank)
 
 
-def _elementwise_input(build: Builder, value: Value, rank: int) -> Value:
+def _elementwise_input(build: OpBuilder, value: Value, rank: int) -> Value:
     source = _channels_last(value)
     if source is not None and value.shape is not None and len(value.shape) == rank:
         return source
@@ -368,7 +367,7 @@ class _Reordered:
     every: bool = False
     bare: bool = False
 
-    def patch(self, build: Builder, node: Node) -> Patch:
+    def patch(self, build: OpBuilder, node: Node) -> Patch:
         """Builds the patch that replaces `node`: op on channels-last inputs, then Transposes."""
         rank = len(node.arg(0).shape or ())
         if self.every:

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, PassError
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, infer_symbols
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
 from clrt.ops.base import Op, all_graphs
+from clrt.ops.op_builder import OpBuilder
 from clrt.passes.report import PassOutcome, PassReport
 from clrt.passes.worklist import Worklist
 from clrt.util import env_vars
@@ -64,9 +64,9 @@ class Match:
     def __post_init__(self) -> None:
         self.replaced_nodes = self.replaced_nodes or [self.root]
 
-    def builder(self, pass_name: str) -> Builder:
+    def builder(self, pass_name: str) -> OpBuilder:
         """Returns a builder for replacement nodes, which are named after the root and the pass."""
-        return Builder(self.view.names, self.root.name, pass_name)
+        return OpBuilder(self.view.names, self.root.name, pass_name)
 
 
 class Pass(ABC):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
@@ -15,6 +14,7 @@ from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.softmax import Softmax
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.table import Add, Equal, IsNaN, Where
 from clrt.ops.reduce.reduce import ReduceMax
 from clrt.passes.attention_matching import (
@@ -250,7 +250,7 @@ def _unexpanded(mask: Value) -> Value:
     return mask
 
 
-def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
+def _mask(build: OpBuilder, attention: _AttentionMatch) -> Value | None:
     """Builds one mask, to be added to the scores, of all masks of an attention; None if none.
 
     A Where mask replaces earlier masks where it applies, rather than being added to them: if all
@@ -270,7 +270,7 @@ def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
     return None if total is None else _of_rank_4(build, total, attention)
 
 
-def _of_rank_4(build: Builder, mask: Value, attention: _AttentionMatch) -> Value:
+def _of_rank_4(build: OpBuilder, mask: Value, attention: _AttentionMatch) -> Value:
     """Inserts a heads axis of size 1 into a mask of rank 3 if the scores have no heads axis."""
     shape = mask.shape
     assert shape is not None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.attention.attention import Attention
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
+from clrt.ops.op_builder import OpBuilder
 from clrt.passes.attention_matching import find_heads
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
@@ -57,7 +56,7 @@ class LowerAttention(Pass):
         return build.patch(dict(zip(node.outputs, (y, *presents), strict=False)))
 
 
-def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
+def _by_head(build: OpBuilder, value: Value, parts: Shape) -> Value:
     """Builds the conversion of [B, S, H * D] to [B, H, S, D]; returns rank 4 unchanged.
 
     Args:
@@ -67,7 +66,7 @@ def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
     if value.type.rank == 4:
         return value
     batch, heads, length, size = parts
-    split = build.add(Reshape(1), value, build.dims((batch, length, heads, size)))
+    split = build.reshaped(value, batch, length, heads, size)
     return build.add(Transpose(_BY_HEAD), split)
 
 

@@ -24,7 +24,6 @@ from clrt.ops.conv.conv import Conv
 from clrt.ops.conv.conv_transpose import ConvTranspose
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _RANKS = (3, 4, 5)
@@ -139,13 +138,13 @@ class LowerConvTranspose(Pass):
         maps = build.add(Transpose(order_to_last(rank)), build.add(conv, x, weights, bias))
         positions = [d + a.more for d, a in zip(x.shape[2:], axes, strict=True)]
         images, channels = y.shape[:2]
-        split = build.add(Reshape(1), maps, build.dims((images, *positions, *strides, channels)))
+        split = build.reshaped(maps, images, *positions, *strides, channels)
         pairs = ((1 + a, 1 + count + a) for a in range(count))
         interleaved = build.add(
             Transpose((0, *(i for p in pairs for i in p), 1 + 2 * count)), split
         )
         sizes = [q * s for q, s in zip(positions, strides, strict=True)]
-        value = build.add(Reshape(1), interleaved, build.dims((images, *sizes, channels)))
+        value = build.reshaped(interleaved, images, *sizes, channels)
         cropped = [a for a in range(count) if not axes[a].whole]
         if cropped:
             ends = build.dims([y.shape[2 + a] for a in cropped])

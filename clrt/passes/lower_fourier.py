@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
@@ -19,9 +18,9 @@ from clrt.ops.conv.conv import Conv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.common import elements, has_input
 from clrt.ops.movement.pad import Pad
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.signal.dft import DFT, STFT
 from clrt.ops.signal.fourier import Transform
@@ -162,7 +161,7 @@ def _numbers(node: Node, transform: Transform) -> Array:
     return matrix.reshape(*matrix.shape[:2], transform.columns).transpose(2, 1, 0)
 
 
-def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Value) -> Value:
+def _dft(build: OpBuilder, node: Node, x: Value, transform: Transform, matrix: Value) -> Value:
     """Builds a DFT: moves its axis last, multiplies by the matrix, moves the axis back.
 
     Args:
@@ -190,7 +189,7 @@ def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Val
     return value
 
 
-def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
+def _fitted(build: OpBuilder, x: Value, axis: int, length: int) -> Value:
     """Crops x, or pads it with zeros at the end, to `length` elements along an axis."""
     assert x.shape is not None
     size, along = x.shape[axis], build.ints(axis)
@@ -198,10 +197,10 @@ def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
         return build.add(Pad(), x, build.dims((0, length - size)), None, along)
     if size == length:
         return x
-    return build.add(Slice(), x, build.ints(0), build.ints(length), along)
+    return build.slice(x, 0, length, axis)
 
 
-def _stft(build: Builder, node: Node, x: Value, transform: Transform, weights: Value) -> Value:
+def _stft(build: OpBuilder, node: Node, x: Value, transform: Transform, weights: Value) -> Value:
     """Builds an STFT as a convolution whose stride is the frame step.
 
     Args:

@@ -43,7 +43,7 @@ class SinkTranspose(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         build, (transpose,), moved = match.builder(self.name), match.traversed_nodes, match.payload
-        value = build.add(Reshape(allowzero=1), transpose.arg(0), build.dims(moved.shape))
+        value = build.reshaped(transpose.arg(0), *moved.shape)
         return build.patch({match.root.output: build.add(Transpose(moved.perm), value)})
 
 

@@ -17,6 +17,7 @@ from clrt.ir.graph import Names, Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.base import Op
 from clrt.ops.node_errors import NodeErrorContext
+from clrt.ops.op_builder import OpBuilder
 
 Results: TypeAlias = "Sequence[Value | None]"
 # Called with a node (the importer: its description of one) and a builder. Returning None leaves the
@@ -149,7 +150,7 @@ def decompose(
     for audience in audiences:
         entry = of_class(type(op), audience)
         if entry is not None:
-            builder = Builder(names, node.name, origins=node.origins)
+            builder = OpBuilder(names, node.name, origins=node.origins)
             results = entry.apply(node, builder)
             if results is not None:
                 return builder.nodes, [v for v in results if v is not None]

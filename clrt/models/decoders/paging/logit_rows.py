@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import provably_equal, substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -14,13 +13,14 @@ from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.views import Reshape, View
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.matching import scalar
 
 _ROWS = "rows"
 
 
-def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Value]:
+def wanted_logits(build: OpBuilder, logits: Value, rows: Value) -> tuple[Value, Value]:
     """Rebuilds the last nodes of a decoder so that they compute logits of requested tokens only.
 
     The rebuilt nodes are those after the last one that combines several computed values (the last
@@ -55,7 +55,7 @@ def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Va
     return _rebuild(build, _gather_rows(build, value, rows), chain, None)
 
 
-def _gather_rows(build: Builder, value: Value, rows: Value) -> Value:
+def _gather_rows(build: OpBuilder, value: Value, rows: Value) -> Value:
     axis = token_axis(value.shape)
     if (
         not isinstance(axis, int)
@@ -69,7 +69,7 @@ def _gather_rows(build: Builder, value: Value, rows: Value) -> Value:
 
 
 def _rebuild(
-    build: Builder, value: Value, chain: list[Node], last: Node | None
+    build: OpBuilder, value: Value, chain: list[Node], last: Node | None
 ) -> tuple[Value, Value]:
     """Adds copies of a chain of nodes that compute requested tokens instead of all.
 
@@ -97,7 +97,7 @@ def _rebuild(
     return _matrix(build, hidden), _matrix(build, value)
 
 
-def _matrix(build: Builder, value: Value) -> Value:
+def _matrix(build: OpBuilder, value: Value) -> Value:
     shape = build.dims((symbol(_ROWS), last_number(value)))
     matrix = build.add(Reshape(1), value, shape)
     return matrix if matrix.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), matrix)
@@ -115,7 +115,7 @@ def last_number(value: Value) -> int:
     return dim
 
 
-def _without_axis(build: Builder, value: Value, node: Node) -> Value:
+def _without_axis(build: OpBuilder, value: Value, node: Node) -> Value:
     """Checks that a node only selects the last token of a step; returns `value` in its place.
 
     Raises:
@@ -142,7 +142,7 @@ def _is_last(index: object) -> bool:
     return index == -1 if isinstance(index, int) else str(index) in ("-1", f"-1+{TOKENS}")
 
 
-def _of_rows(build: Builder, value: Value) -> Value:
+def _of_rows(build: OpBuilder, value: Value) -> Value:
     """Returns a constant shape for requested tokens: symbol "tokens" becomes "rows".
 
     Returns a value without symbolic elements unchanged.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import product, provably_equal, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -17,9 +16,9 @@ from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.movement.concat import Concat
-from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape, View
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add
@@ -56,10 +55,10 @@ class HeadJoiner:
 
     Args:
         graph: The original graph.
-        build: Builder of the rewritten graph.
+        build: OpBuilder of the rewritten graph.
     """
 
-    def __init__(self, graph: Graph, build: Builder) -> None:
+    def __init__(self, graph: Graph, build: OpBuilder) -> None:
         self._build = build
         self._users = graph.users()
         self._outputs = set(graph.outputs)
@@ -96,7 +95,7 @@ class HeadJoiner:
     def _flat(self, value: Value) -> Value:
         shape = value.shape
         assert shape is not None
-        value = self._build.add(Reshape(1), value, self._build.dims((symbol(TOKENS), shape[-1])))
+        value = self._build.reshaped(value, symbol(TOKENS), shape[-1])
         wide = value.dtype is DType.FLOAT32
         return value if wide else self._build.add(Cast(DType.FLOAT32), value)
 
@@ -137,8 +136,7 @@ class HeadJoiner:
     def _sliced(self, part: _Columns) -> Value:
         if part.is_whole:
             return part.source
-        bounds = (part.first, part.first + part.count, 2)
-        return self._build.add(Slice(), part.source, *(self._build.ints(n) for n in bounds))
+        return self._build.slice(part.source, part.first, part.first + part.count, 2)
 
     def _product(self, parts: Sequence[_Columns]) -> Value | None:
         """Returns a matrix product that replaces several products of one value.
@@ -250,7 +248,7 @@ class HeadJoiner:
         )
         if width is None or not plain:
             return None
-        result = self._build.add(Reshape(1), half, self._build.dims((symbol(TOKENS), width)))
+        result = self._build.reshaped(half, symbol(TOKENS), width)
         for step in reversed(steps):
             result = self._build.add(step.op, result, *step.inputs[1:])
         wide = result.dtype is DType.FLOAT32

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
@@ -40,7 +39,8 @@ from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.views import Reshape, View
+from clrt.ops.movement.views import View
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.pipeline import find_subgraphs, tidy
 
@@ -115,7 +115,7 @@ class _DecoderRewriter:
         self._kv_heads, self._head_size = next(iter(attention.values())).geometry
         self._nodes: list[Node] = []
         _rename(graph, _INPUTS)
-        self._build = build = Builder(Names(graph.names()), "/paged", nodes=self._nodes)
+        self._build = build = OpBuilder(Names(graph.names()), "/paged", nodes=self._nodes)
         self._step = build.input("step", DType.INT32, (symbol(TOKENS), 3))
         shape = (symbol("sequences"), symbol("pages"))
         self._table = build.input("table", DType.INT32, shape)
@@ -160,7 +160,7 @@ class _DecoderRewriter:
         assert value.shape is not None
         if column.dtype is not value.dtype:
             column = self._build.add(Cast(value.dtype), column)
-        return self._build.add(Reshape(1), column, self._build.dims(value.shape))
+        return self._build.reshaped(column, *value.shape)
 
     def _attend(self, layer: LayerAttention) -> Value:
         """Adds paged attention for a layer.

@@ -17,7 +17,7 @@ from clrt.ops.decompositions.export_rules.builder import ExportBuilder
 from clrt.ops.decompositions.lowering_rules.update_cache import update_parts
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.movement.concat import Concat, Split
+from clrt.ops.movement.concat import Split
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Unsqueeze
@@ -31,7 +31,6 @@ from clrt.ops.pointwise.table import (
     GreaterOrEqual,
     Less,
     Mul,
-    Neg,
     Sub,
     Tanh,
     Where,
@@ -77,10 +76,8 @@ def _fused_rotary(node: Node, builder: ExportBuilder) -> Sequence[Value]:
     if x.type.rank == 3:
         x = builder.columns(x, op.offset, width)
     heads = _heads(x, op.num_heads, op.head_size, _BY_HEAD, builder)
-    first, second = builder.columns(heads, 0, half), builder.columns(heads, half, half)
-    rotated = builder(Concat(-1), builder(Neg(), second), first)
-    result = builder(Add(), builder(Mul(), heads, cos), builder(Mul(), rotated, sin))
-    return [builder.merge_heads(result, width)]
+    halves = [builder.columns(heads, start, half) for start in (0, half)]
+    return [builder.merge_heads(builder.rotated(heads, halves, cos, sin), width)]
 
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.EXPORT)

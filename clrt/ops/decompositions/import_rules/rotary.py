@@ -31,7 +31,6 @@ def _rotary_embedding(body: ImportBuilder) -> None:
     for table in body.inputs[1:3]:
         rows = body("Gather", table, body.inputs[3], axis=0) if body.has(3) else table
         tables.append(body("Unsqueeze", body("Concat", rows, rows, axis=-1), body.ints(1)))
-    first, second = body.node("Split", [x], 2, num_outputs=2, axis=-1)
-    rotated = body("Concat", body("Neg", second), first, axis=-1)
-    y = body("Add", body("Mul", x, tables[0]), body("Mul", rotated, tables[1]))
+    halves = body.node("Split", [x], 2, num_outputs=2, axis=-1)
+    y = body.rotated(x, halves, *tables)
     body.outputs = [body.merge_heads(y) if len(shape) == 3 else y]

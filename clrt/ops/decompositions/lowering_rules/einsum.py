@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, is_unknown, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.einsum import Einsum, Labels, Subscripts
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.movement.views import Reshape
+from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.table import Mul
 from clrt.ops.reduce.reduce import ReduceSum
 
 
 @register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
-def _in_products(node: Node, make: Builder) -> list[Value] | None:
+def _in_products(node: Node, make: OpBuilder) -> list[Value] | None:
     """Decomposes Einsum into matrix products; diagonals stay Einsum nodes.
 
     Returns None if a dim is unknown, or the node only takes a diagonal.
@@ -58,7 +57,7 @@ class _Products:
     label (in one), or is summed.
     """
 
-    def __init__(self, sizes: dict[str, Dim], output: Labels, make: Builder) -> None:
+    def __init__(self, sizes: dict[str, Dim], output: Labels, make: OpBuilder) -> None:
         self._sizes = sizes
         self._output = output
         self._make = make
@@ -178,4 +177,4 @@ class _Products:
             for label in group:
                 size = size * self._sizes[label]
             dims.append(size)
-        return self._add(Reshape(1), value, self._make.dims(dims))
+        return self._make.reshaped(value, *dims)
