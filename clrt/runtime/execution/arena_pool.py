@@ -1,4 +1,4 @@
-"""`ArenaPool`: a model's weights and arenas on its device, within its limit and the budget."""
+"""`ArenaPool`: a model's weights and arenas on its device, within the memory limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LARGE_BYTES = 8 << 20
 
 
 class ArenaPool:
-    """Assigns each execution an arena, within the model's limit and the budget of all models.
+    """Assigns each execution an arena, within the memory limits of the model and of all models.
 
     Attributes:
         account: Ledger that counts and limits the model's device memory.
@@ -94,7 +94,7 @@ class ArenaPool:
 
     @property
     def _in_use(self) -> dict[ArenaMemory, Execution]:
-        """Executions that have not ended, by the arena that they use."""
+        """The unfinished execution of each arena in use."""
         return {s: cast(Execution, s.run) for s in self._arenas if s.in_use}
 
     def begin(
@@ -117,7 +117,8 @@ class ArenaPool:
             call: Call that handles the execution until it is detached.
 
         Raises:
-            OutOfMemoryError: The segment exceeds the limit, or the budget with nothing to wait for.
+            OutOfMemoryError: The segment exceeds the model's memory limit; or it exceeds the
+                budget of all models, and no other run will free memory.
         """
         while True:
             changed = BUDGET.changes.enter() if BUDGET.limit is not None else None
@@ -145,9 +146,9 @@ class ArenaPool:
                 self._await_budget(stage, ticket, epoch)
 
     def _lacking(self, needed: int) -> int:
-        """Returns by how many bytes `needed` exceeds what is left of the budget of all models.
+        """Returns by how many bytes `needed` exceeds the unused budget of all models.
 
-        0 if it fits, or if there is no budget.
+        0 if `needed` fits, or if there is no budget.
         """
         if not needed or BUDGET.limit is None:
             return 0
@@ -196,15 +197,15 @@ class ArenaPool:
     def _acquire(self, stage: PlannedSegment) -> BoundPlan | None:
         """Returns the segment bound to an idle arena; None if a run has to end first.
 
-        Prefers an arena that the segment is bound to. `bind` still has to be called unless the plan
-        is `ready`.
+        Prefers an arena that the segment is bound to already. The caller has to call
+        `BoundPlan.bind` unless the result is `BoundPlan.ready`.
 
         Args:
             stage: The segment.
 
         Raises:
-            OutOfMemoryError: The segment exceeds the limit, or this thread's own run is the only
-                one to wait for.
+            OutOfMemoryError: The segment exceeds the model's memory limit, or this thread's own
+                run is the only one to wait for.
         """
         self._drop_torn()
         idle = self._idle
@@ -267,7 +268,7 @@ class ArenaPool:
             slabs: Memory of the arena.
 
         Raises:
-            OutOfMemoryError: It exceeds the limit even with nothing else allocated.
+            OutOfMemoryError: The segment exceeds the model's memory limit by itself.
         """
         memory = self._planner.memory(stage.plan, stage.graph_break)
         if memory.device_bytes > self._planner.limit:
@@ -403,11 +404,11 @@ class ArenaPool:
     def no_room(
         self, stage: PlannedSegment, error: OutOfMemoryError | None = None
     ) -> OutOfMemoryError:
-        """Returns the error for a segment that exceeds the model's limit, or that does not fit.
+        """Returns the error for a segment that does not fit into the model's memory.
 
         Args:
             stage: Segment that cannot run.
-            error: Error of the driver; None if the segment exceeds the limit.
+            error: Error of the driver; None if the segment exceeds the model's memory limit.
         """
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return no_room(self._planner, stage, of, error)

@@ -33,8 +33,8 @@ class BoundLaunch(NamedTuple):
         """Splits the launch into at most `count` launches along its longest splittable dimension.
 
         Returns:
-            Global offset and global size of each; one with the whole launch if `axes` allow no
-            split.
+            Global offset and global size of each launch. One entry with the whole launch if
+            `axes` allow no split.
         """
         groups = [-(-g // s) for g, s in zip(self.global_size, self.local_size, strict=True)]
         axis = max((a for a in self.axes if a < len(groups)), key=groups.__getitem__, default=None)

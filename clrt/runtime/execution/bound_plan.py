@@ -89,8 +89,8 @@ class BoundPlan:
         slabs: Memory of the arena.
         model_constants: Values whose buffers are in `weights`.
         lane: Queue in which the plan runs.
-        seconds_a_run: Duration, in seconds, of the last run that had the device for itself, or of
-            a faster one; None before the first run.
+        seconds_a_run: Duration in seconds of the last run that did not overlap other runs, or of a
+            faster run since. None before the first run, unless estimated from `donor`.
         broken: Whether the status words may hold reports of a run that failed.
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
         steps: Launches with their arguments set, and host steps, in order.
@@ -203,7 +203,8 @@ class BoundPlan:
             donor: Plan on the same arena, which must bind again before its next run.
 
         Returns:
-            Whether it did; False, and the donor keeps its kernels, if either plan has no template.
+            Whether kernels were taken over. False if either plan has no template: the donor then
+            keeps its kernels.
         """
         plan, patcher = self.plan, donor._patcher
         donor._patcher, donor._generation = None, -1
@@ -405,7 +406,7 @@ class BoundPlan:
     def seconds(self, entry: str) -> float:
         """Measures the plan's launches of one kernel, in sequence, with the arena's current data.
 
-        The plan's last run must be one of `run_and_hold`.
+        The plan must have been run by `run_and_hold` last, which keeps the kernels' buffers.
 
         Args:
             entry: Entry point of the kernel.

@@ -39,8 +39,8 @@ class _Branch:
     Attributes:
         choosing: Names of the inputs whose elements decide conditions of If nodes.
         by_shape: Whether to specialise for input shapes, which may decide conditions.
-        specialised: Branch for each key (input values or shapes); the branch itself if
-            specialising for the key removes no If.
+        specialised: Specialised graph for each key (input values or shapes). It is this `_Branch`
+            itself if specialising for the key removes no If.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -163,9 +163,9 @@ def _ifs(graph: Graph) -> int:
 
 
 def _choosing(graph: Graph) -> list[str]:
-    """Returns the names of small inputs that, with constants alone, decide the condition of an If.
+    """Returns the names of small inputs that decide the condition of an If.
 
-    Only If nodes of the graph itself count, not those of its subgraphs.
+    The condition must depend on no other inputs. Ifs in subgraphs are not considered.
     """
     choices = dict[Value, None]()
     for node in graph.nodes:
@@ -180,8 +180,8 @@ def _choosing(graph: Graph) -> list[str]:
 def _sources(value: Value) -> list[Value]:
     """Returns the graph inputs that a value is computed from.
 
-    Once `_MAX_NODES` values have been visited, the search stops at values, which are then returned
-    like inputs.
+    Once more than `_MAX_NODES` values have been found, the search stops: values whose producers
+    were not searched are then returned as if they were inputs.
     """
     sources, todo = dict[Value, None](), [value]
     seen = set(todo)

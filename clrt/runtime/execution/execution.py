@@ -27,7 +27,7 @@ _POLL_S = 0.0005
 
 
 class StepRecorder(Protocol):
-    """Protocol: runs the steps of a plan, in place of `Execution`, and records when they ran."""
+    """Protocol of profilers: runs the steps of a plan and records when each of them ran."""
 
     def record_steps(
         self, bound: BoundPlan, steps: Sequence[BoundStep], run_host: Callable[[HostStep], None]
@@ -101,7 +101,7 @@ class Execution:
     def _note_seconds(self) -> None:
         """Records the run's duration in the bound plan, for `expected_s` of later runs.
 
-        If other runs overlapped it, only a new minimum is recorded.
+        If other runs overlapped this one, its duration is recorded only if it is a new minimum.
         """
         bound, seconds = self.bound, time.perf_counter() - self._began_s
         alone = self._nth == bound.session.connection.begun
@@ -206,7 +206,7 @@ class Execution:
 
     @property
     def is_left(self) -> bool:
-        """Whether no call handles the execution: it is detached, or an exception ended its call."""
+        """Whether no call handles the execution: `detach` was called, or an exception ended it."""
         return self.call is None or self.call.is_over
 
     @property
@@ -232,7 +232,7 @@ class Execution:
                 self._fail()
 
     def _bind(self) -> None:
-        """Binds the plan, registered as in flight so that a fork of the process waits for it."""
+        """Binds the plan. Meanwhile this run counts as in flight: a fork of the process waits."""
         connection = self.bound.session.connection
         with connection.lock:
             if connection.undrained_queues:
@@ -244,8 +244,8 @@ class Execution:
         """Copies the inputs and, unless the run is paced, enqueues all commands.
 
         Returns:
-            Whether it did; False, without any effect, if runs in other queues still read a donated
-            input.
+            True if the inputs were copied. False, without any effect, if runs in other queues
+            still read a donated input.
         """
         with self.bound.session.connection.lock:
             if _readers(self):
@@ -343,11 +343,10 @@ class Execution:
 def run_and_hold(bound: BoundPlan, feeds: Mapping[str, Feed]) -> None:
     """Runs a plan, and keeps its inputs and device outputs, so that its launches can be repeated.
 
-    A run returns the memory outside of its arena at its end, to which the arguments of its kernels
-    still refer.
+    Other runs return this memory at their end, although kernel arguments still refer to it.
 
     Args:
-        bound: The plan; `held` is set to the tensors.
+        bound: Plan to run; its attribute `held` is set to the tensors that are kept.
         feeds: Array or device tensor per input of the plan, by name.
 
     Raises:
@@ -372,7 +371,7 @@ def _await_readers(run: Execution) -> None:
     """Waits for runs in other queues that read tensors donated to `run`.
 
     Raises:
-        InputError: `run` was started by a signal handler that interrupts one of these runs, so
+        InputError: A signal handler that interrupted one of the reading runs started `run`, so
             that waiting would never end.
     """
     while readers := _readers(run):

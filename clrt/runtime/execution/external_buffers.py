@@ -60,8 +60,8 @@ class ExternalBuffers:
     def claim(self, value: Value) -> DeviceTensor | None:
         """Returns a new output tensor that owns the external buffer of a value.
 
-        None if the value is in the arena, or if another tensor owns the buffer: an input that is
-        not donated, or an output claimed before.
+        None if the value is in the arena, or if another tensor owns the buffer: that of an input
+        that is not donated, or of an output for which `claim` was called before.
         """
         lease = self.by_root.get(self.plan.root(value))
         if lease is None or lease in self._claimed:

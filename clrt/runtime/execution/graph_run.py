@@ -87,12 +87,14 @@ class GraphRun:
         """Enqueues the run without waiting, if it is a single plan that is bound and short.
 
         Args:
-            feeds, wanted, donated: Arguments of `outputs`.
+            feeds: Inputs of `graph` by name.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may overwrite.
 
         Returns:
             Outputs available without running a plan, by name, and the detached execution that
-            computes the remaining ones; None, and nothing is enqueued, if the run needs waits,
-            planning or no plan at all.
+            computes the remaining outputs. None, with nothing enqueued, if the run needs waits,
+            several plans or no plan at all.
 
         Raises:
             ClrtError: The graph cannot be planned, `stop` was requested, or the driver fails.
@@ -278,7 +280,7 @@ class GraphRun:
         """Computes a host-driven node and returns its outputs by name.
 
         Args:
-            feeds: Values by name, those that the node reads among them.
+            feeds: Values by name, including all inputs of the node.
         """
         op = node.op_as(Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
@@ -296,7 +298,7 @@ class GraphRun:
 def _split(
     graph: Graph, feeds: Mapping[str, RuntimeValue], wanted: Mapping[str, bool] | None
 ) -> tuple[dict[str, RuntimeValue], Mapping[str, bool]]:
-    """Splits requested outputs into those available without a plan, and those to compute.
+    """Splits requested outputs into available ones, which need no plan, and ones to compute.
 
     Args:
         feeds: Inputs of the graph by name.

@@ -65,11 +65,11 @@ class LaunchThrottle:
     """Limits the work in a queue during a long run.
 
     The caller calls `make_room` before it enqueues a launch, and `launched` after. Launches are
-    grouped into parts of about `_PART_S`, estimated from their costs (in any unit) and the time per
-    cost of earlier parts. While one part runs the next is in the queue, so that the device never
-    idles. Before a third part is enqueued, the host waits for the first, which lets signal handlers
-    run, checks `stop`, and gives way to other runs. A launch that takes longer than two parts is
-    alone in the queue, and so is each part of a background run.
+    grouped into parts of about `_PART_S` seconds. Their duration is estimated from their costs (in
+    any unit) and the time per cost of earlier parts. While one part runs, the next is in the queue,
+    so that the device never idles. Before a third part is enqueued, the host waits for the first;
+    it then lets signal handlers run, checks `stop`, and gives way to other runs. A launch that
+    takes longer than two parts is alone in the queue, and so is each part of a background run.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LaunchThrottle:
         """Waits until the queue has room for another launch.
 
         Args:
-            cost: Cost of that launch.
+            cost: Cost of that launch, in the throttle's unit.
 
         Raises:
             ClrtError: `stop` was requested.
@@ -128,7 +128,7 @@ class LaunchThrottle:
 
         Args:
             event: Event of the launch.
-            cost: Cost of the launch.
+            cost: Cost of the launch, in the throttle's unit.
         """
         if self._last is None and not self._parts:
             self._began = time.perf_counter()
@@ -140,7 +140,7 @@ class LaunchThrottle:
         self._last, self._cost = None, 0
 
     def _wait(self, event: cl.Event, cost: int) -> None:
-        """Waits until a part (a group of launches) has run; updates the rate; gives way to runs.
+        """Waits until a part (a group of launches) has run; updates the rate, then gives way.
 
         Args:
             event: Event of the part's last launch.

@@ -62,8 +62,8 @@ class PlannedSegment:
         bound: Bound plan by arena, for arenas that the plan has been bound to.
         own_bytes: Device memory of the bound plans besides weights and arenas, when last counted.
         kept: Whether the segment is in the cache.
-        runs: Number of runs left before the segment is planned again, then including the loops at
-            its graph break; 0 if there are none.
+        runs: Number of runs left until the segment is planned again, with the loops at its graph
+            break included in the plan; 0 if it will not be.
     """
 
     plan: Plan
@@ -79,7 +79,7 @@ class PlannedSegment:
         self.runs = _FEW_RUNS if loops else 0
 
     def is_due(self) -> bool:
-        """Counts a run; returns whether to plan the segment again now, including its loops."""
+        """Counts a run; returns whether to plan the segment again now, with its loops included."""
         self.runs -= self.runs > 0
         return self.runs == 1
 
@@ -168,7 +168,8 @@ class Planner:
         kept: Cache of planned segments.
         rewrite: Applies the model's passes to a graph in place.
         notes: Results that host-driven ops cache about the graphs that they run.
-        host_nodes: By name of each node found to run on the host, the reason why.
+        host_nodes: Reason why a node runs on the host, by name of the node; without entries for
+            nodes that run on the device.
         constants: Constants of the model's graph and subgraphs, whose buffers plans share.
         limit: Maximum bytes that the model may allocate on the device.
     """
@@ -246,7 +247,9 @@ class Planner:
 
         Args:
             family: Key of the graph's templates: graph, known elements and contract.
-            shapes, known, contract: Arguments of `stage`.
+            shapes: Shape of each input of the graph that is not in `known`, by name.
+            known: Elements of the inputs that planning needs, by name.
+            contract: Which inputs and outputs are tensors on the device.
         """
         bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
         trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
@@ -271,11 +274,14 @@ class Planner:
     ) -> PlannedSegment | None:
         """Plans a segment again, with the loops at its graph break in the plan.
 
-        None if no loop can be planned, the plan exceeds the memory limit, or it has host steps.
+        None if no loop can be planned, or if the plan exceeds the memory limit or has host steps.
 
         Args:
-            stage: Segment without its loops.
-            shapes, known, contract: Arguments of `stage`.
+            stage: Segment as planned without its loops.
+            graph: Graph that the segment begins.
+            shapes: Shape of each input of the graph that is not in `known`, by name.
+            known: Elements of the inputs that planning needs, by name.
+            contract: Which inputs and outputs are tensors on the device.
         """
         assert stage.graph_break is not None
         stage.runs = 0
@@ -375,6 +381,7 @@ class Planner:
 
         Args:
             shapes: Shape of each input of the model by name, at any batch size.
+            limit: Maximum device memory of a run, in bytes.
 
         Raises:
             InputError: Axis 0 of the inputs is fixed.
@@ -404,7 +411,7 @@ class Planner:
         """Warns, once per node, of nodes of a plan that run on the host.
 
         Raises:
-            UnsupportedError: There are such nodes, and the planner is strict.
+            UnsupportedError: Nodes run on the host, and the planner is strict.
         """
         new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
         if not new:

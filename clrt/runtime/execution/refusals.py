@@ -36,7 +36,7 @@ def no_room(
 
 
 def over_budget(planner: Planner, stage: PlannedSegment) -> OutOfMemoryError:
-    """Returns the error for a segment that exceeds what is left of the memory budget of all models.
+    """Returns the error for a segment that exceeds the unused memory budget of all models.
 
     The message states the largest batch size that would fit.
 

@@ -55,7 +55,7 @@ class RunRequest:
             inputs: Inputs by name, or the only input itself; with `state`, the remaining inputs.
             outputs: Names of the outputs to return; None for all that `state` does not receive.
             device_outputs: Whether the returned outputs stay on the device.
-            donate: Names of the inputs to donate; those of `state` always are.
+            donate: Names of the inputs to donate; inputs from `state` are always donated.
             state: State that feeds the run and receives its outputs; None if there is none.
 
         Raises:
@@ -87,10 +87,11 @@ class RunRequest:
     def for_user(self, results: Mapping[str, RuntimeValue]) -> dict[str, Any]:
         """Updates the state, and returns the outputs that the user requested, by name.
 
-        Tensors become arrays unless `device_outputs`; containers are lists, dicts or None.
+        Tensors become arrays unless `device_outputs`; sequences are lists, maps are dicts, and
+        absent optionals are None.
 
         Args:
-            results: Outputs of the run by name: those in `wanted`.
+            results: Outputs of the run by name, for each name in `wanted`.
         """
         if self.state is not None:
             self.state.update(results)
@@ -102,8 +103,8 @@ def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
 
     Args:
         device_outputs: Whether device tensors are returned as they are; else as arrays.
-        held: Whether the value is a container or in one: its arrays, which may be inputs or
-            constants of the model, are copied.
+        held: Whether the output is a sequence, optional or map. Its arrays are then copied, since
+            they may be inputs or constants of the model.
     """
     if type(value) is np.ndarray and value.dtype.kind != "U" and not held:
         return value

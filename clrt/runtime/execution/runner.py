@@ -37,7 +37,7 @@ def _cancelled() -> ClrtError:
 
 
 def _readers(feeds: Mapping[str, RuntimeValue], donated: Collection[str]) -> list[Future[Any]]:
-    """Returns the futures of worker threads' runs that still read tensors to be donated.
+    """Returns the futures of runs in worker threads that still read tensors to be donated.
 
     Args:
         donated: Names of the donated inputs among `feeds`.
@@ -101,7 +101,7 @@ class Runner:
         Args:
             feeds: Array, device tensor, list, dict or None per model input, by name.
             wanted: Names of the requested outputs, and whether each stays on the device.
-            donated: Names of inputs whose memory the run may use.
+            donated: Names of inputs whose memory the run may overwrite.
             recorder: Records when steps run; None for no profile.
             stop: Cancels the run; by default the model's own, which cancels all runs.
 
@@ -127,10 +127,14 @@ class Runner:
         before: Collection[Future[Any]],
         recorder: Recorder | None = None,
     ) -> Mapping[str, RuntimeValue]:
-        """Computes outputs of the model as `run` does, after waiting for other runs.
+        """Computes outputs of the model and returns them by name, after waiting for other runs.
 
         Args:
-            feeds, wanted, donated, stop, recorder: Arguments of `run`.
+            feeds: Array, device tensor, list, dict or None per model input, by name.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may overwrite.
+            stop: Token that cancels the run.
+            recorder: Records when steps run; None for no profile.
             before: Asynchronous runs to wait for. They were all submitted earlier, so that no two
                 runs wait for each other.
         """
@@ -162,7 +166,9 @@ class Runner:
         a worker thread.
 
         Args:
-            feeds, wanted, donated: Arguments of `run`.
+            feeds: Array, device tensor, list, dict or None per model input, by name.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may overwrite.
             in_worker: Whether to always use a worker thread, so that the calling thread never
                 waits.
 
@@ -191,13 +197,15 @@ class Runner:
         donated: Collection[str],
         in_worker: bool,
     ) -> Pending:
-        """Enqueues a run in this thread if that needs no waits, else submits it to a worker thread.
+        """Enqueues a run in this thread if that needs no waits; else a worker thread runs it.
 
         Args:
             call: Call that starts the run.
             stop: Token that cancels the run.
-            feeds, wanted, donated: Arguments of `run`.
-            in_worker: Whether to always submit it to a worker thread.
+            feeds: Array, device tensor, list, dict or None per model input, by name.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may overwrite.
+            in_worker: Whether to always submit the run to a worker thread.
         """
         before = _readers(feeds, donated)
         if not in_worker and not before:
@@ -224,6 +232,12 @@ class Runner:
         recorder: Recorder | None = None,
     ) -> tuple[GraphRun, Mapping[str, RuntimeValue]]:
         """Creates a run of the model's graph, specialised for inputs that decide its branches.
+
+        Args:
+            feeds: Inputs of the model by name.
+            stop: Token that cancels the run.
+            call: Call that the run belongs to.
+            recorder: Records when steps run; None for no profile.
 
         Returns:
             The run, and the inputs of its graph: `feeds` without those that became constants.
@@ -253,9 +267,9 @@ class Runner:
     def recover(self) -> None:
         """Cleans up after calls that an exception such as KeyboardInterrupt ended at any point.
 
-        Waits for their commands on the device, and drops the model's plans and its arenas that no
-        run uses, since they may be incomplete. Weights are kept: each is either complete or
-        absent. Does nothing if no call was ended in that way.
+        Waits for the commands of these calls on the device. Drops the model's plans and unused
+        arenas, since they may be incomplete. Weights are kept: each is either complete or absent.
+        Does nothing if no call was ended in that way.
         """
         if any(call.is_over for call in tuple(self._calls)):
             self._repair()
@@ -312,7 +326,8 @@ class Runner:
     def close(self) -> None:
         """Cancels all runs of the model, and frees its device memory.
 
-        Waits at most 1 s for runs of other threads; if one continues, its end frees the memory.
+        Waits at most 1 s for runs of other threads. A run that takes longer frees the memory when
+        it ends.
         """
         self.stop.requested = True
         if not self._session.connection.usable:

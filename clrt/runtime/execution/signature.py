@@ -52,7 +52,7 @@ class TensorSpec:
 
 
 def symbol_places(graph: Graph) -> dict[str, list[str]]:
-    """Returns, by symbol, the input axes whose dim it is, each formatted as "input_ids axis 0"."""
+    """Returns the input axes that have each symbol as dim, each formatted as "input_ids axis 0"."""
     places: dict[str, list[str]] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -62,7 +62,7 @@ def symbol_places(graph: Graph) -> dict[str, list[str]]:
 
 
 def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
-    """Formats symbols with their input axes, for messages: a name such as s18 alone says little.
+    """Formats symbols with their input axes for messages, as in "s18 (input_ids axis 1)".
 
     Args:
         places: Axes by symbol, as `symbol_places` returns them.
@@ -282,7 +282,7 @@ class Signature:
 def _holds(array: Array, dtype: DType) -> bool:
     """Returns whether a dtype can represent the numbers of a Python list.
 
-    Floats may be rounded, since Python floats are always 64-bit, but must not overflow.
+    Rounding of floats is allowed, since Python floats are always 64-bit; overflow is not.
 
     Args:
         array: The list as a NumPy array.

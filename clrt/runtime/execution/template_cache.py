@@ -25,7 +25,7 @@ class _GraphTemplates:
     """The plan templates of one graph.
 
     Attributes:
-        first: First plan of the graph, after the size of each symbol in its input shapes.
+        first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan.
         tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
             that there are no more.
         templates: Templates, most recently used first.
@@ -37,7 +37,7 @@ class _GraphTemplates:
 
 
 class Templates:
-    """Caches plan templates, and evaluates plans from them from a graph's second shape on.
+    """Caches plan templates; plans for the second and later shapes of a graph come from these.
 
     The methods identify a graph by a hashable `key`, which includes its known input elements.
     """
@@ -47,7 +47,7 @@ class Templates:
         self._families: RecencyDict[Hashable, _GraphTemplates] = RecencyDict()
 
     def plan(self, key: Hashable, bindings: Bindings) -> InstantiatedPlan | None:
-        """Evaluates a plan of a graph from a cached template; None if none serves these sizes.
+        """Evaluates a plan of a graph from a cached template; None if no template fits the sizes.
 
         Args:
             key: Cache key of the graph.
@@ -67,7 +67,7 @@ class Templates:
     def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
         """Records the first plan of a graph, which its templates must reproduce.
 
-        Does nothing if one is recorded already.
+        Does nothing if a plan of the graph is recorded already.
 
         Args:
             key: Cache key of the graph.
@@ -89,9 +89,10 @@ class Templates:
     ) -> Plan | None:
         """Traces a new template for the sizes in `bindings`, and returns its plan for them.
 
-        The template is checked against a plan made without it: the first plan of the graph or, if
-        the template does not serve that plan's sizes, the plan for `bindings`. A template traced
-        through code that loses the trace fails the check; the graph then gets no more templates.
+        The template is checked against a plan made without it: the first plan of the graph, or the
+        plan for `bindings` if the template does not fit the first plan's sizes. A template fails
+        the check if planning code computed with plain ints in place of traced sizes; the graph
+        then gets no more templates.
 
         Args:
             key: Cache key of the graph.

@@ -48,7 +48,7 @@ class Transfers:
         return {name: result for name, (_, result) in self._results.items()}
 
     def _note(self, event: cl.Event) -> None:
-        """Records the event of a copy as the last one, and holds it: it keeps host arrays alive."""
+        """Records a copy's event as the run's last, and holds it, which keeps host arrays alive."""
         self.last = event
         self._events.append(event)
 
@@ -125,7 +125,7 @@ class Transfers:
     def _keep(self, value: Value) -> DeviceTensor:
         """Returns an output that stays on the device as a tensor.
 
-        It owns the value's external buffer or, if the value is in the arena, a copy.
+        The tensor owns the value's external buffer or, if the value is in the arena, a copy.
         """
         claimed = None if self.leases is None else self.leases.claim(value)
         if claimed is not None:

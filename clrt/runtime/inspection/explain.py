@@ -143,7 +143,7 @@ def _step_row(
 
 
 def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
-    """Yields a text per variant that fits a node but was not chosen, with both predicted times.
+    """Yields a text per slower variant: its predicted time and that of the chosen variant.
 
     Yields nothing for a node of a region.
     """
@@ -218,7 +218,7 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
 def flops_of(step: PlanStep) -> int:
     """Returns the number of floating-point operations of a plan step.
 
-    It is counted by the step's launches, or by its ops if no launch counts any.
+    Sums the FLOPs that the step's launches count, or that its ops count if no launch does.
     """
     return sum(_flops_at(n, step) for n in step.nodes)
 
@@ -226,7 +226,7 @@ def flops_of(step: PlanStep) -> int:
 def _flops_at(node: Node, step: PlanStep) -> int:
     """Returns the number of floating-point operations of a node in a plan step.
 
-    It is counted by the node's launches, or by its op if no launch of the step counts any.
+    Sums the FLOPs of the node's launches. If no launch of the step counts FLOPs, the op does.
     """
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))

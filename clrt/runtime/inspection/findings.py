@@ -41,8 +41,9 @@ class NodeRow:
         kernels: The node's launches.
         origins: The ONNX nodes that the node stands for.
         made_by: The pass that created the node; "" for a node of the file.
-        read_bytes, written_bytes, scratch_bytes: Bytes that its launches read, write, and use as
-            scratch.
+        read_bytes: Bytes that the node's launches read.
+        written_bytes: Bytes that the node's launches write.
+        scratch_bytes: Bytes of scratch that the node's launches use.
         flops: Number of floating-point operations; 0 for ops that do not count them.
         outputs: Name and type of each output, as one string.
         memory: Which value's memory the output shares, in words; "" if it shares none.
@@ -104,7 +105,7 @@ class Findings:
     Attributes:
         device: Name of the device.
         shapes: Input shapes of the plan by name.
-        rows: One per node, in order of execution.
+        rows: One row per node, in order of execution.
         folded: Names of nodes whose outputs were known at planning (shape arithmetic).
         graph_break: Graph break at the end of the plan; None if the plan covers the graph.
         memory: Memory that a run needs.

@@ -122,7 +122,7 @@ def _runs(row: NodeRow) -> list[str]:
 
 
 def _kernel_lines(rows: Sequence[NodeRow]) -> Iterator[str]:
-    """Yields the text's lines on kernels: for each, launches, tunables and their tuning record."""
+    """Yields lines on each kernel: number of launches, tunables and their tuning record."""
     counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
     if counts:
         yield from ("", "Kernels", "")
@@ -175,7 +175,7 @@ def _pass_lines(passes: Sequence[PassRow]) -> Iterator[str]:
 
 
 def _misses(row: PassRow) -> Iterator[str]:
-    """Yields a text per reason why a pass missed, with the first node and the number of others."""
+    """Yields a text per miss reason of a pass, with its first node and the number of others."""
     counts = Counter(reason for _, reason in row.misses)
     first = {reason: node for node, reason in reversed(row.misses)}
     for reason, count in counts.most_common():

@@ -122,13 +122,14 @@ class Model(PlannedModel, PicklesBySource):
     """A model on a device. Use `load` to create one.
 
     `run` may be called from several threads. As a context manager, the model frees its device
-    memory at the end. It can be copied, and pickled: as its path or, if it was not loaded from a
-    file, as its graph.
+    memory at the end. It can be copied and pickled. The pickle has the model's path or, if it was
+    not loaded from a file, its graph.
 
     Attributes:
-        inputs, outputs: Descriptions of the inputs and outputs of `run`, in order.
+        inputs: Description of each input of `run`, in order.
+        outputs: Description of each output of `run`, in order.
         overridable: Names of optional inputs: initializers that the ONNX file also lists as inputs.
-            The first run that passes a set of them optimises the model again for that set.
+            The first run that passes some of these inputs optimises the model for that selection.
         device: The device that the model runs on.
         report: Matches and misses of the graph passes; None for a compiled model.
         shapes: Sets of input shapes that a compiled model was made for.
@@ -171,7 +172,7 @@ class Model(PlannedModel, PicklesBySource):
 
     @property
     def host_nodes(self) -> dict[str, str]:
-        """Reason of each node that runs on the host, by node name, as far as planned by now."""
+        """Why nodes run on the host, by node name; only nodes in plans made so far are listed."""
         return self._runner.planner.host_nodes
 
     @property
@@ -192,9 +193,9 @@ class Model(PlannedModel, PicklesBySource):
     def close(self) -> None:
         """Frees the model's device memory; the model cannot run afterwards.
 
-        Runs in other threads end with an error once their enqueued launches are done, which takes
-        a tenth of a second or one kernel. If one takes longer than a second, the memory is freed
-        when it ends.
+        Runs in other threads end with an error once their enqueued launches are done, usually
+        within a tenth of a second. If a run takes longer than a second, its memory is freed when
+        it ends.
         """
         self._runner.close()
         for model in tuple(self._variants.values()):
@@ -213,9 +214,12 @@ class Model(PlannedModel, PicklesBySource):
             model.trim()
 
     def _model_for(self, inputs: Mapping[str, Any] | Any) -> Model:
-        """Returns the model to run for inputs: this one, or a variant with overridable inputs.
+        """Returns the model to run for inputs: a variant if they include overridable inputs.
 
-        Optimises and caches the variant for each new set of overridable inputs.
+        Each new selection of overridable inputs makes a variant, which is optimised and cached.
+
+        Args:
+            inputs: Inputs of `run` by name, or the only input itself.
         """
         if not self.overridable or not isinstance(inputs, Mapping):
             return self
@@ -290,7 +294,8 @@ class Model(PlannedModel, PicklesBySource):
         """Starts an asynchronous run.
 
         Args:
-            in_worker: Whether another thread always does all of the run's work; else this thread
+            request: Checked arguments of the run.
+            in_worker: Whether a worker thread does all of the run's work; else this thread
                 enqueues short runs.
         """
         args = request.feeds, request.wanted, request.donated
@@ -351,7 +356,7 @@ class Model(PlannedModel, PicklesBySource):
 
         Raises:
             InputError: An input is missing, unknown, or of a wrong dtype or shape.
-            ClrtError: Another error found before the device begins; `Run.wait` raises later ones.
+            ClrtError: The run fails before the device begins; `Run.wait` raises later errors.
         """
         model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate)
@@ -391,7 +396,7 @@ class Model(PlannedModel, PicklesBySource):
 
         Args:
             inputs: An array or DeviceTensor per input name, as for `run`.
-            repeat: Number of runs with the profiler, and of runs without it.
+            repeat: Number of runs with the profiler; the model also runs as often without it.
 
         Returns:
             A profile, which prints as tables, and can be saved as a trace or an HTML page.

@@ -28,7 +28,7 @@ class DeviceName:
     """Identifies a device for another process, in which its index may differ.
 
     Attributes:
-        platform: Name of its OpenCL platform.
+        platform: Name of the device's OpenCL platform.
         name: Name of the device.
         ordinal: Index among the devices of the same platform and name.
     """
@@ -47,10 +47,10 @@ class DeviceName:
     def index(self) -> int:
         """Returns the index of the device in this process.
 
-        If this process has fewer devices of that platform and name, the last of them is used.
+        If `ordinal` is too large here, returns the last device of the same platform and name.
 
         Raises:
-            DeviceError: There is no device of that platform and name.
+            DeviceError: There is no device of this platform and name.
         """
         matches = self._matches()
         if not matches:
@@ -71,9 +71,9 @@ class PortableGraph:
 
     Attributes:
         text: IR text of the graph, which refers to constants by keys.
-        arrays: Elements of the constants, by these keys.
-        origins: For each graph (subgraphs included), by node name, the ONNX nodes that the node
-            stands for and the pass that created it.
+        arrays: Elements of the constants, by the keys in `text`.
+        origins: One dict per graph, subgraphs included: by node name, the ONNX nodes that the node
+            stands for, and the pass that created the node ("" for none).
     """
 
     text: str
@@ -147,7 +147,7 @@ def recording(load: Loads) -> Loads:
 class PicklesBySource:
     """Base of models that can be pickled and copied.
 
-    A model from a file pickles as its path, other models as their graph; in both cases with the
+    The pickle has the path of a model from a file, and the graph of any other model, with the
     options of loading and the name of the device. A copy is a second model of the same graph on the
     same device.
     """
@@ -202,10 +202,10 @@ _PATHS = ("path", "model_name", "model_name_or_path")
 
 
 class PicklesByArguments:
-    """Base of classes that pickle and copy by their constructor's arguments.
+    """Base of classes whose objects pickle and copy as their constructor's arguments.
 
     The first argument is a model's path or name. The pickle also names the device of the attribute
-    `model`, which is passed as the constructor's `device`.
+    `model`; unpickling passes that device as the constructor's `device`.
     """
 
     model: Any

@@ -53,7 +53,7 @@ class PlannedModel:
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
         """Returns the memory that a run at input shapes needs, without allocating it.
 
-        If shapes depend on computed data, it covers the run up to the first such shape.
+        If shapes depend on computed data, the result covers the run up to the first such shape.
 
         Args:
             shapes: Shape of each input by name.
@@ -91,8 +91,8 @@ class PlannedModel:
         """Returns the largest batch size whose run fits on the device, found by planning alone.
 
         Args:
-            shapes: Shape of each input by name, at any batch size; the batch is the symbol of
-                their axis 0.
+            shapes: Shape of each input by name, at any batch size. The batch size is the symbolic
+                dim of axis 0 in the model.
             memory_limit: Maximum device memory, in bytes or as a string such as "2GiB"; None for
                 the model's limit, or the device's memory if it has none.
 
@@ -110,7 +110,7 @@ class PlannedModel:
 
     @property
     def graph(self) -> Graph:
-        """The optimised graph, of which plans are made. Do not change it."""
+        """The optimised graph, from which plans are made. Do not change it."""
         return self._graph
 
     @property
@@ -160,8 +160,8 @@ class PlannedModel:
         Args:
             shapes: Shape of each input by name.
             tunables: `T_` macros by kernel entry point, in place of the tuning records.
-            contract: Donated inputs, which may be overwritten after all, and outputs that stay on
-                the device.
+            contract: Which outputs stay on the device, and which inputs are donated, so that
+                launches may overwrite them nevertheless.
         """
         dims = self._shapes(shapes)
         contract = replace(contract, device_inputs=frozenset(dims))

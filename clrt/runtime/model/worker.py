@@ -33,8 +33,8 @@ class Worker:
         args: Positional arguments of `make`.
         device: Device of the model, as for `clrt.load`: "auto", "cpu", "gpu", part of a name, or an
             index; None reads CLRT_DEVICE.
-        fallback: Device for a new process, used with a warning if the first process crashes or
-            hangs, or `device` is absent; None for no fallback.
+        fallback: Device for a new process, which is started with a warning if the first process
+            crashes or hangs, or if `device` is absent. None for no fallback.
         timeout_s: Maximum duration of a call in seconds; None for no limit. Loading, which
             compiles, has no limit.
         options: Keyword arguments of `make`.
@@ -168,8 +168,8 @@ class Worker:
         """Sends a request to the other process and returns its answer.
 
         Args:
-            request: Function that creates the model, or name of a method; its positional and its
-                keyword arguments.
+            request: (function that creates the model, or name of a method; positional arguments;
+                keyword arguments).
             timeout_s: Maximum wait for the answer in seconds; None for no limit.
 
         Raises:

@@ -32,9 +32,9 @@ class ArenaMemory:
         buffers: One buffer for each slab.
         generation: Number of reallocations; plans bound to an older generation bind again.
         is_torn: Whether an exception interrupted a run in the arena, so that it is not reused.
-        run: The last run that the arena was assigned to; None once that has released it.
-        views: By bound plan, host arrays over the memory of its inputs and outputs; None for a
-            value that the host cannot access. Cached, since creating an array takes 3 us.
+        run: The last run that the arena was assigned to; None once the run has released the arena.
+        views: Host arrays over the memory of inputs and outputs, by bound plan and value; None for
+            a value that the host cannot access. Cached, since creating an array takes 3 us.
     """
 
     session: DeviceSession

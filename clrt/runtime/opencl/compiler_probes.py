@@ -1,4 +1,4 @@
-"""Tests by compiling which OpenCL C features a device supports: reports of drivers may be wrong."""
+"""Tests which OpenCL C features a device compiles, since reports of drivers may be wrong."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PROBES: Mapping[str, CompilerProbe] = {
 
 
 def compiled_probes(session: DeviceSession) -> dict[str, bool]:
-    """Returns whether the session's device compiles each probe, by name in `PROBES`."""
+    """Returns whether the session's device compiles each test kernel, by its name in `PROBES`."""
     return {name: _compiles(session, probe) for name, probe in PROBES.items()}
 
 
@@ -86,7 +86,7 @@ def _compiles(session: DeviceSession, probe: CompilerProbe) -> bool:
 
 
 def driver_facts(session: DeviceSession) -> dict[str, Any]:
-    """Returns device properties that `DeviceCaps` lacks, for reports, by pyopencl attribute.
+    """Returns device properties that `DeviceCaps` lacks, by name of the pyopencl attribute.
 
     Values are strings or integers. Properties that the device does not have are absent.
     """

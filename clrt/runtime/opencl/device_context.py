@@ -60,10 +60,10 @@ class InFlight(Protocol):
 class RunQueue:
     """An in-order OpenCL queue for runs.
 
-    Each model has its own, so that it does not wait for another model's runs.
+    Each model has a queue of its own, so that it does not wait for another model's runs.
 
     Attributes:
-        background: Whether runs in this queue give way to those in all other queues.
+        background: Whether runs in this queue give way to the runs in all other queues.
     """
 
     connection: DeviceContext
@@ -168,7 +168,7 @@ class DeviceContext:
 
     @property
     def usable(self) -> bool:
-        """Whether this process can use the driver; False in forks that it does not survive."""
+        """Whether this process can use the driver; False in forks in which it does not work."""
         return not (self.lost or is_left_behind(self.device.caps))
 
     def drain(self) -> None:
@@ -204,9 +204,10 @@ class DeviceContext:
         return waited
 
     def before_fork(self) -> None:
-        """Waits, before this process forks, up to `_FORK_S` for runs to end; then holds the lock.
+        """Prepares for a fork of this process: waits for runs to end, then acquires the lock.
 
-        Does not hold it if runs go on. Does nothing for drivers that do not work in forks at all.
+        Returns without the lock if runs are still in progress after `_FORK_S` seconds. Does nothing
+        for drivers that do not work in forks at all.
         """
         if "stays-behind-in-forks" in self.device.caps.quirks:
             return
@@ -222,7 +223,7 @@ class DeviceContext:
             time.sleep(_FORK_POLL_S)
 
     def after_fork(self) -> None:
-        """Releases the lock that `before_fork` holds, in the parent process."""
+        """Releases, in the parent process, the lock if `before_fork` acquired it."""
         if self._held_at_fork:
             self._held_at_fork = False
             self._lock.release()
@@ -230,9 +231,9 @@ class DeviceContext:
     def after_fork_in_child(self) -> None:
         """Prepares the context for use in a forked child process.
 
-        Releases the lock if `before_fork` holds it. Else runs were in flight: marks the driver
-        unusable, and never frees driver objects, since threads of the parent process may have held
-        their locks.
+        Releases the lock if `before_fork` acquired it. Else runs were in flight: the driver is
+        marked unusable in this process, and its objects are never freed, since threads of the
+        parent process may have held their locks.
         """
         if self._held_at_fork:
             self.after_fork()

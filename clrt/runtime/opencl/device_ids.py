@@ -39,8 +39,8 @@ class DeviceIds:
 
         Args:
             kind: "pci", "uuid" or "luid".
-            text: Lower-case identifier; a PCI address may lack its domain and function, and the
-                others may have hyphens, braces and spaces.
+            text: Lower-case identifier. A PCI address may lack its domain and function. A UUID or
+                LUID may have hyphens, braces and spaces.
         """
         if kind == "pci":
             return bool(self.pci) and _full_address(text) == self.pci
@@ -49,7 +49,7 @@ class DeviceIds:
 
 
 def read_ids(device: cl.Device) -> DeviceIds:
-    """Queries a device for its identifiers; those that its driver does not report are "" or 0."""
+    """Queries a device for its identifiers; each is "" or 0 if its driver does not report it."""
     extensions = device.extensions.split()
     uuid = luid = ""
     if "cl_khr_device_uuid" in extensions:
@@ -89,9 +89,9 @@ def _address(domain: int, bus: int, device: int, function: int) -> str:
 
 
 def _full_address(text: str) -> str:
-    """Completes a PCI address that may lack its domain or function, as "0000:01:00.0".
+    """Completes a PCI address that may lack its domain or function, to "0000:01:00.0".
 
-    "" if it is malformed.
+    Returns "" if the address is malformed.
     """
     match = _ADDRESS.fullmatch(text)
     if match is None:

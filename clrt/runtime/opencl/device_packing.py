@@ -32,13 +32,15 @@ _CHUNK_BYTES = 4 << 20
 
 
 def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None = None) -> bool:
-    """Returns whether to pack a weight on the device: it can, and the weight fits in memory.
+    """Returns whether the device can pack a weight and has the memory for it.
 
-    False for weights below `_MIN_BYTES`, which the host packs before the program is compiled.
+    False for weights below `_MIN_BYTES`: the host packs these faster than the program compiles.
 
     Args:
+        source: Weight, and the layout to pack it in.
+        session: Session of the device.
         account: Ledger of the model, whose limit must leave space for the packed weight and a
-            chunk of unpacked rows; None for none.
+            chunk of unpacked rows; None if the model has none.
     """
     known, simulator = source.value.type.known_elements, session.device.caps.simulator
     if source.rows is None or simulator or not _MIN_BYTES <= source.nbytes < INDEXED_BYTES:
@@ -63,7 +65,8 @@ def pack(
     """Packs a weight on the device and returns its buffer; call it only if `packs` is true.
 
     Args:
-        source: Weight and the layout to pack it in.
+        source: Weight, and the layout to pack it in.
+        session: Session of the device.
         kernel_of: Creates a kernel object from its specification.
         account: Ledger that counts the allocated bytes against its limit; None for none.
 

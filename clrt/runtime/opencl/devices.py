@@ -71,7 +71,7 @@ class DeviceInfo:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Pair of index and number of compute units, which identifies a device or a sub-device."""
+        """(index, number of compute units), which identifies a device or a sub-device."""
         return self.index, self.caps.compute_units
 
     @property
@@ -160,8 +160,8 @@ def _matrix_shapes(
 def _opencl_c(device: cl.Device) -> tuple[int, int]:
     """Returns the newest OpenCL C version, as (major, minor), that a device's compiler accepts.
 
-    Devices before OpenCL 3.0 report one version. Later ones may report 1.2 there, and newer
-    versions in a separate list.
+    Devices before OpenCL 3.0 report one version. Later devices report a list of versions besides
+    it, which may have newer ones.
     """
     named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
     versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]
@@ -191,8 +191,8 @@ def start_drivers() -> None:
 def _handles() -> Sequence[cl.Device]:
     """Returns the handles of all devices that the ICD loader lists.
 
-    An OpenCL implementation that fails is left out, with a warning; only if none failed is the
-    list cached for the process.
+    An OpenCL implementation that fails is left out, with a warning. The list is cached for the
+    process if no implementation failed.
 
     Raises:
         DeviceError: The loader fails.
@@ -233,8 +233,8 @@ def _float_lanes(device: cl.Device) -> int:
 def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
     """Returns the sort key of a device for `device="auto"`; the least one is preferred.
 
-    Native drivers come before translation layers, then discrete GPU, integrated GPU, CPU and
-    others, then devices without slow launches before those with.
+    Sorts by three criteria: native drivers before translation layers; discrete GPU, integrated GPU,
+    CPU, other kinds; devices without slow launches before devices with slow launches.
     """
     order = {"gpu": 0, "igpu": 1, "cpu": 2}
     translated, slow = (q in caps.quirks for q in ("translation-layer", "slow-launches"))
@@ -257,7 +257,7 @@ def _unusable(caps: DeviceCaps) -> str:
 def devices() -> list[DeviceInfo]:
     """Returns every OpenCL device of this machine, usable or not.
 
-    The order is the ICD loader's; devices of an Intel runtime that it does not find come last.
+    The order is the ICD loader's. Devices of an Intel runtime that the loader misses come last.
 
     Raises:
         DeviceError: The ICD loader or the query of a device fails.

@@ -132,9 +132,9 @@ _used_in: int | None = None
 
 
 def note_use() -> None:
-    """Records that this process has called a driver, which may not work in its forks then.
+    """Records that this process has called a driver, so that the driver may not work in forks.
 
-    Only the first process that does so is recorded, and forks inherit the record.
+    Does nothing in a fork of a process that had recorded this already.
     """
     global _used_in
     if _used_in is None:
@@ -234,7 +234,7 @@ def find_platforms() -> list[cl.Platform]:
 def sub_group_sizes(device: cl.Device) -> frozenset[int]:
     """Returns the sub-group sizes that a kernel may require on a device.
 
-    Empty unless the device has `cl_intel_required_subgroup_size` and reports them.
+    Empty unless the device has `cl_intel_required_subgroup_size` and reports its sizes.
     """
     library, sizes, nbytes = _library(), (ctypes.c_size_t * 8)(), ctypes.c_size_t()
     if library is None or _REQUIRED_SIZES not in device.extensions.split():
@@ -253,7 +253,7 @@ def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
         nbytes: Expected size of the value.
 
     Returns:
-        The value; b"" if the device does not have it, or has one of another size.
+        The value; b"" if the device does not know the parameter, or its value has another size.
     """
     library, size = _library(), ctypes.c_size_t()
     value = ctypes.create_string_buffer(nbytes)
@@ -265,7 +265,7 @@ def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
 
 
 def new_context(device: cl.Device) -> cl.Context:
-    """Creates an OpenCL context of a device; the first one starts the device's driver.
+    """Creates an OpenCL context of a device; the first context starts the device's driver.
 
     The GIL is released meanwhile, unlike in pyopencl's own constructor.
 
@@ -283,7 +283,7 @@ def new_context(device: cl.Device) -> cl.Context:
 
 
 def binary_of(program: cl.Program) -> bytes:
-    """Returns the binary of a program built for one device, for which PoCL may compile for seconds.
+    """Returns the binary of a program built for one device; PoCL may compile it for seconds.
 
     The GIL is released meanwhile, unlike in pyopencl's own `get_info`.
 

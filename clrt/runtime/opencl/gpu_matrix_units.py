@@ -43,7 +43,8 @@ _MAX_FILE_BYTES = 1 << 16
 def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[MatrixShape]:
     """Returns the matrix-unit shapes that work on a GPU or accelerator.
 
-    Each is tested by a kernel; the result is cached on disk. Empty if there is no matrix unit.
+    Each shape is tested by a kernel; the results are cached on disk. Empty if there is no matrix
+    unit.
 
     Args:
         takes_assembler: Whether to test units that kernels use through inline assembler.
@@ -65,13 +66,14 @@ def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[Matr
 
 
 def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
-    """Returns matrix-unit shapes from a cache file, or else from `find`, and writes the file then.
+    """Returns matrix-unit shapes from a cache file; without the file, calls `find` and writes it.
 
-    Ignores a file that is damaged or that other users can write, and a folder that is not writable.
+    A file that is damaged, or that other users can write, is not read. Without a writable folder,
+    no file is written.
 
     Args:
         path: Cache file, in JSON.
-        find: Tests which shapes work.
+        find: Returns the shapes that work, by testing them.
     """
     by_name = {str(unit): unit for unit in GPU_UNITS}
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -94,8 +96,8 @@ def _test_families(
     """Returns the matrix-unit shapes that work on a device.
 
     Args:
-        families: Groups of shapes; if the first of a group does not work, its others are not
-            tested.
+        families: Groups of shapes. If the first shape of a group does not work, the other shapes
+            of the group are not tested and count as not working.
     """
     working: set[MatrixShape] = set()
     for first, *others in families:
@@ -133,7 +135,8 @@ def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
     """Runs the launch of the test product in a new context; returns its result, float32[_M, _N].
 
     Args:
-        operands: The two matrices, in the order of the launch's buffers after the result.
+        operands: The two matrices, in the order of the launch's buffer arguments after the first,
+            which is the result.
     """
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)

@@ -39,11 +39,12 @@ class IcdPlatforms:
 def intel_platforms() -> IcdPlatforms:
     """Loads Intel's OpenCL CPU runtime if pip installed it, and returns its platforms.
 
-    Empty if the runtime is absent, or if OCL_ICD_VENDORS restricts the ICD loader to one library.
+    The result has no platforms if the runtime is absent, or if OCL_ICD_VENDORS restricts the ICD
+    loader to one library.
 
     Registers nothing: objects of an implementation with `cl_khr_icd` carry their own dispatch
-    table, so every ICD loader dispatches calls to them, even if it did not find the library.
-    The package's own .icd file names a path of Intel's build machine.
+    table, so every ICD loader dispatches calls to them, even if it did not find the library. (The
+    .icd file in the pip package names a path of Intel's build machine.)
     """
     library = intel_library()
     if library is None or _is_restricted():
@@ -54,7 +55,7 @@ def intel_platforms() -> IcdPlatforms:
 def remove_old_icd(pyopencl_folder: Path) -> None:
     """Removes an .icd file that clrt 0.1 wrote, unless it names Intel's installed library.
 
-    The ICD loader would load whatever file is at the path that it names.
+    The ICD loader would load whatever library is at the path in the .icd file.
 
     Args:
         pyopencl_folder: Folder of the package pyopencl, whose `.libs` has the .icd files.
@@ -134,10 +135,10 @@ def _load_library(path: str) -> ctypes.CDLL:
 
 
 def load_failure() -> str:
-    """Returns a sentence, after a space, on why Intel's installed OpenCL runtime does not load.
+    """Returns a space and a sentence on why Intel's installed OpenCL runtime does not load.
 
-    "" if it loads or is not installed. One reason is the order of imports: a process has one TBB
-    library, and OpenVINO's is too old for Intel's runtime.
+    "" if the runtime loads or is not installed. One reason is the order of imports: a process has
+    one TBB library, and OpenVINO's is too old for Intel's runtime.
     """
     failure = intel_platforms().failure
     if not failure:

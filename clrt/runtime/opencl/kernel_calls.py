@@ -11,7 +11,7 @@ from clrt.runtime.opencl.driver import cl
 def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     """Returns a function that sets a kernel argument, by its index, to a NumPy scalar.
 
-    It saves the 6 us in which pyopencl's `set_arg` tries other types of arguments first.
+    The function saves the 6 us in which pyopencl's `set_arg` tries other argument types first.
     """
     setter: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     return setter

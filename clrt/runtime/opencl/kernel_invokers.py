@@ -1,9 +1,9 @@
 """Caches the Python code that pyopencl generates for each kernel object, to create objects faster.
 
-pyopencl reads the code that would call a kernel from a database below the user's home: that takes
-0.1 ms of the 0.13 ms to create a kernel object, of which a plan has one for each launch, and fails
-at import if the home is not writable. The code depends only on the kernel's name and arguments, so
-it is generated once per process, in 0.3 ms, and the database is not opened.
+pyopencl reads the code that would call a kernel from a database below the user's home. That takes
+0.1 ms of the 0.13 ms to create a kernel object, and a plan has a kernel object for each launch. It
+also fails at import if the home is not writable. The code depends only on the kernel's name and
+arguments, so it is generated once per process, in 0.3 ms, and the database is not opened.
 """
 
 from __future__ import annotations

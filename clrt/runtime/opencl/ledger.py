@@ -25,8 +25,8 @@ class Claimant(Protocol):
 class Ledger:
     """Sums the sizes of live device buffers, and checks the sum against a limit.
 
-    The sum is not a counter, which an exception between two statements could leave wrong forever:
-    it is computed from the live buffers, which built-in methods add and remove.
+    The sum is computed from the set of live buffers, which built-in methods add and remove. A
+    counter could stay wrong after an exception between two statements.
 
     Attributes:
         limit: Maximum number of bytes; None for no limit.
@@ -95,8 +95,8 @@ class MemoryHolder(Protocol):
         """Frees memory that no run uses.
 
         Args:
-            weights: Whether to free the weights too. Nothing at all is freed then while a run of
-                the owner is in progress.
+            weights: Whether to free the weights too. If True, nothing at all is freed while a run
+                of the owner is in progress.
         """
 
 
@@ -146,7 +146,8 @@ class MemoryBudget(Ledger):
 
         Args:
             nbytes: Number of bytes needed.
-            holder: Owner that needs the memory, and whose own is not freed; None for none.
+            holder: Owner that needs the memory, so that its own memory is not freed; None to free
+                that of all owners.
 
         Returns:
             Whether `nbytes` are left now.
@@ -161,7 +162,7 @@ class MemoryBudget(Ledger):
         return self.left >= nbytes
 
     def is_shared(self, holder: MemoryHolder) -> bool:
-        """Returns whether a run of an owner other than `holder` will release memory."""
+        """Returns whether an owner other than `holder` is busy, so that memory will be released."""
         return any(other.is_busy for other in self._holders if other is not holder)
 
     def clear_pools(self) -> None:

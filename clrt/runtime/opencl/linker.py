@@ -1,8 +1,9 @@
 """Finds the linker that PoCL starts for each kernel it compiles.
 
-PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`, and ends the process if that fails: without binutils, and
-with binutils if gcc's files are missing. Kernels call nothing of these libraries that this process
-has not loaded, so empty stub libraries suffice: they come after the system's folders.
+PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`. If that fails, PoCL ends the process: it does without
+binutils, or if gcc's files are missing. Kernels call only functions of these libraries that this
+process has loaded already. Empty stub libraries therefore suffice, in a folder that is searched
+after the system's folders.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _COMPILER_LIBRARY = "libgcc_s.so.1"
 def has_linker() -> bool:
     """Returns whether PoCL finds a linker: on the PATH, or the one that a frozen application ships.
 
-    Adds the folders of the stub libraries and, if the PATH has no linker, of the shipped one to the
-    environment variables of this process.
+    Adds the folder of the stub libraries to the environment variables of this process. If the PATH
+    has no linker, also adds the folder of the shipped linker.
     """
     if _linker_on_path() is None:
         _append("PATH", SHIPPED / "linker")

@@ -63,13 +63,13 @@ def mapped_files() -> frozenset[bytes]:
 def drop_code(known: Set[bytes]) -> None:
     """Drops the resident code pages of libraries that were loaded since `known` was read.
 
-    Linking touches most of a library, and unused drivers stay loaded. The next access reads the
-    pages from the page cache again. Written pages stay. The libraries are pinned in the process,
-    so that no other thread unloads one meanwhile.
+    Linking touches most pages of a library, and unused drivers stay loaded. The next access reads
+    the pages from the page cache again. Pages that were written are kept. The libraries are pinned
+    in the process, so that no other thread unloads one meanwhile.
 
     Args:
-        known: Paths of files mapped before, from `mapped_files`, whose pages are kept; if empty,
-            nothing is dropped.
+        known: Paths of files mapped before, from `mapped_files`: their pages are kept. If empty,
+            no pages are dropped.
     """
     if sys.platform != "linux" or not known:
         return

@@ -43,9 +43,8 @@ class Peaks:
     Attributes:
         gflops: Peak in 10^9 floating-point operations per second.
         gbs: Memory bandwidth in 10^9 bytes per second, read plus written.
-        cached: (size, bandwidth) of each measured working set, in bytes, ascending, and in 10^9
-            bytes per second. A launch may read results of the launch before it from caches, faster
-            than memory allows.
+        cached: (size in bytes, bandwidth in 10^9 bytes per second) of each measured working set,
+            by ascending size. Small working sets fit in caches, which are faster than memory.
     """
 
     gflops: float
@@ -55,8 +54,8 @@ class Peaks:
     def gbs_of(self, footprint_bytes: int) -> float:
         """Returns an upper bound for the bandwidth of a launch, in 10^9 bytes per second.
 
-        It is the bandwidth of the largest measured working set that is not larger than
-        `footprint_bytes`, and at least that of memory.
+        Uses the largest measured working set that does not exceed `footprint_bytes`, or the
+        smallest one if all are larger. The result is at least the bandwidth of memory.
 
         Args:
             footprint_bytes: Bytes of distinct memory that the launch accesses.
@@ -102,8 +101,8 @@ def multiply_adds(session: DeviceSession) -> PeakProbe:
 def unit_products(session: DeviceSession) -> PeakProbe:
     """Returns a probe of float32 matrix products by AMX on registers.
 
-    Its `amount` counts the operations of the float32 product, which takes six products of bfloat16
-    tiles.
+    Its `amount` counts the operations of the float32 product only, although AMX computes it as six
+    products of bfloat16 tiles.
     """
     items = 16 * session.device.caps.compute_units
     steps = _STEPS // 20
@@ -126,7 +125,8 @@ def kernel_copy(
     """Returns a probe that copies a buffer by a kernel; its `amount` is bytes read plus written.
 
     Args:
-        source, target: Buffers of equal size.
+        source: Buffer to copy.
+        target: Buffer of the same size, to overwrite.
         queue: Queue for the launches; None for the session's.
     """
     queue = queue or session.queue
@@ -141,7 +141,7 @@ def kernel_copy(
 
 
 def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """Returns a probe that copies a buffer by clEnqueueCopyBuffer.
+    """Returns a probe that copies a buffer to another of the same size by clEnqueueCopyBuffer.
 
     Its `amount` is bytes read plus written.
     """
@@ -192,14 +192,14 @@ def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
 def _repeated_pass(
     session: DeviceSession, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
 ) -> PeakProbe:
-    """Returns a probe whose kernel passes over `nbytes` of each buffer, repeatedly per launch.
+    """Returns a probe whose kernel passes over `nbytes` of each buffer several times per launch.
 
-    Repeats until a launch moves about `_MOVED_BYTES`.
+    The passes of a launch together move about `_MOVED_BYTES`.
 
     Args:
         entry: Entry point of the kernel in peaks.cl.
         buffers: Arguments of the kernel.
-        streams: Loads plus stores per element; `amount` counts the bytes of all.
+        streams: Number of loads plus stores per element; `amount` counts the bytes of all of them.
     """
     caps = session.device.caps
     vectors = nbytes // (4 * _lanes(session))
@@ -218,7 +218,7 @@ def _repeated_pass(
 def large_buffers(session: DeviceSession) -> tuple[cl.Buffer, cl.Buffer]:
     """Allocates two buffers of equal size filled with ones, larger than caches if possible.
 
-    They are filled because unwritten pages may all alias a single page of zeros.
+    Filling them matters, since unwritten pages may all alias a single page of zeros.
     """
     caps = session.device.caps
     largest = 1 << 18 if caps.simulator else _BUFFER_BYTES
@@ -272,8 +272,8 @@ def _cached_speeds(session: DeviceSession) -> tuple[tuple[int, float], ...]:
 def _speed(session: DeviceSession, probe: PeakProbe, seconds: float) -> float:
     """Returns the best rate of a probe over several rounds, in 10^9 units of `amount` per second.
 
-    The first launch is not timed, since drivers compile in it. Launches soon after it wake threads
-    and raise clocks, and on a busy machine most launches are disturbed.
+    The first launch is not timed, since drivers compile in it. The best rate is taken because the
+    next launches wake threads and raise clocks, and other work may disturb launches.
 
     Args:
         seconds: Minimum duration of the measurement, which has at least `_TURNS` rounds.
@@ -307,11 +307,11 @@ def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
 
 @dataclass(frozen=True)
 class LaunchTimes:
-    """Overhead of kernel launches: the duration, in seconds, of ones that compute almost nothing.
+    """Overhead of kernel launches: the duration of launches that compute almost nothing.
 
     Attributes:
-        each: Time per launch if many are enqueued before a wait.
-        alone: Time to enqueue a single launch and wait for it.
+        each: Seconds per launch if many launches are enqueued before a wait.
+        alone: Seconds to enqueue a single launch and wait for it.
     """
 
     each: float

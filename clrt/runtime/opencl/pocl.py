@@ -60,7 +60,8 @@ def float_lanes(architecture: str, cpu: str) -> int:
     """Returns how many float32 elements fit in a vector register of code for a compile target.
 
     Args:
-        architecture, cpu: LLVM's names, as `target_of` returns them.
+        architecture: LLVM's name of the instruction set, such as "x86_64".
+        cpu: LLVM's name of the CPU model, such as "skx".
     """
     if architecture != "x86_64" or cpu in _SSE_TARGETS:
         return 4
@@ -135,8 +136,8 @@ def _cpu_flags() -> set[str]:
 def _target_cpu() -> bytes:
     """Returns LLVM 14's name of an x86-64 CPU model whose instructions this CPU has.
 
-    It is the first of skx, znver3, haswell and x86-64 whose instructions this CPU has.
-    `repair_target_cpu` writes it over the name "generic", so it must not be longer than that.
+    Tries skx, znver3, haswell and x86-64 in this order. `repair_target_cpu` writes the result over
+    the name "generic", so it must not be longer than that.
     """
     flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}

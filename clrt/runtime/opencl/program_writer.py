@@ -24,9 +24,9 @@ _MAX_WAITING = 16
 class Saver:
     """Queue of compiled programs to write to the cache folder.
 
-    If writing is costly, it is done at process exit: the driver blocks every launch meanwhile, for
-    0.2 s and more on PoCL, which compiles each kernel again for its binary. If a process is killed
-    before, or never exits, later processes have only the driver's own cache.
+    If writing is costly, it is done at process exit. PoCL compiles each kernel again for its
+    binary, which blocks every launch for 0.2 s and more. If a process is killed before it has
+    written, later processes have only the driver's own cache.
     """
 
     def __init__(self, write: Callable[[str, cl.Program], None], costly: bool) -> None:

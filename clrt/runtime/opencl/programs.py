@@ -82,8 +82,8 @@ class ProgramCache:
 
         Args:
             spec: Source, entry point and macros of the kernel.
-            held: Programs that the caller keeps alive, to which this one is added; None for no
-                such programs. Programs that nobody holds are evicted when others are used.
+            held: Dict of programs by specification that the caller keeps alive; the kernel's
+                program is added. None if the caller keeps none: the cache may then evict it.
 
         Raises:
             KernelBuildError: The program does not compile; the message names kernel and device.
@@ -242,7 +242,7 @@ def _is_private(folder: Path) -> bool:
 def _read(folder: Path, key: str) -> bytes | None:
     """Returns the program binary of a cache entry; None if it is missing, damaged or not trusted.
 
-    It is trusted if no other user can write to the entry or its folder.
+    An entry is trusted if no other user can write to it or its folder.
     """
     try:
         data = read_regular(_path(folder, key), _MAX_ENTRY_BYTES, private=True)

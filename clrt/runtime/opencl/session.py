@@ -54,14 +54,14 @@ class DeviceSession:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """OpenCL queue for commands outside of model runs; each is waited for at once."""
+        """OpenCL queue for commands outside of model runs; callers wait for each at once."""
         return self.connection.lane.queue
 
     def new_lane(self, background: bool = False) -> RunQueue:
         """Creates a queue for the runs of a model.
 
         Args:
-            background: Whether the model's runs give way to those in all other queues.
+            background: Whether the model's runs give way to the runs in all other queues.
 
         Raises:
             DeviceError: The driver fails.
@@ -104,8 +104,8 @@ class DeviceSession:
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """Creates an uninitialised device tensor; its memory comes from, and returns to, a pool.
 
-        A pooled buffer serves tensors down to half of its size; else each new length of an input
-        would add a buffer.
+        A pooled buffer is reused for tensors of half of its size or more. Lengths of inputs vary,
+        and each new length would otherwise add a buffer.
 
         Raises:
             OutOfMemoryError: The tensor does not fit.
@@ -182,7 +182,7 @@ class DeviceSession:
 
         Args:
             account: Ledger of a model, which counts the buffer against the model's limit; None for
-                none. The budget of all models counts it in any case.
+                no model. The budget of all models counts the buffer in any case.
 
         Raises:
             OutOfMemoryError: The buffer does not fit, or exceeds a limit.
@@ -215,8 +215,8 @@ class DeviceSession:
     def shares_memory(self) -> bool:
         """Whether buffers created with USE_HOST_PTR alias the host memory.
 
-        False without a test for devices other than CPUs. OpenCL lets a device keep a copy instead,
-        so the test writes in both directions.
+        Always False for devices other than CPUs. OpenCL lets a device copy the memory instead, so
+        a test writes from the host and from the device, and checks that the other side sees it.
 
         Raises:
             DeviceError: The driver fails.
@@ -288,12 +288,12 @@ class DeviceSession:
 
 
 class _LeasedBuffer(weakref.ref[PooledBuffer]):
-    """Weak reference to a `PooledBuffer` that adds itself to the pool once that is collected.
+    """Weak reference to a `PooledBuffer`; added to the pool when the object is collected.
 
     The callback is the built-in `list.append`, which no exception can interrupt.
 
     Attributes:
-        buffer: The device buffer, free for the next tensor once this is in the pool.
+        buffer: The device buffer, free for the next tensor once this reference is in the pool.
     """
 
     __slots__ = ("buffer",)
@@ -346,8 +346,8 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> DeviceSess
     A sub-device (some cores of a CPU) has a session of its own.
 
     Args:
-        cache_dir: Folder for compiled programs; None for the default. There is a session per
-            folder.
+        cache_dir: Folder for compiled programs; None for the default. Each folder has a session of
+            its own.
 
     Raises:
         DeviceError: The driver fails to create a context, or does not work in this fork.

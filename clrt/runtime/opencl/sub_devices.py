@@ -15,7 +15,7 @@ from clrt.runtime.opencl.driver import cl, status_name
 def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     """Returns a sub-device with some of the cores of a CPU device.
 
-    Returns the device itself if it does not have more cores.
+    Returns the device itself if it has no more cores than that.
 
     Args:
         cores: Number of cores; if negative, the number of cores to leave free.

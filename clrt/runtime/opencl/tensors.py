@@ -25,8 +25,8 @@ class PooledBuffer:
 
     Attributes:
         buffer: The device buffer.
-        back: Weak reference to this object whose callback returns the buffer to the pool; held
-            here, since it must exist when this object is collected.
+        back: Weak reference to this object, whose callback returns the buffer to the pool. Stored
+            here because the reference must exist when this object is collected.
     """
 
     buffer: TrackedBuffer
@@ -63,8 +63,8 @@ class DeviceTensor:
 
     Attributes:
         lease: Memory of the tensor; None after it was donated to a run, or released.
-        readers: Futures of asynchronous runs that still have to read the tensor; a run that it is
-            donated to waits for them.
+        readers: Futures of asynchronous runs that still have to read the tensor. A run to which
+            the tensor is donated waits for these runs.
     """
 
     shape: tuple[int, ...]
@@ -185,7 +185,7 @@ class DeviceTensor:
         return array.__dlpack__(max_version=max_version) if _VERSIONED else array.__dlpack__()
 
     def _shared(self) -> Array | None:
-        """Returns an array that shares the tensor's memory; None if that is not host memory.
+        """Returns an array that shares the tensor's memory; None if the host cannot access it.
 
         Raises:
             DeviceError: The driver fails, or does not work in this fork.

@@ -84,13 +84,13 @@ class WeightStore:
         return sum(self.sizes.values())
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object; its program is compiled unless the model or a cache has it."""
+        """Creates a kernel object; compiles its program unless the model or a cache has that."""
         return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
         """Frees the device buffers, and drops the pages of mapped files they were read from.
 
-        Programs stay.
+        Compiled programs are kept.
         """
         values = {value for value, _ in self._buffers}
         self._buffers.clear()

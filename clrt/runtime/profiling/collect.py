@@ -59,10 +59,11 @@ def collect(
 
     Args:
         session: Session of the device that the model runs on.
-        run: Runs the model once, under the recorder passed to it unless that is None.
+        run: Runs the model once, under the recorder passed to it; without profiling if the
+            recorder is None.
         name: Name of the model.
         inputs: Shape of each input, by name.
-        repeat: Number of runs with the profiler and of runs without, which alternate.
+        repeat: Number of runs with the profiler, and of runs without it. They alternate.
     """
     recorder = Recorder(session)
     run(None)

@@ -10,7 +10,7 @@ from clrt.util.table_text import PlainText, table_text
 
 
 def tables_text(timings: Timings) -> str:
-    """Returns a profile as text: a table of steps, as run, and one of kernels, slowest first."""
+    """Returns a profile as text: a table of steps in order, and a table of kernels by time."""
     return table_text(step_table(timings), kernel_table(timings))
 
 
@@ -29,7 +29,7 @@ def step_table(timings: Timings) -> Table:
 def kernel_table(timings: Timings) -> Table:
     """Returns a table of a profile with a row per kernel, slowest first.
 
-    Its caption states the main figures of the profile.
+    The table's caption states the main figures of the profile.
     """
     table = _table(f"{timings.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
     for row in timings.by_kernel():

@@ -16,13 +16,14 @@ class StepTime:
 
     Attributes:
         index: Index in the order of execution.
-        stage: Index of its plan in `Timings.stages`.
-        step: Index of its plan step in that plan; -1 for a host-driven node between plans.
+        stage: Index, in `Timings.stages`, of the plan that the step belongs to.
+        step: Index of the plan step in that plan; -1 for a host-driven node between plans.
         node: Name of the node.
         op: Name of the node's op.
         origins: Names of the ONNX nodes that the node stands for.
         median_ns: Median duration over the profiled runs, in nanoseconds.
-        start_ns, end_ns: Start and end in the median run, in nanoseconds from the run's start.
+        start_ns: Start in the median run, in nanoseconds from the run's start.
+        end_ns: End in the median run, in nanoseconds from the run's start.
     """
 
     index: int
@@ -37,7 +38,7 @@ class StepTime:
 
     @property
     def kernel(self) -> str:
-        """Name under which times of steps are summed: "host: " and the op, or the entry point."""
+        """Name by which step times are summed: the kernel's entry point, or "host: " and the op."""
         return f"host: {self.op}"
 
 
@@ -65,8 +66,8 @@ class KernelTime(StepTime):
         shape: Shape of the node's first output.
         flops: Floating-point operations; 0 if they are not counted.
         nbytes: Bytes read plus written.
-        roofline_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth is
-            that of the smallest cache, or else the memory, that holds all data of the launch.
+        roofline_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth
+            depends on the size of the launch's data, which may fit in caches.
     """
 
     entry: str
@@ -94,7 +95,7 @@ class KernelTime(StepTime):
 
     @property
     def roofline_share(self) -> float:
-        """Minimum time at the device's peaks over measured time; 1 is ideal."""
+        """Minimum time at the device's peaks, divided by the measured time; 1 is ideal."""
         return _over(self.roofline_ns, self.median_ns)
 
 
@@ -103,7 +104,8 @@ class Gap:
     """An interval of a run in which no step ran: the host copies, binds or waits.
 
     Attributes:
-        start_ns, end_ns: Start and end, in nanoseconds from the start of the run.
+        start_ns: Start, in nanoseconds from the start of the run.
+        end_ns: End, in nanoseconds from the start of the run.
     """
 
     start_ns: float
@@ -115,13 +117,14 @@ class Tenant:
     """A buffer in the arena of a profiled plan.
 
     Attributes:
-        name: Name of its value; "scratch" for scratch.
+        name: Name of the value in the buffer; "scratch" for scratch.
         type: Dtype and shape, as text.
-        slab: Index of its slab.
+        slab: Index of the slab that holds the buffer.
         offset: Offset in the slab in bytes.
         nbytes: Size in bytes.
-        first, last: Indices of the first and last plan step at which it is live; -1 is before the
-            first step.
+        first: Index of the first plan step at which the buffer is live; -1 is before the first
+            step.
+        last: Index of the last plan step at which the buffer is live.
     """
 
     name: str
@@ -144,8 +147,9 @@ class NodeInfo:
         made_by: The pass that created the node; "" for a node of the model.
         step: Index of the node's step in the plan; -1 for a view, which takes no time.
         where: Name of the kernel variant, "host", or "view".
-        inputs, outputs: Name and type of each tensor that the node reads and writes.
-        sources: Indices, among the plan's nodes, of those whose outputs the node reads.
+        inputs: Name and type of each tensor that the node reads, as one string.
+        outputs: Name and type of each tensor that the node writes, as one string.
+        sources: Indices, in the plan's `nodes`, of the nodes whose outputs the node reads.
     """
 
     name: str
@@ -161,7 +165,7 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class TimedStage:
-    """A plan in a profile. A model has one, and another one for each graph break.
+    """A plan in a profile. A model has one plan, and one more for each graph break.
 
     Attributes:
         nodes: Nodes of the plan's graph.
@@ -184,7 +188,7 @@ class KernelSum:
     Attributes:
         kernel: Name of the kernel, or "host: " and the op.
         calls: Number of steps.
-        ns: Sum of their median durations in nanoseconds.
+        ns: Sum of the steps' median durations in nanoseconds.
         share: `ns` as a fraction of the sum over all steps of the profile.
         flops: Sum of floating-point operations.
         nbytes: Sum of bytes read and written.
@@ -224,8 +228,9 @@ class Timings:
         model: Name of the model.
         device: Name of the device.
         inputs: Shape of each input, by name.
-        repeat: Number of runs with the profiler, and of runs without.
-        wall_ms: Median duration of a run without the profiler, including copies in and out.
+        repeat: Number of runs with the profiler, and of runs without it.
+        wall_ms: Median duration in milliseconds of a run without the profiler, including the
+            copies of inputs and outputs.
         run_ns: Duration, in nanoseconds, of the median run under the profiler; `start_ns` and
             `end_ns` of steps and gaps are relative to its start.
         peaks: Peak rates of the device.
@@ -303,7 +308,7 @@ class Timings:
         return text
 
     def by_kernel(self) -> list[KernelSum]:
-        """Returns the sums over the steps of each kernel, the one with the most time first."""
+        """Returns sums over the steps of each kernel, sorted by time, the slowest kernel first."""
         total = self.step_ns
         ordered = sorted(self.steps, key=lambda s: s.kernel)
         groups = [(k, list(g)) for k, g in groupby(ordered, lambda s: s.kernel)]

@@ -19,7 +19,7 @@ _GAPS = 0
 
 
 def trace_text(timings: Timings) -> str:
-    """Returns a profile as a JSON trace: a track per plan, and one for gaps without a step."""
+    """Returns a profile as a JSON trace: a track per plan, and a track for gaps between steps."""
     other = {
         "device": timings.device,
         "model": timings.model,

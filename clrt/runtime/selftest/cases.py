@@ -57,7 +57,7 @@ class Case:
 def cases() -> Iterator[Case]:
     """Yields all cases of the self-test, with the same data at each call.
 
-    Their sizes are not multiples of the kernels' tile sizes.
+    The tensor sizes are not multiples of the kernels' tile sizes.
     """
     rng = np.random.default_rng(0)
     yield from _products(rng)

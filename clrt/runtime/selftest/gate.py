@@ -22,9 +22,9 @@ _lock = RLock()
 def needs_self_test(caps: DeviceCaps) -> bool:
     """Returns whether a device is self-tested before its first use.
 
-    CPU devices and simulators are tested only if CLRT_SELF_TEST asks for it, all other devices
-    unless it forbids it: implementations for CPUs are well tested, and their compilers take seconds
-    for the test's kernels.
+    CPU devices and simulators are tested only if the environment variable CLRT_SELF_TEST asks for
+    it. All other devices are tested unless the variable forbids it. (OpenCL implementations for
+    CPUs are well tested, and take seconds to compile the test's kernels.)
     """
     asked = env_vars.SELF_TEST.get()
     return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
@@ -36,8 +36,8 @@ def ensure_right(session: DeviceSession) -> None:
     The test takes about a second. Does nothing for devices that need no self-test.
 
     Raises:
-        DeviceError: The device computes wrong results; the message names kernels, driver and
-            remedies.
+        DeviceError: The device computes wrong results. The message names the kernels, the driver
+            and remedies.
     """
     if not needs_self_test(session.device.caps):
         return

@@ -25,7 +25,8 @@ _MAX_FILE_BYTES = 1 << 20
 def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome, ...]:
     """Returns the cached self-test outcomes of a device, or else runs the self-test now.
 
-    They are cached per device, driver and version of clrt, unless a driver failed in the test.
+    Outcomes are cached per device, driver and version of clrt, unless the driver failed in the
+    test.
 
     Args:
         anew: Whether to run the self-test even if outcomes are cached.

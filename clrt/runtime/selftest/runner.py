@@ -40,8 +40,8 @@ class Outcome:
     Attributes:
         family: Kernel family of the case.
         kernels: Entry points of the kernels that the case launches.
-        error: Largest absolute difference relative to the largest expected element; 0 if the case
-            did not run.
+        error: Largest absolute difference, divided by the largest expected absolute value; 0 if
+            the case did not run.
         limit: Maximum `error` allowed.
         note: Why the case did not run or failed; "" if it ran to its end.
         lasting: Whether the outcome can be cached; False if the driver failed.
@@ -83,8 +83,8 @@ def check_device(
 def graph_of(case: Case) -> Graph:
     """Builds a graph with the op of a self-test case as its only node.
 
-    The case's weights, and inputs whose elements planning needs, are constants; the other inputs
-    are named "x" plus their index, the outputs "y" plus theirs.
+    The case's weights, and inputs whose elements planning needs, are constants. The other inputs
+    are named x0, x1, … by their index in the op, and the outputs y0, y1, ….
     """
     build = Builder()
     known = {*case.weights, *case.op.input_traits.plan_time}
