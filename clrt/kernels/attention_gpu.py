@@ -56,7 +56,8 @@ class Attended:
         keys: Number of key tokens.
         kv_heads: Heads of keys and values.
         group: Query heads per head of keys and values.
-        args: Kernel arguments except y; they include `queries`, `key_count`, `heads` and `group`.
+        args: Kernel arguments by name, except y; among them `queries`, `key_count`, `heads` and
+            `group`.
         defines: Kernel macros except tunables.
         flops: Floating-point operations, for the profile.
     """
@@ -74,10 +75,10 @@ class Attended:
 
 
 def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
-    """Returns the launches of fused attention: large tiles, small tiles, split keys.
+    """Returns the launches of fused attention: by large tiles, by small tiles, and of split keys.
 
-    Every kernel is launched at every shape, but only the fastest one has work-groups: sizes vary
-    from call to call, and a new size must not compile a kernel.
+    There is a launch of each kernel at every shape, but only the launch of the fastest kernel has
+    work-groups. So a new shape needs no compilation.
 
     Args:
         heads: The attention.
@@ -116,7 +117,9 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
 def _fitting_tiles(
     heads: Attended, tunables: Mapping[str, int], max_rows: int, ctx: Lowering
 ) -> list[_AttentionTile]:
-    """Returns the largest tile that fits local memory and, if different, the one-row tile.
+    """Returns the largest tile that fits local memory, then the tile of one row per work-item.
+
+    Only one tile is returned if both are the same.
 
     Args:
         heads: The attention.
@@ -141,7 +144,7 @@ class _AttentionTile:
     Attributes:
         rows: Query rows per work-group.
         keys: Keys that a work-group reads per iteration.
-        columns: Columns of V, rounded up to a multiple of T_LANES.
+        columns: Columns of V (elements per head), rounded up to a multiple of T_LANES.
         tunables: Tunables of the kernel, with T_RQ rows per work-item and T_TV rows of V in local
             memory.
     """
@@ -221,7 +224,7 @@ def takes_few(rows: int, pairs: int, units: int, lines: int, max_rows: int) -> i
     Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        rows: Query rows per pair: queries times query heads per head of keys.
+        rows: Query rows per head of keys: queries times query heads that share the head.
         pairs: Batch size times heads of keys.
         units: Compute units of the device.
         lines: Work-items of a work-group along the rows (T_LINES).
@@ -241,7 +244,7 @@ def split_count(rows: int, pairs: int, units: int, lines: int, keys: int, tile: 
     """Returns the number of splits of the keys that gives each compute unit work.
 
     Args:
-        rows: Query rows per pair: queries times query heads per head of keys.
+        rows: Query rows per head of keys: queries times query heads that share the head.
         pairs: Batch size times heads of keys.
         units: Compute units of the device.
         lines: Work-items of a work-group along the rows (T_LINES).

@@ -1,7 +1,7 @@
 """Launches of kernels that reduce or scan the middle axis of a tensor [outer, n, step].
 
-On CPUs a work-group computes vectors of neighbouring columns (common/columns.clh); else a work-item
-computes one line along the axis.
+`launch_columns` is for CPUs: a work-group computes vectors of neighbouring columns
+(common/columns.clh). `launch_lines` is for any device: a work-item computes a line along the axis.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def launch_lines(
     """Returns the launch of a kernel with one work-item per line along n; [] if x is empty.
 
     Args:
+        kernel: The kernel.
         x: Input, [outer, n, step].
         y: Output.
         sizes: outer, n and step, which the kernel takes as arguments.

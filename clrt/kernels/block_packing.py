@@ -14,10 +14,10 @@ from clrt.util.math import ceil_div
 
 @dataclass(frozen=True)
 class BlockPacking:
-    """Launches that pack rows `[N, K]` of GGUF blocks in the layout of one kernel.
+    """Launches that pack rows `[N, K]` of GGUF blocks in the layout that one kernel reads.
 
     Attributes:
-        entry: The kernel, in the file of that name.
+        entry: Name of the packing kernel and of its file.
         layout: Macros of the kernel that describe the layout.
         group: Rows of B that are packed together; the last group is padded.
         group_bytes: Packed size of a group in bytes.
@@ -39,7 +39,8 @@ class BlockPacking:
 
         Args:
             type_: Block type of the rows; None if they are not GGUF blocks.
-            n, k: Size of the weight.
+            n: Rows of the weight.
+        k: Elements per row.
         """
         coding = None if type_ is None else type_.coding
         if type_ is None or coding is None or coding.reader is None:

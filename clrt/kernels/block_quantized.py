@@ -17,10 +17,13 @@ from clrt.util.math import ceil_div, round_up
 
 @dataclass(frozen=True)
 class BlockQuantizedWeights(QuantizedWeights):
-    """Constant low-bit B: an element is (level - zero point) * scale, both per block along K.
+    """Constant low-bit B: an element is (level - zero point) * scale.
+
+    A block along K, the summed axis, shares one scale and one zero point.
 
     Attributes:
-        n, k: Size of B.
+        n: Columns of B.
+        k: Rows of B.
         bits: Bits per level: 2, 4 or 8.
         size: Elements of K per block; a whole number of bytes.
         levels: uint8 `[N, bytes]`; a byte holds 8 / bits consecutive elements of K, the first in

@@ -301,7 +301,7 @@ def _expand(
 
 
 def _arguments(text: Sequence[str], at: int) -> tuple[list[Tokens], int]:
-    """Returns the arguments of a macro call, and the index after its closing parenthesis.
+    """Returns the arguments of a macro call, and the index of the token after the call.
 
     Args:
         text: Tokens that contain the call.

@@ -77,10 +77,14 @@ class ImageWindows:
     geometry: Mapping[str, int]
 
     def order(self, depth: int) -> int:
-        """Returns the order of K: IN_PLACE, BY_TAP or BY_CHANNEL (macro S_WINDOW of the kernel).
+        """Returns the order of window elements along K, the summed axis, as the macro S_WINDOW.
 
         Args:
             depth: Maximum number of elements of K per slice.
+
+        Returns:
+            IN_PLACE if a window is one element per channel, or if K is empty; else BY_TAP for
+            [tap][channel] or BY_CHANNEL for [channel][tap].
         """
         if not self.geometry or not self.channels * self.taps:
             return IN_PLACE
@@ -102,8 +106,8 @@ class ImageWindows:
 def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
     """Returns the launches of a convolution as an implicit GEMM, without im2col buffers.
 
-    Every kernel is launched at every shape, but only the fastest one has work-groups: sizes vary
-    from call to call, and a new size must not compile a kernel.
+    There is a launch of each kernel at every shape, but only the launch of the fastest kernel has
+    work-groups. So a new shape needs no compilation.
 
     Args:
         product: The GEMM, batched by images and groups: A is the weights `[O, C / group, window
@@ -173,7 +177,8 @@ def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
 
     Args:
         m: Rows of the GEMM.
-        rows, columns: Rows and columns per work-item of the largest tile.
+        rows: Rows per work-item of the largest tile.
+        columns: Columns per work-item of the largest tile.
     """
     while rows > 1 and m <= SIDE * rows // 2:
         rows //= 2
@@ -186,7 +191,7 @@ def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
 
 
 class TileSplit(NamedTuple):
-    """Tile of a convolution's GEMM, an index into `conv_tiles`, and number of splits of K."""
+    """Index of a tile in the result of `conv_tiles`, and number of splits of K, the summed axis."""
 
     tile: int
     splits: int
@@ -204,18 +209,21 @@ def best_split(
     rows: int,
     columns: int,
 ) -> TileSplit:
-    """Returns the fastest tile and number of K splits.
+    """Returns the fastest tile and number of splits of K for the GEMM of a convolution.
 
-    Large tiles read less memory; small tiles, and splits, leave no compute unit idle and read from
+    Large tiles read less memory. Small tiles and splits leave no compute unit idle, and read from
     more addresses at a time.
 
     Args:
-        m, n: Rows and columns of the GEMM, all images together.
+        m: Rows of the GEMM: output channels per group.
+        n: Columns of the GEMM: output positions of all images.
         groups: Groups of the convolution.
-        slices: Number of slices of K, each `depth` deep.
+        slices: Number of slices of K, the summed axis.
+        depth: Elements of K per slice.
         moved: Elements that are read or written in memory.
         units: Compute units of the device.
-        rows, columns: Rows and columns per work-item of the largest tile.
+        rows: Rows per work-item of the largest tile.
+        columns: Columns per work-item of the largest tile.
     """
     tiles = list(enumerate(conv_tiles(m, rows, columns)))
     split_choices = _SPLITS if slices >= _MIN_SPLIT_SLICES else _SPLITS[:1]
@@ -245,7 +253,7 @@ class _Sliced:
         order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
         depth: Maximum number of elements of K per slice.
         count: Number of slices.
-        k: Rows of weights: size of K.
+        k: Size of K, the summed axis.
         side: Work-items along each side of a work-group.
     """
 

@@ -14,15 +14,17 @@ from clrt.kernels.variant import Lowering
 
 
 class ProducerMap(dict[Value, Node]):
-    """Maps each value to the kernel-launching node that produces it; the edges of rules' patterns.
+    """Maps each value to the kernel-launching node that produces it.
+
+    Patterns of launch fusion rules follow these edges.
 
     Args:
         graph: The graph.
         nodes: The nodes that a plan launches kernels for.
 
     Attributes:
-        readers: All nodes of the graph, including views, that read each value, once per use; None
-            stands for a graph output.
+        readers: Maps each value to the nodes that read it, once per use, including views. The
+            entry None stands for a use as graph output.
     """
 
     def __init__(self, graph: Graph, nodes: Iterable[Node]) -> None:
@@ -40,7 +42,7 @@ class ProducerMap(dict[Value, Node]):
         return self.get(value)
 
     def only_user(self, value: Value) -> Node | None:
-        """Returns the only node that reads `value`; None if it has another use."""
+        """Returns the only node that reads `value`; None if it has several or is a graph output."""
         readers = set(self.readers[value])
         return next(iter(readers)) if len(readers) == 1 else None
 
@@ -51,10 +53,10 @@ class ProducerMap(dict[Value, Node]):
 
 @dataclass(frozen=True)
 class FusionMatch:
-    """Nodes that a rule fuses into a region.
+    """Nodes that a launch fusion rule fuses into a region.
 
     Attributes:
-        nodes: The nodes in topological order; the last one is the matched node.
+        nodes: The nodes in topological order; the last one is the node that the rule visited.
         payload: Data that the rule's `match` passes to its `emit`.
     """
 
@@ -94,12 +96,12 @@ class LaunchFusionRule:
     Attributes:
         name: Unique name, shown by `clrt explain`.
         size: Number of nodes of a region. If several rules match a node, the largest one is used.
-        match: Tries to match a region whose last node is `node`, along use-def edges. Returns None
-            if the rule does not apply to such nodes; a raised UnsupportedError counts as a miss.
-            The result must not depend on sizes that vary from call to call.
-        emit: Returns the launches. Kernels of the launches plus `precompiled_kernels` must be the
-            same at all shapes, or a new shape would compile some. All reads of a node's inputs must
-            be complete when the first launch ends that accesses the node's output.
+        match: Tries to match a region whose last node is the given one. Returns None if the rule
+            does not apply; a raised UnsupportedError counts as a miss. The result must not depend
+            on sizes that vary from call to call.
+        emit: Returns the launches of a matched region. Their kernels plus `precompiled_kernels`
+            must be the same at all shapes, so that a new shape needs no compilation. Launches after
+            the first one that accesses a node's output must not read the node's inputs.
     """
 
     name: str
@@ -140,5 +142,5 @@ def register_fusion(rule: LaunchFusionRule) -> LaunchFusionRule:
 
 
 def launch_fusions() -> list[LaunchFusionRule]:
-    """Returns all registered launch fusion rules, those with the most nodes first."""
+    """Returns all registered launch fusion rules; rules with the most nodes come first."""
     return sorted(_RULES.values(), key=lambda r: (-r.size, r.name))

@@ -1,7 +1,7 @@
 """CPU kernels that compute two dependent GEMMs in one launch, around gemm_cpu.
 
-The second GEMM is split over K (`ChainedGemm`), or the first one is computed by the work-groups of
-its consumer (`InlineProjection`).
+`ChainedGemm` splits the second GEMM over K, its summed axis. `InlineProjection` computes the first
+GEMM in the work-groups of the kernel that reads its result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from clrt.util.math import ceil_div
 
 @dataclass(frozen=True)
 class SplitK:
-    """Split-K of a GEMM over the work-groups that compute its A.
+    """Split-K of a GEMM: each work-group that computes a part of A also multiplies it by B.
 
     Attributes:
-        parts: Number of splits, equal to the number of these work-groups.
+        parts: Number of splits: one per work-group of the kernel that computes A.
         args: Arguments of the macro NEXT_INPUTS, for the kernel that computes A.
-        add_up: The later launch that sums the splits' partial products.
+        add_up: The later launch that sums the partial products.
     """
 
     parts: int
@@ -39,9 +39,9 @@ class SplitK:
 class ChainedGemm:
     """A GEMM whose A another kernel computes, and the normalization of the GEMM's rows.
 
-    If A has few rows, each work-group of that other kernel multiplies the columns of A that it has
-    computed by the corresponding rows of B (common/next_product.clh): split-K. A second launch sums
-    the partial products. So two launches do the work of three, and A stays in a core's cache.
+    If A has few rows, the GEMM is computed by split-K (common/next_product.clh). Each work-group of
+    the kernel that computes A multiplies its columns of A by the corresponding rows of B. A second
+    launch sums the partial products and normalizes. This saves a launch and keeps A in the cache.
 
     Attributes:
         kernel: The kernel that computes the GEMM in separate launches.
@@ -72,9 +72,9 @@ class ChainedGemm:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros with which the kernel that computes A also computes this GEMM by split-K.
+        """Macros of common/next_product.clh, for the kernel that computes A.
 
-        They are declared in common/next_product.clh.
+        With them the kernel also computes this GEMM, by split-K.
         """
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
         return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
@@ -91,8 +91,11 @@ class ChainedGemm:
     def check_tiles(self, product: GemmProblem, ctx: Lowering) -> None:
         """Checks that one kernel can compute both `product` and this GEMM.
 
+        Args:
+            product: Another GEMM.
+
         Raises:
-            UnsupportedError: Their tiles or their layouts of B differ.
+            UnsupportedError: The two GEMMs differ in tiles or in the layout of B.
         """
         kernel = self.kernel
         if select_tile(CPU, product, ctx) != kernel.tunables:
@@ -102,7 +105,7 @@ class ChainedGemm:
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """Arguments of macro NEXT_INPUTS if the chained GEMM runs in separate launches instead."""
+        """Arguments of macro NEXT_INPUTS for a kernel that does not compute the chained GEMM."""
         unread = unread_arg(self.kernel.product.a.buffer.buffer)
         return {"parts": unread, "next_b": unread, "next_n": 0, "span": 1}
 
@@ -110,18 +113,19 @@ class ChainedGemm:
         """Returns the number of chunks of A's columns that each work-group computes.
 
         Args:
-            pieces: Number of chunks (panels, heads) that A's columns are divided into.
+            pieces: Number of chunks (panels or heads) that the columns of A are divided into.
         """
         return ceil_div(pieces, ctx.caps.compute_units)
 
     def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
-        """Returns a split-K of the GEMM with at most one split per core; None if it does not pay.
-
-        More splits would write and read more partial products.
+        """Returns a split-K of the GEMM with at most one split per core.
 
         Args:
-            pieces: Number of chunks (panels, heads) into which the kernel that computes A can
+            pieces: Number of chunks (panels or heads) into which the kernel that computes A can
                 divide its columns.
+
+        Returns:
+            The split-K; None for batches, for many rows of A, and for fewer chunks than cores.
         """
         kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
         has_few_rows = kernel.blocks <= min(
@@ -140,9 +144,10 @@ class ChainedGemm:
 
 @dataclass(frozen=True)
 class InlineProjection:
-    """A GEMM computed inside its consumer: each work-group computes the columns that it reads.
+    """A GEMM computed inside the kernel that reads its result.
 
-    The consumer continues with a chained GEMM, so one launch computes three nodes.
+    Each work-group of the reading kernel first computes the columns that it needs. As the kernel
+    also computes a chained GEMM, one launch computes three nodes.
 
     Attributes:
         kernel: The kernel that computes the GEMM in a separate launch.
@@ -205,9 +210,9 @@ class InlineProjection:
 
 
 def emit_before(product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> list[Launch]:
-    """Returns launches of two GEMMs, of which the second reads the result of the first.
+    """Returns launches of two GEMMs; A of the second GEMM is the result of the first.
 
-    The second GEMM uses split-K if that pays, else separate launches.
+    The second GEMM is computed by split-K if that is faster, else in separate launches.
 
     Args:
         product: The first GEMM; its result is A of `after`.

@@ -60,8 +60,8 @@ class GemmPartitionThresholds(Thresholds):
         stripe: Maximum number of row blocks per work-group.
         start_percent: Time to start a work-group, as a percentage of the time of one tile with K =
             384.
-        spared_percent: How much of the time saved by a shorter last stripe is credited, in percent:
-            the core of that stripe then waits for the others.
+        spared_percent: Credited part, in percent, of the time that a shorter last stripe saves: the
+            core of the last stripe then waits for the other cores.
         split: Maximum number of row blocks per core of a GEMM that is split over K.
     """
 
@@ -104,7 +104,7 @@ def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -
 
 
 def placeholder_args(args: Mapping[str, Any], accessed: Buffer) -> dict[str, Any]:
-    """Replaces the tensors among arguments that a launch never reads by a placeholder buffer.
+    """Returns arguments with all tensors replaced by a placeholder that a launch never reads.
 
     Args:
         args: The arguments by name; numbers are kept.
@@ -229,7 +229,7 @@ class GemmKernel:
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
         """Returns the launch of the GEMM, with a stripe of rows and a panel of B per work-group.
 
-        If a split-float path (AMX, int16 dots) exists and pays, the launch uses that instead.
+        If a split-float path (AMX, int16 dots) exists and is faster, the launch uses that path.
 
         Args:
             more: Arguments of the kernel's macros ROW_INPUTS and NEXT_INPUTS.
@@ -248,8 +248,7 @@ class GemmKernel:
     def with_norm(self, ctx: Lowering, norm: RowNorm) -> list[Launch]:
         """Returns launches of the GEMM, a single matrix, and of the normalization of its rows.
 
-        If there are enough rows, it is one launch with whole rows per work-group, else two
-        launches.
+        With enough rows there is one launch with whole rows per work-group, else two launches.
         """
         # Each stripe of whole rows reads all of B: with few rows, tiles divide the reads better.
         # The split-float path would split all of B for each stripe.

@@ -75,8 +75,9 @@ class SmallMConfig:
 
     Attributes:
         items: Tunables T_LANES and T_SLICES.
-        sub_group: The macro that sets the sub-group size.
-        a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
+        sub_group: The macro that sets the sub-group size; empty to let the compiler choose.
+        a_wide: Whether A can be read in vectors of 8 (`MatrixOperand.is_wide`).
+        b_wide: Whether B can be read in vectors of 8.
     """
 
     items: Mapping[str, int]
@@ -89,14 +90,16 @@ class SmallMConfig:
         """Returns the configuration of the small-M kernel for the device of `ctx`.
 
         Args:
-            a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
+            a_wide: Whether A can be read in vectors of 8 (`MatrixOperand.is_wide`).
+            b_wide: Whether B can be read in vectors of 8.
         """
         return cls(ctx.tunables(FEW), sub_group_of(ctx.caps), a_wide, b_wide)
 
     def arguments(self, product: GemmProblem) -> dict[str, Any]:
-        """Returns A as an argument in vectors of 8, if it can be so read; else {}.
+        """Returns the arguments that replace some of `GemmProblem.strided_args`.
 
-        The result replaces arguments of `GemmProblem.strided_args`.
+        Returns:
+            {"a": A in vectors of 8} if the kernel can read A in vectors of 8; else {}.
         """
         return {"a": product.a_in_octets} if self.a_wide else {}
 
@@ -104,8 +107,8 @@ class SmallMConfig:
 def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns launches of a GEMM by tiles in local memory, or by the small-M kernel.
 
-    A and B are read in place. Every kernel is launched at every shape, but only the fastest one has
-    work-groups: sizes vary from call to call, and a new size must not compile a kernel.
+    A and B are read in place. There is a launch of each kernel at every shape, but only the launch
+    of the fastest kernel has work-groups. So a new shape needs no compilation.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or has more than two batch
@@ -164,7 +167,8 @@ def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
     """Returns (rows, columns) per work-item of each GEMM tile: the largest one, then its halves.
 
     Args:
-        rows, columns: Rows and columns per work-item of the largest tile.
+        rows: Rows per work-item of the largest tile.
+        columns: Columns per work-item of the largest tile.
     """
     tiles = [(rows, columns)]
     while min(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
@@ -179,9 +183,12 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
     Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        m, n, batches: Rows and columns of the result, and number of matrices.
+        m: Rows of the result.
+        n: Columns of the result.
+        batches: Number of matrices.
         units: Compute units of the device.
-        rows, columns: Rows and columns per work-item of the largest tile.
+        rows: Rows per work-item of the largest tile.
+        columns: Columns per work-item of the largest tile.
     """
     tiles = tiles_from(rows, columns)
 
@@ -197,9 +204,10 @@ def tile_cycles(rows: int, columns: int) -> float:
     """Returns the clock cycles that a GEMM work-item takes per element of K.
 
     Args:
-        rows, columns: Rows and columns per work-item.
+        rows: Rows of the result per work-item.
+        columns: Columns of the result per work-item.
 
-    Source: the loop as compiled for NVIDIA's GPUs.
+    Source: the kernel's loop as compiled for NVIDIA's GPUs.
     """
     return rows * columns + (rows + columns) / 2 + 3
 
@@ -225,7 +233,7 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
 
 
 def _splits(product: GemmProblem, kernel: TileKernel, target_groups: int, min_k: int) -> int:
-    """Returns the number of splits of K that gives about `target_groups` work-groups.
+    """Returns the number of splits of K, the summed axis, for about `target_groups` work-groups.
 
     Returns 1 for batches of matrices and for low-bit weights.
 
@@ -246,7 +254,7 @@ def split_count(k: int, max_splits: int, step: int, min_k: int) -> int:
     """Returns the largest possible number of equal splits of K; 1 if K cannot be split.
 
     Args:
-        k: Number of elements along K.
+        k: Size of K, the summed axis.
         max_splits: Maximum number of splits.
         step: Elements of K per split must be a multiple of this.
         min_k: Minimum elements of K per split.
@@ -256,11 +264,11 @@ def split_count(k: int, max_splits: int, step: int, min_k: int) -> int:
 
 
 def share_of_k(product: GemmProblem, parts: int) -> GemmProblem:
-    """Returns a GEMM whose batch consists of the splits of K of `product`.
+    """Returns the GEMM that computes partial products: its batch axis numbers the splits of K.
 
     Args:
-        product: A GEMM of single matrices.
-        parts: Number of splits; a divisor of K.
+        product: The whole GEMM, of single matrices.
+        parts: Number of splits of K, the summed axis; a divisor of its size.
     """
     k = product.k // parts
     a = replace(
@@ -314,7 +322,8 @@ def few_rows_kernel(product: GemmProblem, ctx: Lowering, a_wide: bool, b_wide: b
 
     Args:
         product: The GEMM, or its splits of K as a batch.
-        a_wide, b_wide: `MatrixOperand.is_wide` of A and B of the whole GEMM, before K is split.
+        a_wide: `MatrixOperand.is_wide` of A of the whole GEMM, before K is split.
+        b_wide: `MatrixOperand.is_wide` of B of the whole GEMM, before K is split.
     """
     return _kernels(product, (), (), SmallMConfig.of(ctx, a_wide, b_wide))[-1]
 

@@ -43,7 +43,8 @@ class Int8Weights(QuantizedWeights):
     """Constant 8-bit B `[K, N]`: an element is a level minus the zero point of its column.
 
     Attributes:
-        k, n: Size of B.
+        k: Rows of B, the summed axis K.
+        n: Columns of B.
         transposed: Whether `value` is `[N, K]`.
         value: The levels, int8 or uint8, `[K, N]` or `[N, K]`.
         zeros: Zero points in the levels' dtype, `[N]` or a single element; None for 0.
@@ -81,17 +82,16 @@ class Int8Weights(QuantizedWeights):
 
     @property
     def about(self) -> str:
-        """Layout name suffix: the other constants packed with B's levels; "" if none.
+        """Suffix of the layout name: names of the constants packed with B's levels; "" if none.
 
-        Weights with equal levels but different zero points or scales thereby have different
-        layouts.
+        So weights of equal levels but other zero points or scales differ in their layout names.
         """
         return "" if self.zeros is None else self.zeros.name
 
     def scale_columns(self, columns: Array) -> None:
         """Applies the scales of A and B to the column data of packed B, in place.
 
-        Does nothing for weights without scales.
+        Does nothing in this class, which has no scales; `ScaledInt8Weights` overrides it.
 
         Args:
             columns: int32 `[3, N]`: start values, zero points, and bits of the float32 scales.
@@ -145,7 +145,8 @@ class ScaledInt8Weights(Int8Weights):
     Attributes:
         scales: Scales of B's columns, float32 `[N]`.
         a_scale: Scale of A, the same for all elements.
-        low, high: Smallest and largest quantized value of A; they differ by at most 255.
+        low: Smallest quantized value of A.
+        high: Largest quantized value of A, at most `low` + 255.
     """
 
     scales: Value
@@ -220,7 +221,8 @@ def _emit(
     Args:
         product: The GEMM, whose B is `Int8Weights`.
         defines: Macros that depend on the dtype of A.
-        levels: Kernel arguments with which A is quantized, or its zero point.
+        levels: Kernel arguments by name that depend on the dtype of A: the parameters of its
+            quantization if A is float32, its zero point if A has integers.
     """
     if product.is_empty:
         return []

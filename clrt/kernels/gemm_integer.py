@@ -45,7 +45,7 @@ def difference(
     Args:
         value: Tensor of 8-bit integers.
         zero: Zero points; None for 0.
-        walk: Mapping of the elements of `value` to their zero points.
+        walk: Maps each element of `value` to its zero point.
         to: Dtype of the result.
 
     Returns:
@@ -70,7 +70,7 @@ def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
     Args:
         array: The integers.
         zeros: Zero points; None for 0.
-        walk: Mapping of the elements of `array` to their zero points.
+        walk: Maps each element of `array` to its zero point.
     """
     shorts = array.astype(np.int16)
     if zeros is None:
@@ -94,12 +94,12 @@ def constant_panels(
     Args:
         value: B, int8 or uint8.
         zero: Zero points of B; None for 0.
-        walk: Mapping of the elements of B to their zero points.
+        walk: Maps each element of B to its zero point.
         product: The GEMM.
 
     Returns:
-        The panels and their C type; None if B or its zero point is not a constant, or if B varies
-        along batch axes of which there are more than two.
+        The panels and the C type of their elements. None if B or its zero point is not a constant,
+        or if the GEMM has more than two batch axes and B varies along one.
     """
     zeros = None if zero is None else zero.numbers
     if not value.has_numbers or not value.is_constant or (zero is not None and zeros is None):

@@ -79,11 +79,13 @@ _UNIT_CODES = {name: code for code, name in enumerate(_LANES, 1)}
 
 @dataclass(frozen=True)
 class MatrixUnitThresholds(Thresholds):
-    """Speed of a GPU's matrix unit, and the speed from which it is used.
+    """Speed of a GPU's matrix unit, and the minimum speed for which it is used.
 
     Attributes:
-        percent: 16-bit multiply-adds of the unit in the time of 100 float32 multiply-adds.
-        worth_percent: Minimum of `percent`, per product of terms, for which the unit is used.
+        percent: Number of 16-bit multiply-adds of the unit in the time of 100 float32
+            multiply-adds of the GPU.
+        worth_percent: Minimum of `percent` divided by the number of 16-bit multiply-adds that
+            stand for one multiply-add of the GEMM.
     """
 
     percent: int
@@ -111,7 +113,7 @@ class MatrixUnitConfig:
 
     @property
     def lanes(self) -> int:
-        """Work-items that execute one matrix instruction together (wave, sub-group)."""
+        """Number of work-items that execute one matrix instruction together (a sub-group)."""
         return _LANES[gpu_matrix_shapes.instructions_of(self.unit)]
 
     @property
@@ -158,7 +160,7 @@ def _products(parts: tuple[int, int]) -> int:
 def reject_unit(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why `emit_unit` cannot run a node on a device; None if it may.
 
-    None does not promise that it can: `emit_unit` itself also rejects nodes.
+    If the result is None, `emit_unit` itself may still reject the node.
     """
     if node.arg(0).dtype not in FLOAT_STORAGES:
         return "for floats of at most 32 bits"
@@ -173,8 +175,8 @@ def _is_known(unit: MatrixShape) -> bool:
 def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns the launches of a GEMM on a GPU's matrix unit.
 
-    A and B are read in place. Every kernel is launched at every shape, but only the fastest one has
-    work-groups: sizes vary from call to call, and a new size must not compile a kernel.
+    A and B are read in place. There is a launch of each kernel at every shape, but only the launch
+    of the fastest kernel has work-groups. So a new shape needs no compilation.
 
     Raises:
         UnsupportedError: The device has no matrix unit for the operands, or none that is faster; it
@@ -219,7 +221,7 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 
 
 def _splits(product: GemmProblem, cores: int, size: tuple[int, int], min_k: int) -> int:
-    """Returns the number of splits of K that gives each core work.
+    """Returns the number of splits of K, the summed axis, that gives each core work.
 
     Args:
         cores: Cores of the device.
@@ -237,9 +239,13 @@ def _num_splits(
     Returns 1 for batches of matrices.
 
     Args:
-        m, n, k, batches: Size of the GEMM.
+        m: Rows of the result.
+        n: Columns of the result.
+        k: Size of K, the summed axis.
+        batches: Number of matrices.
         cores: Cores of the device.
-        rows, columns: Size of the result per work-group.
+        rows: Rows of the result per work-group.
+        columns: Columns of the result per work-group.
         min_k: Minimum elements of K per split.
     """
     if batches > 1:
@@ -254,7 +260,7 @@ def _uses_small_m(
     """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
 
     Args:
-        kernels: Kernels of the GEMM; the last two are that of the smallest tile and the small-M
+        kernels: Kernels of the GEMM: last but one the kernel of the smallest tile, last the small-M
             kernel.
     """
     tile, small_m = kernels[-2:]
@@ -280,15 +286,20 @@ def few_is_best(
 ) -> int:
     """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
 
-    It can be faster if tiles leave cores idle: its work-groups compute fewer elements, so there are
-    more of them, and they wait for memory less often.
+    The small-M kernel can be faster if tiles leave cores idle: it has more work-groups, which
+    compute fewer elements each.
 
     Args:
-        m, n, k, batches: Size of the GEMM.
+        m: Rows of the result.
+        n: Columns of the result.
+        k: Size of K, the summed axis.
+        batches: Number of matrices.
         cores: Cores of the device.
-        below, beside: Rows and columns of the smallest tile.
-        cycles: Clock cycles in which a core computes a slice of the tile.
-        columns, items: Columns of the result and work-items per work-group of the small-M kernel.
+        below: Rows of the smallest tile.
+        beside: Columns of the smallest tile.
+        cycles: Clock cycles in which a core computes a slice of the smallest tile.
+        columns: Columns of the result per work-group of the small-M kernel.
+        items: Work-items per work-group of the small-M kernel.
     """
     if not FEW_ROWS < m <= _MAX_SMALL_M:
         return int(m <= FEW_ROWS)
@@ -342,7 +353,8 @@ def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], .
 
     Args:
         products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
-        rows, columns: Size of the largest tile.
+        rows: Rows of the largest tile.
+        columns: Columns of the largest tile, if operands are not split.
     """
     narrow = columns // 2
     tiles = [(rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)]
@@ -358,10 +370,13 @@ def best_of(
     Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        m, n, batches: Rows and columns of the result, and number of matrices.
+        m: Rows of the result.
+        n: Columns of the result.
+        batches: Number of matrices.
         device_units: Compute units of the device.
         products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
-        rows, columns: Size of the largest tile.
+        rows: Rows of the largest tile.
+        columns: Columns of the largest tile, if operands are not split.
     """
     tiles = tiles_of(products, rows, columns)
 
@@ -378,9 +393,10 @@ class _KernelBuilder:
     """Builds the kernels of one GEMM for different tiles.
 
     Attributes:
-        config: Matrix unit and numbers of terms.
+        config: Matrix unit, and numbers of terms that operands are split into.
         items: Work-group sizes by tunable (T_ITEMS, T_SPLIT_ITEMS).
-        a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
+        a_wide: Whether A can be read in vectors of 8 (`MatrixOperand.is_wide`).
+        b_wide: Whether B can be read in vectors of 8.
     """
 
     config: MatrixUnitConfig
@@ -418,7 +434,7 @@ class _KernelBuilder:
         return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
     def arguments(self, product: GemmProblem) -> dict[str, object]:
-        """Returns the kernel arguments that differ from `GemmProblem.strided_args`."""
+        """Returns by name the arguments that replace some of `GemmProblem.strided_args`."""
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 

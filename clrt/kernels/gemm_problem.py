@@ -83,10 +83,12 @@ class EpilogueOperand:
     Attributes:
         value: The tensor.
         strides: Strides in elements: one per batch axis of the product, then that of the rows.
-        per_column: True if it has one element per column, contiguous; False if one per row.
+        per_column: True if the operand has one element per column, contiguous; False if it has one
+            per row.
         offset: Offset of the first element, in elements.
-        width: Row width of the value along its last axis, in elements: strides that are multiples
-            of it step by whole rows, which may have a pitch. 0 if the value must be contiguous.
+        width: Row width of the value along its last axis, in elements. Rows may then have a pitch,
+            and strides that are multiples of `width` step by whole rows. 0 if the value must be
+            contiguous.
         in_tile: Whether the launch itself computes the operand, as a second product; the epilogue
             reads it by the macro SECOND.
     """
@@ -106,13 +108,13 @@ class Epilogue:
     v0 is the product, v1, v2, … are the operands, and c0, c1, … are numbers.
 
     Attributes:
-        operands: Extra operands.
+        operands: Tensors that the epilogue reads beside the product.
         types: C type in which each operand is computed.
         numbers: Values of c0, c1, …
-        body: Statements that declare more variables, for `result`.
+        body: Statements that declare the variables of `result`.
         result: Expression of the element to store.
-        vectorises: Whether the code also works on float vectors and all operands and the result are
-            float32.
+        vectorises: Whether the code also works on vectors of floats, and all operands and the
+            result are float32.
     """
 
     operands: tuple[EpilogueOperand, ...] = ()
@@ -185,17 +187,19 @@ class GemmProblem:
         y: The result.
         dtype: Dtype of A, and of B unless `b_dtype` is set.
         batch: Sizes of the batch axes.
-        m, n, k: Rows of A, columns of B, and the summed axis.
-        a, b: The operands.
+        m: Rows of A and y.
+        n: Columns of B and y.
+        k: Size of the summed axis.
+        a: The left operand A.
+        b: The right operand B; not read if `weights` is set.
         epilogue: Operations on the product before it is stored.
         accumulator: C type of the sum.
         a_dtype: 16-bit dtype that elements of A may be rounded to; None if they may not be.
         b_dtype: Dtype of B if it differs from `dtype`, such as 16-bit weights; else None.
-        weights: Quantized B, packed in the layout of the kernel; then `b` is not read. None if the
-            elements of B are numbers of a dtype.
+        weights: Quantized B, packed in the layout of the kernel; None if B is not quantized.
         y_offset: Offset of the result in y, in elements.
-        n_varies: Whether N depends on the input shapes of a call although the shape of y does not
-            show it.
+        n_varies: Whether N, the number of columns, depends on the input shapes of a call although
+            the last dim of y does not.
     """
 
     y: Value | Scratch
@@ -229,12 +233,12 @@ class GemmProblem:
 
     @property
     def result(self) -> BufferArg:
-        """Kernel argument for the result: y from `y_offset` on."""
+        """Kernel argument for the result: the tensor y, starting at element `y_offset`."""
         return BufferArg(self.y, self.y_offset)
 
     @property
     def args(self) -> dict[str, Any]:
-        """Kernel arguments that all GEMM kernels have: y, A, sizes and strides of A.
+        """Kernel arguments that all GEMM kernels have, by name: y, A, sizes and strides of A.
 
         The problem must have exactly two batch axes (see `merge`).
         """
@@ -259,7 +263,10 @@ class GemmProblem:
 
     @property
     def strided_args(self) -> dict[str, Any]:
-        """All arguments of kernels that read A and B in place, by strides, with the epilogue's."""
+        """All arguments, by name, of kernels that read A and B in place by strides.
+
+        The arguments of the epilogue are included.
+        """
         b_s0, b_s1, b_k, b_n = self.b.strides
         strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
         b = {"b": self.b.buffer} if self.weights is None else self.weights.args(self.n)
@@ -271,10 +278,10 @@ class GemmProblem:
 
 
 def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
-    """Returns the support for a row pitch in a tensor with rows of `width` elements.
+    """Declares that a launch accesses a tensor by rows of `width` elements, which may have a pitch.
 
     Args:
-        strides: Stride arguments by name; those that are multiples of `width` step by whole rows.
+        strides: Stride arguments by name; strides that are multiples of `width` step by whole rows.
     """
     return RowPitchSupport(width, tuple(n for n, s in strides.items() if s and not s % width))
 
@@ -282,9 +289,9 @@ def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
     """Returns whether the epilogue of a GEMM can read an operand.
 
-    The operand must broadcast to the product's shape. If the product has more than four axes, all
-    axes of the operand but the last must be 1, or all equal to the product's. Unknown shapes do not
-    fit.
+    The operand must broadcast to the product's shape. For a product of more than four axes, the
+    axes of the operand before the last one must either all be 1, or all equal the product's.
+    Unknown shapes do not fit.
 
     Args:
         extra: Shape of the operand, which may be symbolic; None if unknown.
@@ -303,7 +310,7 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
 
 
 def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Rewrites a GEMM to exactly two batch axes; batch axes merge into the rows if possible.
+    """Rewrites a GEMM to exactly two batch axes, by merging axes or else by copying A and B.
 
     Returns:
         Launches that copy operands, empty if axes merge without copies; and the rewritten GEMM.

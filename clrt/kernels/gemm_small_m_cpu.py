@@ -26,7 +26,7 @@ SECOND = Code("second[i * T_NV + j]")
 
 @dataclass(frozen=True)
 class SmallMThresholds(Thresholds):
-    """Thresholds from which the small-M kernel is worth compiling besides the general one.
+    """Threshold from which the small-M kernel is worth compiling besides the general GEMM kernel.
 
     Attributes:
         narrow_kib: Minimum size of 16-bit weights in KiB; smaller ones save less time than the
@@ -43,8 +43,8 @@ class RmsNormPrologue:
     """RMS normalization of A's rows before a GEMM, in the same launch.
 
     Attributes:
-        scale: Factor per column of A, float32 [K].
-        epsilon: Added to the mean square.
+        scale: Factor per column of A, float32 `[K]`.
+        epsilon: Number added to the mean square before the root.
     """
 
     scale: Value

@@ -34,14 +34,16 @@ class SplitFloatThresholds(Thresholds):
     """Block sizes of the AMX path of a GEMM, and minimum sizes for which it pays.
 
     Attributes:
-        most_rows: Maximum number of rows of A per piece, so that their terms and those of some
-            panels of B stay in the second-level cache.
+        most_rows: Maximum number of rows of A per piece. The terms of these rows, and of some
+            panels of B, then stay in the second-level cache.
         groups: Maximum number of work-groups per core; each needs memory for its terms.
         splitting: Time to split one operand block into terms, in units of the time to multiply two
             blocks.
-        least_rows, least_k, least_n: Minimum M, K and N.
-        least_millions: Minimum number of multiply-adds per core, in millions. MiniLM's GEMMs have
-            37 at 1 x 128, where the path does not pay.
+        least_rows: Minimum number of rows of A.
+        least_k: Minimum size of K, the summed axis.
+        least_n: Minimum number of columns of B.
+        least_millions: Minimum number of multiply-adds per core, in millions. For comparison:
+            GEMMs of MiniLM for 128 tokens have 37, for which the path is not faster.
         rows: Rows of A that are split and multiplied at a time.
         depth: Terms are padded to a multiple of this along K.
         macro: Macro that enables the path in the kernel.
@@ -128,13 +130,14 @@ def unit_of(
 
 @dataclass(frozen=True)
 class SplitFloatWork:
-    """Partition of one split-float launch into pieces of the result; sizes in 4-byte words.
+    """Partition of one split-float launch into pieces, which are rectangles of the result.
 
     Attributes:
-        slot: Scratch memory per work-group.
-        b_at: Offset of the terms of B in a slot.
-        sums_at: Offset of the partial sums in a slot.
-        sums_row: Partial sums per row that are kept between chunks of K; 0 if K is one chunk.
+        slot: Scratch memory per work-group, in 4-byte words.
+        b_at: Offset of the terms of B in this memory, in 4-byte words.
+        sums_at: Offset of the partial sums in this memory, in 4-byte words.
+        sums_row: Partial sums per row that are kept from one chunk of K, the summed axis, to the
+            next; 0 if K is one chunk.
         pieces: Number of pieces of the result, distributed to the work-groups.
         columns: Columns per piece.
         height: Rows per piece.

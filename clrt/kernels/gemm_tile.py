@@ -16,11 +16,11 @@ from clrt.util.math import round_up
 
 @dataclass(frozen=True)
 class GemmTiles(Thresholds):
-    """Alternative tiles to that of the tuning record, for a better fit of N.
+    """Tiles that a GEMM may use instead of the tuning record's, for less padding of its columns.
 
     Attributes:
-        worth_percent: Maximum time of another tile, as a percentage of that of the record's tile,
-            for which it is worth compiling another program.
+        worth_percent: Maximum time with another tile, as a percentage of the time with the record's
+            tile, for which it is worth compiling another program.
         speeds: Alternatives by tile: "rows x vectors x lanes" -> {"rows x vectors": percentage of
             the tile's speed}, without spaces.
 
@@ -46,9 +46,10 @@ class GemmTiles(Thresholds):
 
 
 def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dict[str, int]:
-    """Returns a CPU GEMM kernel's tunables, with another tile if its panels fit N much better.
+    """Returns the tunables of a CPU GEMM kernel, with the tile that is fastest for its columns.
 
-    For example, 64 columns are padded to 96 by 8 x 3 vectors of 16, but not by 6 x 4.
+    Columns are padded to whole panels: 64 columns to 96 by tiles of 8 rows x 3 vectors of 16, but
+    not by tiles of 6 rows x 4 vectors.
     """
     tunables = ctx.tunables(kernel)
     rows, vectors, lanes = (tunables[t] for t in ("T_MR", "T_NV", "T_VW"))
@@ -75,7 +76,10 @@ def panel_width(tunables: Mapping[str, int]) -> int:
 
 
 def has_fixed_width(product: GemmProblem) -> bool:
-    """Returns whether N is the same at all input shapes, so that kernels may depend on it."""
+    """Returns whether N, the columns of B, is the same at all input shapes.
+
+    Only then may the choice of a kernel depend on N.
+    """
     known = product.y.symbolic_shape if isinstance(product.y, Value) else None
     last = known[-1] if known else product.n
     return not product.n_varies and isinstance(last, int) and last == product.n

@@ -28,7 +28,7 @@ _TYPES = frozenset({DType.FLOAT64, DType.INT32, DType.UINT32, DType.INT64, DType
 def reject_typed(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why `emit_typed_cpu` cannot run a node on a device; None if it can.
 
-    It computes products of float64 and of 32- and 64-bit integers.
+    `emit_typed_cpu` computes products of float64 and of 32- and 64-bit integers.
     """
     if node.arg(0).dtype not in _TYPES:
         return "for float64 and integers of 32 and 64 bits"

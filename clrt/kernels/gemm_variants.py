@@ -54,9 +54,9 @@ _LEVELS_GROUPS = 2
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why the kernel gemm_any cannot run a node; None if it can.
+    """Returns why the kernel gemm_any cannot run a node on a device; None if it can.
 
-    It rejects bool, and float64 on devices without it.
+    Rejected are bool, and float64 on devices that do not support it.
     """
     if node.arg(0).dtype is DType.BOOL:
         return "no product of bool"
@@ -65,6 +65,8 @@ def reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns launches of a register-blocked CPU GEMM with low-bit B in blocks of K.
+
+    K is the summed axis; a block of elements shares a scale.
 
     Args:
         product: The GEMM, whose B is `BlockQuantizedWeights`; A has contiguous rows.
@@ -96,8 +98,7 @@ def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why `emit_levels_cpu` cannot run a node on a device; None if it can.
 
-    The kernel needs int8 dot-product instructions; without them, its C code is only used on
-    simulators.
+    The kernel needs int8 dot-product instructions. Simulators run it without, by emulation in C.
     """
     if not caps.int8_dot_isa and not caps.simulator:
         return "needs instructions that multiply bytes"

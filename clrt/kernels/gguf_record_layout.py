@@ -24,7 +24,8 @@ class GgufRecordLayout:
 
     Attributes:
         type: GGUF block type.
-        n, k: Rows, and elements per row.
+        n: Number of rows.
+        k: Elements per row.
     """
 
     type: BlockType
@@ -33,7 +34,7 @@ class GgufRecordLayout:
 
     @property
     def coding(self) -> BlockEncoding:
-        """Encoding of the block type, which is a quantized one."""
+        """Encoding of the block type; requires a quantized type, not a plain dtype."""
         assert self.type.coding is not None
         return self.type.coding
 
@@ -58,7 +59,12 @@ class GgufRecordLayout:
         return (ceil_div(self.n, WIDTH), self.k // self.type.elements, WIDTH * self.type.nbytes)
 
     def restore(self, records: Array, shape: tuple[int, ...]) -> Array:
-        """Converts packed records back to GGUF rows; returns an array of shape `shape`."""
+        """Converts packed records back to GGUF rows.
+
+        Args:
+            records: Packed array, uint8 `[panel, block, bytes]`.
+            shape: Shape of the result, `[N, bytes per row]`.
+        """
         panels, blocks, _ = records.shape
         levels_bytes = self.type.elements * self.coding.bits // 8
         levels, numbers = np.split(records, [WIDTH * levels_bytes], axis=2)

@@ -49,7 +49,7 @@ def check_index_range(launches: Iterable[Launch]) -> None:
 
 
 def _elems(buffer: Buffer, itemsize: int) -> int:
-    """Returns the number of elements of a buffer; 0 if kernels index it with 64 bits.
+    """Returns the number of elements of a buffer; 0 if kernels index the buffer with 64 bits.
 
     Args:
         itemsize: Bytes per element of the kernel's parameter.

@@ -38,11 +38,12 @@ class Panels:
     """Layout of a stack of K x N matrices as [stack, panel, K, width], zero-padded past column N.
 
     Attributes:
-        k, n: Size of a matrix.
+        k: Rows of a matrix.
+        n: Columns of a matrix.
         width: Columns per panel.
         transposed: Whether the unpacked matrices are N x K.
-        taps: Window elements of convolution weights [N, channels, taps], else 1: row k of a panel
-            is channel k % channels at tap k // channels. Such weights are transposed.
+        taps: Window elements of convolution weights [N, channels, taps], whose row k of a panel is
+            channel k % channels at tap k // channels; `transposed` must be set. 1 for matrices.
     """
 
     k: int
@@ -89,7 +90,7 @@ class Panels:
         return np.ascontiguousarray(panels.swapaxes(1, 2))
 
     def restore(self, panels: Array, shape: tuple[int, ...]) -> Array:
-        """Unpacks panels; returns an array of shape `shape`."""
+        """Unpacks panels to an array of shape `shape`, a stack of matrices."""
         stack, count = panels.shape[:2]
         padded = panels.swapaxes(1, 2).reshape(stack, self.k, count * self.width)
         matrices = padded[:, :, : self.n]
@@ -110,11 +111,13 @@ class Panels:
         return PackedWeight(value, self.layout, self.pack, nbytes, rows)
 
     def _emit(self, rows: Scratch, panels: Scratch, first: int, end: int) -> Launch:
-        """Returns the launch that packs rows `first` to `end` (exclusive) of an N x K matrix.
+        """Returns the launch that packs some rows of an N x K matrix.
 
         Args:
-            rows: These rows.
-            panels: The whole packed weight, of which the launch writes these rows.
+            rows: Buffer of the rows to pack.
+            panels: Buffer of the whole packed weight.
+            first: Index of the first row in the matrix.
+            end: Index after the last row.
         """
         source, data_t = "matmul/pack_panels.cl", rows.dtype.cl
         kernel = KernelSpec.of(source, "pack_panels", ROWS=PACKED_ROWS, DATA_T=data_t)

@@ -28,8 +28,10 @@ class ScaleIndexing:
     """Maps each element of a tensor [outer, n, inner] to its scale and zero point.
 
     Attributes:
-        outer, n, inner: Shape of the tensor, with n the quantized axis.
-        block: Consecutive elements along n that share a scale.
+        outer: Product of the dims before the quantized axis.
+        n: Size of the quantized axis.
+        inner: Product of the dims after the quantized axis.
+        block: Consecutive elements along the quantized axis that share a scale.
         strides: Strides of the scales, in elements, along outer, the blocks of n, and inner.
     """
 
@@ -118,8 +120,9 @@ def quantize_launch(
         scale: Scales.
         zero: Zero points; None for 0.
         quotient: 16- or 32-bit float dtype to which x / scale is rounded.
-        saturate: For 8-bit floats: whether values beyond the range become the largest one.
-        walk: Mapping of elements to scales.
+        saturate: Whether values beyond the range of an 8-bit float become its largest number; of
+            no effect for integers.
+        walk: Maps each element of x to its scale and zero point.
     """
     low, high = (Code("{}f").substitute(b) for b in bounds(y.dtype))
     defines = dict(
@@ -159,7 +162,7 @@ def dequantize_launch(
         x: Quantized input.
         scale: Scales; None computes x minus its zero points.
         zero: Zero points; None for 0.
-        walk: Mapping of elements to scales and zero points.
+        walk: Maps each element of x to its scale and zero point.
     """
     reads = _reads("DATA", x.dtype)
     source: Buffer = x

@@ -35,9 +35,11 @@ def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
 
     Args:
         bits: Bits per level.
-        block: Elements of K per scale.
-        n, k: Size of B.
-        name: Distinguishes records of the same levels, such as by other constants packed with them.
+        block: Elements of K, the summed axis, per scale.
+        n: Columns of B.
+        k: Size of K.
+        name: Part of the layout name that distinguishes records of the same levels, such as by the
+            names of their scales.
     """
     return f"records{bits}x{block}:{n}x{k}:{name}"
 
@@ -49,16 +51,18 @@ class QuantizedPanels(QuantizedWeights):
     A record holds one block of K of the WIDTH columns of a panel: levels, scales, minima.
 
     Attributes:
-        n, k: Size of B.
+        n: Columns of B.
+        k: Size of K, the summed axis.
         bits: Bits per level in the records: 4 or 8.
         block: Elements of K per scale: 16 or 32.
         zero: Level that means 0.
         has_minima: Whether blocks have minima.
         wide_scales: Whether scales and minima are float32; else float16.
         value: The constant that B is decoded from.
-        name: Part of the layout name that distinguishes records of the same `value`, such as by
-            other constants they are made of.
-        rows: Decodes rows from the elements of `value`: rows(elements, first, end).
+        name: Part of the layout name that distinguishes records of the same `value`, such as by the
+            names of their scales.
+        rows: Decodes rows `first` to `end` (exclusive) of B from the elements of `value`:
+            rows(elements, first, end).
         type: GGUF block type of `value`; None if it is not a GGUF tensor.
     """
 
@@ -110,7 +114,7 @@ class QuantizedPanels(QuantizedWeights):
         return PackedWeight(self.value, name, self._pack, count * self.record, on_device)
 
     def row_records(self, rows: int) -> int:
-        """Returns the bytes that `rows` rows of A need after they are quantized."""
+        """Returns the size in bytes of `rows` rows of A after the kernel has quantized them."""
         return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:
@@ -161,7 +165,7 @@ class QuantizedPanels(QuantizedWeights):
 
 
 def rounded_rows(a: Array, block: int) -> Array:
-    """Rounds rows of A to int8 levels per block of K, as the kernels do; returns them as float32.
+    """Rounds rows of A to int8 levels per block, as the kernels do; returns the rows as float32.
 
     Args:
         a: Rows of A.

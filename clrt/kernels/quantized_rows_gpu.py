@@ -29,9 +29,9 @@ _ITEMS = 64
 
 
 def stored_bits(bits: int) -> tuple[int, int]:
-    """Returns how many low bits, and how many high bits, a level of `bits` bits is stored as.
+    """Returns the numbers of low and high bits that a level of `bits` bits is stored as.
 
-    Kernels read the high bits from a separate field of the row; 0 if there is none.
+    High bits are in a separate field of the row; their number is 0 if there is no such field.
     """
     if bits in (5, 6):
         return 4, bits - 4
@@ -56,20 +56,21 @@ class PackedQuantizedRows(QuantizedWeights):
 
     Attributes:
         value: The constant that B is decoded from.
-        name: Part of the layout name that distinguishes rows of the same `value`, such as by other
-            constants they are made of.
-        n, k: Size of B.
+        name: Part of the layout name that distinguishes rows of the same `value`, such as by the
+            names of their scales.
+        n: Columns of B, each of which is a packed row.
+        k: Size of K, the summed axis.
         block: Elements of K per scale; a multiple of `word`.
         bits: Low bits per level, stored together: 2, 4 or 8.
         high: High bits per level, stored in a separate field: 0, or 1 or 2 if `bits` is 4.
         zero: Level that means 0.
         has_minima: Whether blocks have minima.
         scale_bytes: Bytes per scale and per minimum: 4 (float32), 2 (float16), or 1 (integers, each
-            multiplied by a float16 that several blocks share).
-        shared: Number of blocks that share a float16.
-        parts: Returns the fields of rows `first` to `end`, each `[rows, …]`, from the elements of
-            `value`: bytes of levels, bytes of high bits, scales, minima, and the float16 factors of
-            scales and of minima.
+            multiplied by a float16 factor that several blocks share).
+        shared: Number of blocks that share a float16 factor.
+        parts: Decodes rows `first` to `end` (exclusive) from the elements of `value`:
+            parts(elements, first, end). Returns fields, each `[rows, …]`: bytes of levels, bytes of
+            high bits, scales, minima, float16 factors of scales, float16 factors of minima.
         type: GGUF block type of `value`; None if it is not a GGUF tensor.
     """
 

@@ -12,10 +12,12 @@ from clrt.ir.cl_code import Define
 class QuantizedWeights(ABC):
     """Constant B of a GEMM, packed in one of the layouts of quantized weights.
 
-    A kernel is written for one layout: a subclass, which it asks of `GemmProblem.weights`.
+    Each layout is a subclass. A kernel reads one layout, so the code that launches it checks the
+    class of `GemmProblem.weights`.
 
     Attributes:
-        n, k: Size of B, which has N columns.
+        n: Columns of B.
+        k: Rows of B, along the summed axis.
     """
 
     n: int
@@ -28,8 +30,9 @@ class QuantizedWeights(ABC):
 
     @abstractmethod
     def args(self, columns: int) -> dict[str, Any]:
-        """Returns the kernel arguments for B: `b`, and those that the layout adds.
+        """Returns the kernel arguments for B by name: `b`, and further ones of the layout.
 
         Args:
-            columns: Columns per panel, if the layout has panels whose width the kernel chooses.
+            columns: Columns per panel, for layouts in which the kernel chooses the panel width;
+                otherwise ignored.
         """

@@ -18,7 +18,7 @@ class RowNorm:
         z: The normalized matrix.
         scale: Factor per column.
         bias: Summand per column; None for 0.
-        epsilon: Added to the variance, or to the mean square.
+        epsilon: Number added to the variance, or to the mean square if `rms`.
         rms: True for RMSNormalization: the mean is not subtracted.
     """
 

@@ -130,9 +130,9 @@ class DevicePacking:
         row_bytes: Bytes per unpacked row.
         dtype: Dtype that the packing kernel copies elements as.
         row_multiple: Row count of every launch except the last is a multiple of this.
-        emit: Returns the launch that packs rows `first` to `end`: emit(rows, packed, first, end),
-            with a buffer of just these rows and the buffer of the whole packed array. The result
-            equals that of `PackedWeight.pack`.
+        emit: Returns the launch that packs rows `first` to `end` (exclusive):
+            emit(rows, packed, first, end). `rows` is a buffer of only these rows, `packed` the
+            buffer of the whole packed array. The result equals that of `PackedWeight.pack`.
     """
 
     rows: int
@@ -165,15 +165,15 @@ class PackedWeight:
 class StatusWord:
     """An int64 in which a kernel reports an out-of-range number; 0 if there is none.
 
-    Out-of-range numbers are never 0. If kernels report several, any one is kept: each is one
-    aligned 64-bit write, which no device known to clrt tears.
+    Out-of-range numbers are never 0. If kernels report several numbers, any one of them is kept:
+    each report is one aligned 64-bit write, which is atomic on all devices known to clrt.
 
     Attributes:
         node: The node that reads the number.
         operand: Index of the node's input that contains the out-of-range number.
-        what: Meaning of the number, for the message: "an index".
-        allowed: Smallest and largest allowed number, per axis that it may index.
-        of: Names of these axes, for the message; "" for none.
+        what: Meaning of the number, for the message, such as "an index".
+        allowed: Smallest and largest allowed number for each axis that the number may index.
+        of: Names of the indexed axes, for the message; "" to name none.
         real: Whether the number is a float32, stored as its bits.
         rule: Allowed values as a clause, if ranges cannot express them; else "".
     """
@@ -226,8 +226,8 @@ class RowPitchSupport:
     Attributes:
         width: Row width in elements; elements of a row are contiguous. The access starts at the
             argument's offset within a row and does not pass that row's end.
-        strides: Names of the stride arguments that step by whole rows: their values are multiples
-            of `width`, which planning replaces by the same multiples of the pitch.
+        strides: Names of the stride arguments that step by whole rows, so that their values are
+            multiples of `width`. Planning replaces them by the same multiples of the pitch.
         requires_vec8: Whether rows must start at multiples of VEC8 elements.
     """
 
@@ -265,8 +265,8 @@ class Launch:
         kernel: The kernel.
         global_size: Number of work-items per dimension. The first may be rounded up, so the kernel
             checks its id there; the others are exact.
-        local_size: Work-group size; None lets the runtime choose that of the first dimension, with
-            1 in the others.
+        local_size: Work-group size per dimension. None lets the runtime choose the size in the
+            first dimension; it is 1 in the others.
         args: Arguments in the order of the kernel's parameters.
         flops: Floating-point operations, for the profile.
         copy: (source, destination) if the launch only copies one tensor to another; plans drop it
@@ -405,7 +405,7 @@ def pitched_args(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
 def optional(**args: Buffer | None) -> dict[str, Any]:
     """Returns the tensor arguments that are not None, by name.
 
-    The kernel's macros declare no parameters for the others.
+    For a kernel whose macros declare a parameter only if the optional tensor is present.
     """
     return {name: value for name, value in args.items() if value is not None}
 
@@ -430,13 +430,13 @@ def number_inputs(count: int) -> Code:
 
 
 def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
-    """Returns the number of chunks of work per CPU work-group.
+    """Returns how many chunks of a launch's work each CPU work-group computes.
 
     More chunks amortize the work-group's start, which takes 0.1 us. Each core gets at least eight
-    work-groups if possible, since some cores would else finish long before others.
+    work-groups if possible, so that all cores finish at about the same time.
 
     Args:
-        pieces: Number of chunks in total.
+        pieces: Number of chunks that the launch is divided into.
         most: Maximum number of chunks per work-group.
     """
     return clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), 1, most)

@@ -117,15 +117,15 @@ def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[
 
 
 def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) -> dict[str, int]:
-    """Returns the kernel arguments of macro AXES of common/axes.clh: `prefix`0, `prefix`1, …
+    """Returns sizes or strides as kernel arguments `prefix`0, `prefix`1, … (common/axes.clh).
 
-    With `places` 3 they are those of macro THREE.
+    The macro AXES declares MAX_RANK such parameters, the macro THREE three of them.
 
     Args:
         prefix: Prefix of the argument names.
         values: Sizes or strides, one per axis; padded on the left with `fill`.
         fill: Value of the added axes: 1 for sizes, 0 for strides.
-        places: Number of axes of the macro.
+        places: Number of arguments.
 
     Raises:
         UnsupportedError: There are more than `places` values.
@@ -144,14 +144,16 @@ def copy_launches(
 ) -> list[Launch]:
     """Returns launches that copy one strided view to another.
 
-    If more than MAX_RANK axes remain after merging, there is one launch (on GPUs, up to two) per
-    index of the smallest axis.
+    Neighbouring axes are merged if possible. If more than MAX_RANK axes remain, there is one launch
+    (on GPUs, up to two) per index of the smallest axis.
 
     Args:
-        src, dst: Source and destination.
-        dtype: Element type of both.
+        src: Source.
+        dst: Destination.
+        dtype: Element type of both views.
         shape: Shape of both views.
-        src_strides, dst_strides: Strides in elements.
+        src_strides: Strides of the source, in elements.
+        dst_strides: Strides of the destination, in elements.
     """
     dims, (source, target) = collapse(shape, src_strides, dst_strides)
     if len(dims) > MAX_RANK:
@@ -183,7 +185,7 @@ def launch_places(
 
     A GPU work-item computes one index; a CPU work-item (macro CPU) computes several, row by row.
     The global size is one-dimensional, so that short rows leave no work-item idle. The macros are
-    those of common/axes.clh.
+    declared in common/axes.clh.
 
     Args:
         kernel: The kernel; macro CPU is added on CPUs.
@@ -211,7 +213,7 @@ def launch_grid(
     """Returns the launch of a kernel over a 2-D or 3-D grid (macros PLACE_2 and PLACE_3).
 
     On GPUs the grid is flattened to one dimension (macro FLAT), so that short rows leave no
-    work-item idle. The macros are those of common/axes.clh.
+    work-item idle. The macros are declared in common/axes.clh.
 
     Args:
         kernel: The kernel; macro FLAT is added on GPUs.
@@ -260,12 +262,12 @@ def _in_tiles(
 ) -> list[Launch]:
     """Returns the launches of a GPU copy through tiles in local memory, or `untiled` alone.
 
-    Tiles are used if source and destination have different contiguous axes. With tiles, both
-    kernels are returned, and the one not used has no work-groups.
+    `untiled` is returned alone if both views have the same contiguous axis, or on devices with too
+    little local memory. Otherwise both launches are returned, one of them without work-groups.
+    Sizes that fill less than half a tile are copied by `untiled`.
 
     Args:
-        untiled: The copy without tiles. It is used for views with the same contiguous axis, for
-            sizes that fill less than half a tile, and on devices with too little local memory.
+        untiled: Launch of the copy without tiles.
         dims: Sizes of the axes.
         source: Strides of `src`, in elements.
         target: Strides of `dst`, in elements.
@@ -295,11 +297,12 @@ def _in_tiles(
 
 @pure
 def _tile_width(rows: int, columns: int, tile: int) -> int:
-    """Returns the number of rows of a tile, a power of two; the tile has `tile` / result columns.
+    """Returns the number of rows of a tile, a power of two; it has `tile` / result columns.
 
     Args:
-        rows, columns: Size of the matrix that tiles cover.
-        tile: Elements per tile.
+        rows: Rows of the matrix that tiles cover.
+        columns: Columns of the matrix that tiles cover.
+        tile: Elements per tile, a power of two.
     """
     width = _MIN_SIDE
     while width * width < tile:
@@ -319,7 +322,7 @@ def _log2(power: int) -> int:
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int], dict[str, int]]:
-    """Returns the global size and the number arguments of a CPU copy, by rows or by tiles.
+    """Returns the global size and the numeric kernel arguments of a CPU copy, by rows or tiles.
 
     Args:
         dims: Sizes of the axes.
@@ -343,7 +346,8 @@ class StridedCopy:
     """A copy of rows between two tensors, each with its own row pitch.
 
     Attributes:
-        src, dst: Source and destination.
+        src: Source.
+        dst: Destination.
         width: Elements per row.
         source: Row pitch of `src`, in elements.
         target: Row pitch of `dst`, in elements.
@@ -357,7 +361,7 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a subview, as a contiguous tensor, into its rows in the parent."""
+        """Returns the copy of a contiguous tensor, the subview, into its rows in the parent."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), parent, width, width, part.pitch)
 
@@ -375,12 +379,12 @@ def copy_parts(
     rows: int,
     placed: Collection[int] = (),
 ) -> list[Launch]:
-    """Returns launches of several row copies with equal numbers of rows; on CPUs four per launch.
+    """Returns launches of several row copies; a CPU launch does up to four copies.
 
     Args:
         parts: The copies.
         dtype: Element type.
-        rows: Rows per copy.
+        rows: Rows per copy, the same for all.
         placed: Indices of copies to omit, because the subview aliases its parent.
     """
     # The kernel does not depend on which copies are omitted, or empty at some sizes.

@@ -1,4 +1,4 @@
-"""Subviews: tensors whose elements are rows of another tensor, in whose memory they may live."""
+"""Subviews: tensors whose elements are rows of another tensor and that may share its memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Thresholds: measured numbers that decide the partition of launches and the choice of kernels.
 
-Unlike tunables they are not macros of a kernel. `cpu.json` has their default values; a tuning
-record under the name of a group overrides them.
+Unlike tunables, thresholds are not macros of a kernel. `cpu.json` has their default values; a
+tuning record under the name of a group of thresholds overrides them.
 """
 
 from __future__ import annotations

@@ -52,10 +52,11 @@ class TunedKernel:
                 raise ValueError(f"a tuning record of {self.entry} sets {macro} to {value}")
 
     def _fits(self, macro: str, value: int) -> bool:
-        """Returns whether a value is plausible for a tunable: in range, and a power of two if due.
+        """Returns whether a value is plausible for a tunable.
 
-        If the default and all candidates are powers of two, as for lanes and work-items, the value
-        must be a power of two: the kernel would otherwise compute wrong sums.
+        The value must be in the range of the candidates. If the default and all candidates are
+        powers of two, as for lanes and work-items, it must also be a power of two: the kernel would
+        otherwise compute wrong sums.
         """
         default, choices = self.defaults[macro], self.choices.get(macro, ())
         highest = max(choices) if choices else _MAX_TIMES_DEFAULT * default

@@ -1,9 +1,9 @@
 """Tuning records: values of a kernel's tunables for devices that match given facts.
 
 Some records ship with the package; those that `clrt tune` measured are in the user's cache folder
-and take precedence. A record has a kernel's entry point and any of FACTS. Of the records whose
-facts all match the device, the one with the most facts is used, so a device without a record of its
-own gets that of the most similar device.
+and take precedence. A record has a kernel's entry point and facts of the device (FACTS). Of the
+records whose facts all match the device, the record with the most facts is used. So a device
+without a record of its own gets that of the most similar device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Record: TypeAlias = "dict[str, object]"
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """The tuning record that matches a kernel and a device.
+    """Values of a kernel's tunables from the tuning record that matches a device.
 
     Attributes:
         tunables: Values by macro; empty if no record matches.

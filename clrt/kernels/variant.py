@@ -132,10 +132,10 @@ class Variant:
             node.
         reject_reason: Returns why the variant cannot run a node; None if it can.
         requires: Requirements on the device, for all nodes.
-        speed: Efficiency of its kernels. Ops list the most efficient variants first.
+        speed: Efficiency of the variant's kernels. Ops list the most efficient variants first.
         work: Returns the variant's work on a node. If it differs between the variants of an op, the
-            cheapest one is used; which one that is must not depend on sizes that vary from call to
-            call, or a new shape would compile a kernel.
+            variant with the lowest cost is used. Which one has the lowest cost must not depend on
+            sizes that vary from call to call, or a new shape would compile a kernel.
     """
 
     name: str
@@ -160,8 +160,8 @@ def by_cost(
 ) -> Iterator[tuple[Variant, str | None]]:
     """Yields variants in the order in which they are tried, each with its reject reason.
 
-    If all variants do the same work, the order is that of `variants`; else rejected variants come
-    first, then the others by cost. Equal costs keep the order of `variants`.
+    If no variant has its own `work`, the order is that of `variants`. Otherwise rejected variants
+    come first, then the others by rising cost; equal costs keep the order of `variants`.
 
     Yields:
         The variant, and why it cannot run the node on the device; None if it can.
@@ -181,8 +181,11 @@ def by_cost(
 def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
     """Checks that a node runs with the variant named `name` on a device.
 
+    Args:
+        variants: Variants of the node's op, in the op's order.
+
     Raises:
-        UnsupportedError: The variant is rejected or missing, or another one comes first.
+        UnsupportedError: The variant is rejected or missing, or another variant is tried first.
     """
     for variant, reason in by_cost(variants, node, caps):
         if variant.name == name and reason is None:
@@ -193,7 +196,7 @@ def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps
 
 
 def reject_but_float32(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why a kernel for float32 only cannot run a node; None if input 0 is float32."""
+    """Returns why a kernel for float32 alone cannot run a node; None if input 0 is float32."""
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 

@@ -1,6 +1,6 @@
 """`WeightFormat`: how a constant encodes B of a GEMM, and the layouts of it that kernels read.
 
-A weight passes through three objects, each of which knows only the next one:
+A weight passes through three objects. Each object refers only to the next one:
 
 1. The encoding of a file: the `BlockType` of a GGUF tensor, or the attributes of a MatMulNBits
    node. It has the decoder for the host and, for GGUF, the OpenCL expressions that read a block.
@@ -9,9 +9,9 @@ A weight passes through three objects, each of which knows only the next one:
 3. `QuantizedWeights`: B in the layout of one kernel, with its packing on the host and on the
    device, macros and arguments. It is `GemmProblem.weights`.
 
-A new GGUF type is a `BlockType` in a module of `clrt/formats/gguf/` and the name of that module in
-`block_types.py`, and works with all products and devices then. A new layout is a subclass of
-`QuantizedWeights` and the kernel that reads it. No other table lists types by name.
+A new GGUF type needs a `BlockType` in a module of `clrt/formats/gguf/`, and the name of the module
+in `block_types.py`; it then works with all products and devices. A new layout needs a subclass of
+`QuantizedWeights`, and a kernel that reads it. No other table lists types by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 
 
 class WeightFormat(ABC):
-    """A quantized constant B `[N, K]` of a matrix product, before it is packed for a kernel."""
+    """A quantized constant B `[N, K]` of a matrix product, before it is packed for a kernel.
+
+    N is the number of columns of the product, K the summed axis.
+    """
 
     @abstractmethod
     def panels(self) -> QuantizedPanels:
