@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from clrt.ir.dims import product, provably_equal, same_shape
+from clrt.ir.dims import product, provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
-from clrt.ir.pattern import Captures, any_value, op
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.ops.op_builder import OpBuilder
@@ -17,8 +16,8 @@ from clrt.passes.matching import (
     keeps_shape,
     moves_ones,
     op_name,
+    produced_by,
 )
-from clrt.passes.pattern_pass import PatternPass
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 # Reductions that return a single element unchanged.
@@ -67,24 +66,7 @@ class CanonicalizeViews(Pass):
         return build.patch({match.root.output: value})
 
 
-def _swaps_last_axes(found: Captures) -> bool:
-    """Whether Reshape, Transpose, Reshape only swap the last two axes of x."""
-    x, y, transpose = found["x"], found["y"], found.node("transpose")
-    if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):
-        return False
-    middle = transpose.arg(0).shape
-    if middle is None or len(middle) != 3 or transpose.op_as(Transpose).order(3) != (0, 2, 1):
-        return False
-    swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
-    merged = (product(x.shape[:-2]), *x.shape[-2:])
-    return same_shape(merged, middle) and same_shape(swapped, y.shape)
-
-
-_X = any_value("x")
-_BATCHED = op(Transpose, op(Reshape, _X, ...), name="transpose")
-
-
-class SimplifyTransposes(PatternPass):
+class SimplifyTransposes(Pass):
     """Two Transposes -> one; Reshape, Transpose of rank 3, Reshape -> one Transpose.
 
     Reshape [L…,M,N] -> [L,M,N], Transpose (0,2,1), Reshape -> [L…,N,M] is how torch's dynamo
@@ -93,19 +75,45 @@ class SimplifyTransposes(PatternPass):
 
     name = "simplify_transposes"
     required_op_classes = (Transpose,)
-    replaces_root_only = True
-    pattern = op(Transpose, op(Transpose, _X, name="transpose")) | op(
-        Reshape, _BATCHED, ..., name="y"
-    ).where(_swaps_last_axes)
+
+    def may_match(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Reshape, Transpose))
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if isinstance(node.op, Transpose):
+            inner = produced_by(node.arg(0), "Transpose")
+            return None if inner is None else Match(view, node, traversed_nodes=[inner])
+        transpose = produced_by(node.arg(0), "Transpose")
+        first = None if transpose is None else produced_by(transpose.arg(0), "Reshape")
+        if transpose is None or first is None:
+            return None
+        x, y = first.arg(0), node.output
+        if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):
+            return None
+        middle = transpose.arg(0).shape
+        if middle is None or len(middle) != 3 or transpose.op_as(Transpose).order(3) != (0, 2, 1):
+            return None
+        swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+        merged = (product(x.shape[:-2]), *x.shape[-2:])
+        if not all(provably_equal(a, b) for a, b in zip(merged, middle, strict=True)):
+            return None
+        if not all(provably_equal(a, b) for a, b in zip(swapped, y.shape, strict=True)):
+            return None
+        return Match(view, node, traversed_nodes=[transpose, first])
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, found = match.builder(self.name), match.root, match.payload
-        rank = len(node.output.shape or ())
-        perm: tuple[int, ...] = (*range(rank - 2), rank - 1, rank - 2)
+        build, node = match.builder(self.name), match.root
         if isinstance(node.op, Transpose):
-            first = found.node("transpose").op.order(rank)
-            perm = tuple(first[a] for a in node.op.order(rank))
-        return build.patch({node.output: build.add(Transpose(perm), found["x"])})
+            (inner,) = match.traversed_nodes
+            x = inner.arg(0)
+            rank = len(node.output.shape or ())
+            first, second = inner.op_as(Transpose).order(rank), node.op.order(rank)
+            perm = tuple(first[a] for a in second)
+        else:
+            x = match.traversed_nodes[1].arg(0)
+            rank = len(x.shape or ())
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+        return build.patch({node.output: build.add(Transpose(perm), x)})
 
 
 def reshape(build: OpBuilder, source: Value, like: Value) -> Value:
