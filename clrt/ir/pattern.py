@@ -46,8 +46,10 @@ class Captures:
         path: Matched nodes, each before the nodes that compute its inputs; may repeat nodes.
     """
 
+    __slots__ = ("edges", "path", "producer", "values")
+
     def __init__(self, edges: Edges) -> None:
-        self.edges = edges
+        self.edges, self.producer = edges, edges.producer
         self.values: dict[str, Value] = {}
         self.path: list[Node] = []
 
@@ -56,7 +58,7 @@ class Captures:
 
     def node(self, name: str) -> Node:
         """Returns the node that computes a named value."""
-        node = self.edges.producer(self[name])
+        node = self.producer(self[name])
         assert node is not None
         return node
 
@@ -66,8 +68,10 @@ class Captures:
         return list(dict.fromkeys(reversed(self.path)))
 
 
-# Yields once per way to match a value; `Found` then holds that way until the next is asked for.
+# Yields once per way to match a value; `Captures` then holds that way until the next is asked for.
 _Ways: TypeAlias = Callable[[Value, Captures], Iterator[None]]
+# What it returns if there is none; most searches end so, without the cost of a generator.
+_NO_WAYS: Iterator[None] = iter(())
 
 
 class _NearMiss(Exception):
@@ -101,15 +105,21 @@ class Pattern:
         """
         found = Captures(edges)
         try:
-            for _ in self.ways(value, found):
-                return found
+            ways = self.ways(value, found)
+            if ways is not _NO_WAYS:
+                for _ in ways:
+                    return found
         except _NearMiss as miss:
             return str(miss)
         return None
 
     def __or__(self, other: Pattern) -> Pattern:
         def ways(value: Value, found: Captures) -> Iterator[None]:
-            yield from self.ways(value, found)
+            first = self.ways(value, found)
+            return other.ways(value, found) if first is _NO_WAYS else both(first, value, found)
+
+        def both(first: Iterator[None], value: Value, found: Captures) -> Iterator[None]:
+            yield from first
             yield from other.ways(value, found)
 
         roots = (*self.roots, *other.roots) if self.roots and other.roots else ()
@@ -119,7 +129,7 @@ class Pattern:
         """Returns this pattern for a value that nothing but its user in the pattern reads."""
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
-            return iter(()) if found.edges.only_user(value) is None else self.ways(value, found)
+            return _NO_WAYS if found.edges.only_user(value) is None else self.ways(value, found)
 
         return Pattern(ways, self._label, self.roots)
 
@@ -127,7 +137,10 @@ class Pattern:
         """Returns this pattern with a test of what it found, such as for equal shapes."""
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
-            return (None for _ in self.ways(value, found) if _passes(test(found)))
+            inner = self.ways(value, found)
+            if inner is _NO_WAYS:
+                return inner
+            return (None for _ in inner if _passes(test(found)))
 
         return Pattern(ways, self._label, self.roots)
 
@@ -146,14 +159,14 @@ class Pattern:
             if not matched:
                 raise _NearMiss(reason or f"'{value.name}' is not {self}")
 
-        return Pattern(ways, self._label, self.roots)
+        return Pattern(ways, self._label)
 
 
 def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
     """Matches any value that passes a test, such as of its shape."""
 
     def ways(value: Value, found: Captures) -> Iterator[None]:
-        return _named(name, value, found) if test is None or _passes(test(value)) else iter(())
+        return _named(name, value, found) if test is None or _passes(test(value)) else _NO_WAYS
 
     return Pattern(ways, name or "a value")
 
@@ -186,21 +199,41 @@ def op(
     patterns = [p for p in inputs if isinstance(p, Pattern)]
     count, is_open = len(patterns), len(patterns) < len(inputs)
 
+    # Op classes that inputs must be computed by, checked before a search.
+    heads = [(i, p.roots) for i, p in enumerate(patterns) if p.roots]
+
     def ways(value: Value, found: Captures) -> Iterator[None]:
-        node = found.edges.producer(value)
+        node = found.producer(value)
         if node is None or not isinstance(node.op, roots):
-            return
+            return _NO_WAYS
         args = node.inputs
         if len(args) < count or (len(args) > count and not is_open):
-            return
+            return _NO_WAYS
         if attributes and any(getattr(node.op, k) != x for k, x in attributes.items()):
-            return
+            return _NO_WAYS
         if when is not None and not _passes(when(node)):
-            return
-        swaps = count == len(args) == 2 and node.op.name in _COMMUTATIVE
+            return _NO_WAYS
+        orders = [args] if may_match(args, found) else []
+        if count == len(args) == 2 and node.op.name in _COMMUTATIVE:
+            swapped = args[::-1]
+            if may_match(swapped, found):
+                orders.append(swapped)
+        return in_orders(orders, node, value, found) if orders else _NO_WAYS
+
+    def may_match(args: list[Value | None], found: Captures) -> bool:
+        for index, classes in heads:
+            value = args[index]
+            node = None if value is None else found.producer(value)
+            if node is None or not isinstance(node.op, classes):
+                return False
+        return True
+
+    def in_orders(
+        orders: list[list[Value | None]], node: Node, value: Value, found: Captures
+    ) -> Iterator[None]:
         found.path.append(node)
-        for order in (args, args[::-1]) if swaps else (args,):
-            for _ in _all_ways(patterns, order, found):
+        for args in orders:
+            for _ in _all_ways(patterns, args, found):
                 yield from _named(name, value, found)
         found.path.pop()
 
@@ -217,7 +250,7 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
     """
 
     def ways(value: Value, found: Captures) -> Iterator[None]:
-        node = found.edges.producer(value)
+        node = found.producer(value)
         inner = None if node is None else step(node)
         if node is not None and inner is not None:
             found.path.append(node)
