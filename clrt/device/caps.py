@@ -14,10 +14,11 @@ class MatrixShape:
     """A matrix instruction and its shape: (rows x depth) times (depth x columns).
 
     Attributes:
-        rows, columns: Size of the result.
+        rows: Rows of the result.
+        columns: Columns of the result.
         depth: Size of the summed axis.
-        operands: Dtype of the operands.
-        sums: Dtype of the result.
+        operands: Name of the operands' dtype.
+        sums: Name of the result's dtype.
         instructions: Instruction set: "amx", "vnni", "avx_vnni", "avx2", or one of
             `clrt.device.gpu_matrix_shapes`.
     """
@@ -52,15 +53,17 @@ class DeviceCaps:
     """Capabilities of one OpenCL device.
 
     Attributes:
-        platform, name, vendor, driver: Names of platform, device and vendor, and driver version, as
-            OpenCL reports them.
+        platform: Name of the OpenCL platform.
+        name: Name of the device, as OpenCL reports it.
+        vendor: Name of the vendor, as OpenCL reports it.
+        driver: Driver version, as OpenCL reports it.
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
         cl_version: (major, minor) of the supported OpenCL version.
         compute_units: Number of compute units that OpenCL reports; see `cores`.
         max_work_group_size: Maximum number of work-items per work-group.
-        local_mem_bytes: Local memory per work-group.
-        global_mem_bytes: Global memory of the device.
-        max_alloc_bytes: Maximum size of one buffer.
+        local_mem_bytes: Local memory per work-group, in bytes.
+        global_mem_bytes: Global memory of the device, in bytes.
+        max_alloc_bytes: Maximum size of one buffer, in bytes.
         float_lanes: float32 elements per vector register of compiled code (16 with AVX-512).
         opencl_c: (major, minor) of the newest OpenCL C version that the compiler supports.
         sub_group_sizes: Sub-group sizes that kernels may request.
@@ -98,7 +101,7 @@ class DeviceCaps:
     def cores(self) -> int:
         """Number of cores that run work-groups independently.
 
-        Equal to `compute_units`, unless the device reports the execution units of its cores there.
+        Equal to `compute_units`, unless the device counts the execution units of its cores instead.
         """
         counts_execution_units = "counts-small-units" in self.quirks
         if counts_execution_units:

@@ -14,8 +14,9 @@ def _units(rows: int, columns: int, instructions: str) -> tuple[MatrixShape, ...
     """Returns the matrix instructions of one shape, one for each operand dtype.
 
     Args:
-        rows, columns: Size of the result.
-        instructions: Instruction set.
+        rows: Rows of the result.
+        columns: Columns of the result.
+        instructions: Name of the instruction set.
     """
     shapes = (MatrixShape(rows, columns, 16, o, "float32", instructions) for o in OPERANDS)
     return tuple(shapes)

@@ -19,7 +19,7 @@ class Requires:
         extensions: OpenCL extensions that the kernel needs.
         work_group_size: Work-items per work-group.
         sub_group_size: Sub-group size that the kernel requests; 0 if it uses no sub-groups.
-        local_mem_bytes: Local memory per work-group.
+        local_mem_bytes: Local memory per work-group, in bytes.
         matrix: Matrix instruction that the kernel uses; None for none.
     """
 

@@ -1,7 +1,7 @@
 """Coerces the attributes of ops to the Python types that their fields declare.
 
-This happens whenever an op is constructed, by the importer, the text form or a pass. A value of
-another type raises a `ModelError`, so that `infer` and the kernels can rely on the types.
+Attributes are coerced whenever an op is constructed, by the importer, the text form or a pass. A
+value of another type raises a `ModelError`, so that `infer` and the kernels can rely on the types.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def _declared(owner: type, name: str) -> Kind:
 
 
 def _kind(hint: Any) -> Kind:
-    """Returns a function that converts attribute values to a declared type."""
+    """Returns a function that converts attribute values to the type of an annotation.
+
+    The function raises `_Mismatch` for a value that does not fit the type.
+    """
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin, args = get_origin(hint), get_args(hint)

@@ -22,8 +22,8 @@ class Builder:
     """Creates nodes and constants in topological order, for a graph or a patch.
 
     Attributes:
-        nodes: The nodes so far.
-        names: Source of unique names.
+        nodes: The nodes created so far.
+        names: Generates unique names.
 
     Args:
         names: Names of the surrounding graph; None for a new graph.
@@ -205,7 +205,7 @@ class Builder:
             name: Name of the graph.
             inputs: Inputs of the graph.
             outputs: Outputs of the graph.
-            output_names: Output names that the user sees; empty for the names of the outputs.
+            output_names: Names of the outputs that the user sees; empty to use the values' names.
         """
         return Graph(name, list(inputs), list(outputs), self.nodes, list(output_names))
 

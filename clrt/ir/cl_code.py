@@ -25,7 +25,7 @@ class Code(str):
     __slots__ = ()
 
     def substitute(self, *args: Define, **named: Define) -> Code:
-        """Fills the placeholders of this template, as `str.format`, with numbers and Code."""
+        """Replaces the placeholders of this template, as `str.format`, by numbers and Code."""
         pieces = {name: render_define(value) for name, value in named.items()}
         return Code(self.format(*map(render_define, args), **pieces))
 

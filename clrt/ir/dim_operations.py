@@ -1,7 +1,7 @@
 """Non-polynomial operations on dims: floor division, remainder, minimum, maximum, broadcasting.
 
-Each simplifies as far as that is valid for all bindings; else the result is an `Atom` of the
-operation's name and operands.
+Each function simplifies its result as far as that is valid for all bindings of the symbols. If that
+is not possible, the result is an `Atom` of the operation's name and operands.
 """
 
 from __future__ import annotations
@@ -134,10 +134,12 @@ def parse_dim(text: str) -> Dim:
 
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
-    """Returns an operation on dims that does not simplify, as a dim.
+    """Returns the dim that is an operation on two dims, without simplifying it.
 
     Args:
         name: Name of the operation, a key of `OPERATIONS`.
+        left: First operand.
+        right: Second operand.
 
     Raises:
         TooComplex: The operation exceeds the bounds on nesting or size.
@@ -157,7 +159,7 @@ def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
 
     Args:
         name: The operation: "max" or "min".
-        dual: The other of these two.
+        dual: The opposite operation: "min" for "max", "max" for "min".
     """
     for one, other in ((left, right), (right, left)):
         if any(provably_equal(one, a) for a in _arguments(other, dual)):
@@ -195,7 +197,11 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
 
 
 def _with_number(dim: Dim) -> tuple[str, Dim, int, int] | None:
-    """Matches `op(x, n) + c`: returns (name of op, x, n, c); None for other dims."""
+    """Matches a dim `op(x, n) + c` with an operation op, a dim x and integers n and c.
+
+    Returns:
+        (name of op, x, n, c); None for other dims.
+    """
     if isinstance(dim, int):
         return None
     constant = dim.terms.get((), 0)

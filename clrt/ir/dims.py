@@ -5,8 +5,8 @@ if their polynomials are. Arrays of dims (dtype object) work in the same NumPy r
 numbers. A comparison whose result depends on the bindings of symbols raises `UndecidableDim`.
 
 A few bytes of a file can describe a polynomial of any size, so terms, degree, coefficients and
-nesting are bounded. An operation that exceeds the bounds raises `TooComplex`: elements of a value
-are then computed at run time, a dim is rejected.
+nesting are bounded. An operation that exceeds the bounds raises `TooComplex`. If the result was to
+be an element of a value, it is then computed at run time; if a dim of a shape, it is rejected.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Atom:
 
     @cached_property
     def bounds(self) -> _Bounds:
-        """Smallest and largest value of the atom over all non-negative bindings."""
+        """Lower and upper bound of the atom over all non-negative bindings; may be infinite."""
         if not self.args:
             return 0, math.inf
         left, right = map(_bounds, self.args)
@@ -141,7 +141,11 @@ class Expr:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether two dims are equal for all bindings; raises UndecidableDim if unclear."""
+        """Returns whether two dims are equal for all bindings of the symbols.
+
+        Raises:
+            UndecidableDim: The dims may be equal for some bindings and differ for others.
+        """
         if isinstance(other, Expr) and self.terms == other.terms:
             return True
         if not isinstance(other, (int, Expr)):
@@ -266,7 +270,7 @@ def symbol(name: str) -> Expr:
 
 
 def single_atom(dim: Dim) -> Atom | None:
-    """Returns the symbol or operation that is all of a dim; None if a dim is anything else."""
+    """Returns the atom that a dim consists of: a symbol or an operation; None for other dims."""
     if not isinstance(dim, Expr) or len(dim.terms) != 1:
         return None
     ((monomial, coefficient),) = dim.terms.items()
@@ -295,8 +299,8 @@ def infer_symbols(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
     """Returns known dims for unknown symbols, by comparing dims at the same index.
 
     Args:
-        dims: Dims; those that are a single unknown symbol (`is_unknown`) are considered.
-        others: Dims that equal `dims`, of which some are known.
+        dims: Dims of a shape. Only dims that are a single unknown symbol (`is_unknown`) count.
+        others: Dims of an equal shape, some of which are known.
 
     Returns:
         Known dim by name of the unknown symbol.
@@ -366,10 +370,10 @@ def terms_of(dim: Dim) -> dict[Monomial, int]:
 
 
 def reduced(terms: Mapping[Monomial, int]) -> Dim:
-    """Returns the dim with these terms: an int if it is constant.
+    """Returns the dim that is the sum of some terms; an int if there is only the constant term.
 
     Args:
-        terms: Coefficient by monomial.
+        terms: Coefficient by monomial; the monomial of the constant term is ().
 
     Raises:
         TooComplex: The terms exceed the bounds.
@@ -388,7 +392,10 @@ def reduced(terms: Mapping[Monomial, int]) -> Dim:
 
 
 def _bounds(dim: Dim) -> _Bounds:
-    """Returns a lower and an upper bound of a dim over all non-negative bindings."""
+    """Returns a lower and an upper bound of a dim over all non-negative bindings.
+
+    A bound is infinite if there is none.
+    """
     low: float = 0
     high: float = 0
     for monomial, coefficient in terms_of(dim).items():

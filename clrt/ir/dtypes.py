@@ -76,7 +76,10 @@ class DType(Enum):
 
     @property
     def storage(self) -> Code:
-        """Storage name, the first argument of the load and store macros of common/storage.clh."""
+        """Name of the storage format, as the macros of common/storage.clh take it; "plain" if none.
+
+        Dtypes that are computed in the type they are stored in have the format "plain".
+        """
         return _STORAGES.get(self, _PLAIN)
 
     @property
@@ -116,7 +119,7 @@ class DType(Enum):
 
     @property
     def element_bits(self) -> int:
-        """Number of low bits of a stored element that may be set."""
+        """Number of significant bits of an element in memory; they are its low bits."""
         return 1 if self is DType.BOOL else _ELEMENT_BITS.get(self, self.file_bits)
 
     @property

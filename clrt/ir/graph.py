@@ -27,9 +27,9 @@ class Value:
     Attributes:
         name: Unique in the graph; ONNX names are kept.
         type: Dtype, shape and, for constants and shape arithmetic, the elements.
-        producer: The node that computes it; None for inputs and constants.
-        symbolic_shape: In a specialized graph, the shape before dims were bound; else None.
-        aliases: Names of values with the same elements that passes replaced by this one.
+        producer: The node that computes the value; None for inputs and constants.
+        symbolic_shape: In a specialised graph, the shape before dims were bound; else None.
+        aliases: Names of other values, with the same elements, that passes replaced by this value.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Node:
         op: The operator with its attributes.
         inputs: Input values; None for an absent optional input.
         outputs: Output values.
-        origins: Names of the ONNX nodes that it stands for; its own name if it stands for none.
-        made_by: Name of the pass that created it; "" for imported nodes.
+        origins: Names of the ONNX nodes that the node stands for; its own name if there are none.
+        made_by: Name of the pass that created the node; "" for imported nodes.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Node:
 
         Args:
             kind: Expected class of the op.
-            other: Second class that it may have.
+            other: Another class that the op may have; None for no other.
 
         Raises:
             PassError: The op is of neither class.
@@ -169,10 +169,10 @@ class Graph:
         inputs: Input values.
         outputs: Output values.
         nodes: Nodes in topological order.
-        output_names: Output names that the user sees; unchanged when a pass replaces the values.
-        properties: `metadata_props` of the ONNX file.
-        defaults: Inputs with default values, which are constants in this graph; None if there are
-            none, and in copies.
+        output_names: Names of the outputs that the user sees, in order; passes do not change them.
+        properties: `metadata_props` of the ONNX file, by key.
+        defaults: Inputs with default values, which are constants in this graph. None if there are
+            no such inputs; copies of a graph always have None.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Graph:
         yield from self.outputs
 
     def users(self) -> dict[Value, list[Node]]:
-        """Returns, by value, the nodes that read it, each node once."""
+        """Maps each value to the nodes that read it, each node once; unread values are left out."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(v for v in node.inputs if v is not None):
@@ -371,7 +371,7 @@ class Names:
         return len(self._used)
 
     def shrink(self, count: int) -> None:
-        """Releases the names that were marked as used last, until `count` used names are left."""
+        """Marks names as unused, the latest ones first, until `count` used names are left."""
         while len(self._used) > count:
             self._used.popitem()
         self._counts.clear()
@@ -404,9 +404,9 @@ class Defaults:
     """Inputs of a model that have default values, and are constants in its graph.
 
     Attributes:
-        names: Names of these inputs, in file order.
-        graph_with: Returns the graph, before any pass, in which the inputs of these names are
-            inputs, not constants.
+        names: Names of the inputs with default values, in file order.
+        graph_with: Returns the graph, before any pass, in which the given ones of these inputs are
+            graph inputs instead of constants.
     """
 
     names: tuple[str, ...]

@@ -85,7 +85,8 @@ class TracedConstant:
 
     Attributes:
         array: The elements at the traced sizes.
-        trace: Trace of the sizes; it is restricted to these sizes if planning reads the elements.
+        trace: Shape trace of the sizes. If planning reads the elements, the trace is restricted to
+            the current sizes.
         derive: Computes the elements at other sizes, from an evaluation of the trace.
     """
 
@@ -202,8 +203,9 @@ class TensorType:
     def intersect(self, newer: TensorType) -> TensorType:
         """Combines two types of one tensor: its dims, and its elements if either type knows them.
 
-        A number replaces a symbol. Of two different numbers, that of `newer` is used; of two
-        symbols, that of `self`. Returns `self` if `newer` adds no information.
+        A dim that is a number replaces a symbolic one. If both types have a number, the one of
+        `newer` is used; if both have a symbol, the one of `self`. The dtype is that of `newer`.
+        Returns `self` if `newer` adds no information.
         """
         if isinstance(newer, ContainerType):
             return newer
@@ -327,8 +329,8 @@ class ContainerType(TensorType):
 class IrOp:
     """Base class of all operators: a frozen dataclass whose fields are the ONNX attributes.
 
-    Two ops are equal if all attributes are identical: of floats, 0 and -0 differ, and NaN equals
-    NaN.
+    Two ops are equal if all attributes are identical. Floats are compared by their bits: 0 and -0
+    differ, and NaN equals NaN.
 
     Attributes:
         name: ONNX op name.
@@ -425,7 +427,8 @@ class ElementwiseInstruction:
 
     Attributes:
         op: The operation.
-        args: Operands: 0..k-1 are the program's k inputs, k+i is the result of operation i.
+        args: Operands of the operation, as indices: 0 to k - 1 are the k inputs of the program,
+            k + i is the result of its operation i.
     """
 
     op: IrOp

@@ -76,9 +76,9 @@ def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> 
     Args:
         text: The text form.
         registry: Returns op classes by name.
-        fetch: Returns the elements of constants that the text only names by a key; elided constants
-            (`...`) are then an error. If None, elided constants get pseudo-random elements, seeded
-            by their names.
+        fetch: Returns the elements of a constant that is stored outside the text under a key;
+            elided constants (`...`) are then an error. If None, elided constants get pseudo-random
+            elements, seeded by their names.
 
     Raises:
         ModelError: The text is not a valid graph.

@@ -1,15 +1,15 @@
 """Patterns of subgraphs, matched backwards from a value along the edges to its producers.
 
-Passes and launch fusion rules state with them which nodes they look for:
+Passes and launch fusion rules describe by patterns which nodes they look for:
 
     X = any_value("x")
     SQUARE = op(Mul, X, X) | op(Pow, X, constant("exponent"))
     found = SQUARE.find(value, edges)  # found["x"], found.nodes
 
 A name that occurs twice stands for the same value twice. Alternatives and operand orders are tried
-in all combinations, as written, until all parts match. A node that may be absent is an alternative:
-`op(Cast, X) | X`. A test that returns a reason instead of False makes the subgraph a near miss,
-which ends the search.
+in all combinations, as written, until all parts match. An optional node is written as an
+alternative: `op(Cast, X) | X`. If a test returns a reason instead of False, the search ends and the
+subgraph is a near miss.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def _passes(verdict: Verdict) -> bool:
 
 
 class Pattern:
-    """Conditions on a value and the nodes that compute it; made by the functions of this module.
+    """Conditions on a value and on the nodes that compute it.
+
+    Patterns are made by the functions of this module, such as `op` and `any_value`.
 
     Attributes:
         roots: Op classes of the node that computes the value; () if any value may match.
@@ -100,8 +102,13 @@ class Pattern:
     def find(self, value: Value, edges: Edges) -> Captures | str | None:
         """Matches a value.
 
+        Args:
+            value: The value.
+            edges: Edges of the graph that the value is in.
+
         Returns:
-            The first way to match it; the reason of a near miss; None if it does not match.
+            The values and nodes of the first match; the reason of a near miss; None if the value
+            does not match.
         """
         found = Captures(edges)
         try:
@@ -126,7 +133,7 @@ class Pattern:
         return Pattern(ways, f"{self} or {other}", roots)
 
     def used_once(self) -> Pattern:
-        """Returns this pattern for a value that nothing but its user in the pattern reads."""
+        """Returns this pattern with the condition that only one node reads the value."""
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
             return _NO_WAYS if found.edges.only_user(value) is None else self.ways(value, found)
@@ -134,7 +141,11 @@ class Pattern:
         return Pattern(ways, self._label, self.roots)
 
     def where(self, test: Callable[[Captures], Verdict]) -> Pattern:
-        """Returns this pattern with a test of what it found, such as for equal shapes."""
+        """Returns this pattern with a test of the matched values, such as for equal shapes.
+
+        Args:
+            test: Returns True if the match counts, False if not, or the reason of a near miss.
+        """
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
             inner = self.ways(value, found)
@@ -145,10 +156,10 @@ class Pattern:
         return Pattern(ways, self._label, self.roots)
 
     def or_miss(self, reason: str = "") -> Pattern:
-        """Returns this pattern for a decisive part: a subgraph that fails here is a near miss.
+        """Returns this pattern as a decisive part: if it does not match, there is a near miss.
 
         Args:
-            reason: Why it does not match; by default, names the value and the expected ops.
+            reason: Reason of the near miss; "" for one that names the value and the expected ops.
         """
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
@@ -163,7 +174,12 @@ class Pattern:
 
 
 def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
-    """Matches any value that passes a test, such as of its shape."""
+    """Matches any value that passes a test, such as of its shape.
+
+    Args:
+        name: Name under which the value is captured; "" for none.
+        test: Returns True, False, or the reason of a near miss; None to match every value.
+    """
 
     def ways(value: Value, found: Captures) -> Iterator[None]:
         return _named(name, value, found) if test is None or _passes(test(value)) else _NO_WAYS
@@ -172,7 +188,12 @@ def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) ->
 
 
 def constant(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
-    """Matches a constant that passes a test."""
+    """Matches a constant that passes a test.
+
+    Args:
+        name: Name under which the constant is captured; "" for none.
+        test: Returns True, False, or the reason of a near miss; None to match every constant.
+    """
     return any_value(name, lambda v: v.is_constant and (test is None or test(v)))
 
 
@@ -191,9 +212,9 @@ def op(
         ops: Op class, or several.
         inputs: Patterns of all inputs, matched in this order; `...` at the end stands for any
             number of further inputs.
-        name: Name of the output.
-        when: Test of the node, before its inputs are matched.
-        attributes: Values of attributes of the op.
+        name: Name under which the output is captured; "" for none.
+        when: Test of the node, before its inputs are matched; None for no test.
+        attributes: Required values of attributes of the op.
     """
     roots = ops if isinstance(ops, tuple) else (ops,)
     patterns = [p for p in inputs if isinstance(p, Pattern)]
@@ -241,12 +262,12 @@ def op(
 
 
 def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "") -> Pattern:
-    """Matches the output of a node by a value that it is computed from.
+    """Matches the output of a node by a source value that the node computes it from.
 
     Args:
-        step: Returns that value; None if the node does not match.
-        source: Pattern of that value.
-        name: Name of the output.
+        step: Returns the source value of a node; None if the node does not match.
+        source: Pattern of the source value.
+        name: Name under which the output is captured; "" for none.
     """
 
     def ways(value: Value, found: Captures) -> Iterator[None]:
@@ -262,7 +283,10 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
 
 
 def _named(name: str, value: Value, found: Captures) -> Iterator[None]:
-    """Yields once with a value under its name; not if the name stands for another value."""
+    """Captures a value under a name and yields once; yields nothing if the name is taken.
+
+    The capture ends when the iterator is resumed. With the name "" nothing is captured.
+    """
     if not name or found.values.get(name) is value:
         yield
     elif name not in found.values:

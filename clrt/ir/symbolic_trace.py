@@ -21,11 +21,11 @@ _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Values of a trace's formulas at some sizes.
+    """Values of the formulas of a shape trace at the sizes of one call.
 
     Attributes:
-        numbers: Value of each formula, by its index.
-        arrays: Cache of arrays that are computed from the numbers; its users choose the keys.
+        numbers: Value of each formula, by the index of the formula.
+        arrays: Cache of arrays that are computed from the numbers; code that uses it chooses keys.
     """
 
     numbers: list[int]
@@ -35,13 +35,13 @@ class Evaluation:
 class ShapeTrace:
     """Formulas and guards recorded by one computation over traced integers.
 
-    A formula is an index into the numbers of `evaluate`: first the symbols, then constants and
-    results in order of creation, each distinct one once.
+    A formula is represented by an index into `Evaluation.numbers`: first the symbols, then
+    constants and results in order of creation. Equal formulas have the same index.
 
     Attributes:
         symbols: Names of the symbols.
         pinned_at: Source lines (file:line) that used a traced number as a plain one, such as an
-            index or a dict key, so that the trace is only valid for its value.
+            index or a dict key. The trace is then only valid for the value of this number.
     """
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
@@ -58,7 +58,7 @@ class ShapeTrace:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def start(self) -> dict[str, int]:
-        """Returns the symbols' values as traced numbers, by name: the inputs to compute with."""
+        """Returns the values of the symbols as traced numbers, by name, to start computing with."""
         pairs = zip(self.symbols, self._numbers, strict=False)
         return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
 
@@ -76,7 +76,11 @@ class ShapeTrace:
         return traced.index
 
     def evaluate(self, symbols: Mapping[str, int]) -> Evaluation | None:
-        """Evaluates all formulas at other values of the symbols; None if a guard does not hold."""
+        """Evaluates all formulas at other values of the symbols.
+
+        Returns:
+            The values; None if a guard does not hold, or if a formula divides by zero.
+        """
         numbers = self._numbers.copy()
         for index, name in enumerate(self.symbols):
             numbers[index] = symbols[name]
@@ -95,8 +99,8 @@ class ShapeTrace:
 
         Args:
             compute: The function.
-            operands: Its arguments.
-            value: Its result at the current sizes.
+            operands: Arguments of the function, plain or traced.
+            value: Result of the function at the current sizes.
         """
         formulas = tuple(map(self.formula, operands))
         if compute in _COMMUTATIVE:
@@ -112,8 +116,9 @@ class ShapeTrace:
 
         Args:
             compare: The comparison.
-            a, b: Its operands.
-            outcome: Its result at the current sizes.
+            a: Left operand, plain or traced.
+            b: Right operand, plain or traced.
+            outcome: Result of the comparison at the current sizes.
         """
         left, right = self.formula(a), self.formula(b)
         if left != right:
@@ -250,9 +255,9 @@ def _traced(number: object) -> TracedInt | None:
 def pure(function: _Function) -> _Function:
     """Decorator that lets a trace record a function of integers as a single operation.
 
-    It serves searches and float arithmetic: evaluating the trace calls the function, instead of
-    guarding each of its comparisons. The function must be called with positional arguments; it
-    returns an integer, or a NamedTuple of integers, each of which becomes a formula.
+    Evaluating the trace calls the function again, so its comparisons become no guards. This suits
+    searches and float arithmetic. The function must be called with positional arguments, and return
+    an integer or a NamedTuple of integers; each integer becomes a formula.
     """
     # The formulas of one record are evaluated one after another, from a single call.
     latest = lru_cache(maxsize=8)(function)
@@ -286,7 +291,7 @@ def _as_int(number: TracedInt) -> int:
 
 
 def _integer(other: Any) -> int | None:
-    """Returns the other operand of an operator as an integer; None if it is a float or array."""
+    """Returns an operand of an operator as an integer; None if it is none, such as an array."""
     if isinstance(other, int):
         return other
     try:
@@ -300,7 +305,8 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
 
     Args:
         compute: The operator on plain integers.
-        neutral: The right operand for which the result is the left one; None if there is none.
+        neutral: Right operand that leaves the left one unchanged, such as 0 of addition; None if
+            the operator has none.
     """
 
     def forward(self: TracedInt, other: Any) -> Any:

@@ -96,7 +96,7 @@ def _attribute(value: Any, store: Store) -> str:
     """Returns the text form of an attribute's value.
 
     Args:
-        store: Decides how constants of subgraphs are printed; see `print_graph`.
+        store: Returns how to print each constant of a subgraph, as in `print_graph`.
     """
     match value:
         case DType():

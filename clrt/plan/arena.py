@@ -44,7 +44,7 @@ class Arena:
 
     Attributes:
         places: Allocation of each buffer, in the order of the intervals it was planned for.
-        slab_bytes: Size of each slab in bytes.
+        slab_bytes: Size of each slab in bytes, by slab index.
     """
 
     places: tuple[Allocation, ...]
@@ -62,9 +62,9 @@ def align(nbytes: int) -> int:
 
 
 def live_bytes(intervals: Sequence[LiveInterval]) -> int:
-    """Returns the peak of live bytes: the largest sum of aligned sizes alive in one step.
+    """Returns the peak of live bytes: the largest total aligned size of buffers alive in one step.
 
-    No arena for these buffers can be smaller.
+    This is a lower bound of the size of an arena for the buffers.
 
     Args:
         intervals: Size and lifetime of each buffer.
@@ -84,9 +84,9 @@ def live_bytes(intervals: Sequence[LiveInterval]) -> int:
 def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
     """Assigns each buffer its own slab of exactly its size, for simulators.
 
-    A simulator can then detect every access out of a tensor's bounds. It also does not report
-    initialised tensors as uninitialised: Oclgrind forgets the initialised bytes of a whole buffer
-    if the host writes to a part of it.
+    A simulator can then detect every access out of a tensor's bounds. Separate slabs also prevent
+    false reports of uninitialised memory: if the host writes to a part of a buffer, Oclgrind
+    forgets which other bytes of the buffer were initialised.
 
     Args:
         intervals: Size and lifetime of each buffer.

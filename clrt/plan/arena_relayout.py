@@ -12,9 +12,9 @@ from clrt.plan.arena import Allocation, Arena, LiveInterval
 class StackingOrder:
     """Relative arena layout: for each buffer, the buffers below it whose lifetimes overlap it.
 
-    A buffer starts at the highest end of the buffers directly below it. So buffers alive together
-    never overlap, whatever their sizes; at the sizes of the original arena, no offset exceeds the
-    original one.
+    A buffer starts at the highest end of the buffers directly below it. So buffers alive at the
+    same time never overlap, whatever their sizes. At the sizes of the original arena, no buffer has
+    a higher offset than in the original arena.
 
     Attributes:
         order: Buffer indices by ascending slab and offset.

@@ -24,8 +24,8 @@ class MissedRegion:
 
     Attributes:
         rule: Name of the rule.
-        node: Last node of the would-be region.
-        reason: Why the rule does not apply.
+        node: Node at which the rule tried to end a region.
+        reason: Why the rule does not apply there.
     """
 
     rule: str
@@ -49,9 +49,9 @@ class FusedLaunches:
 def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
     """Finds regions of nodes to fuse in a specialised graph; orders them among the other nodes.
 
-    A region runs at the position of its last node, or earlier if a node in between reads one of its
-    outputs. Views are left out. A region that would depend on itself is refused and reported as a
-    near miss.
+    A region runs at the position of its last node, or earlier if another node reads one of its
+    outputs before that. Views are left out. A region that would depend on itself is refused and
+    reported as a near miss.
 
     Raises:
         ShapeError: A kernel index or argument would exceed 32 bits.
@@ -84,7 +84,7 @@ def by_edges(graph: Graph) -> list[Node]:
 
 
 class _Edges:
-    """Producers of values, with views resolved to the node that computes their input."""
+    """Maps values to the nodes that compute them; a view to the node that computes its input."""
 
     def __init__(self, graph: Graph) -> None:
         self._producers: dict[Value, Node] = {}
@@ -108,11 +108,12 @@ class _Edges:
         """Sorts nodes and regions topologically, keeping the order of `nodes` where possible.
 
         Args:
+            nodes: All nodes, including the nodes of regions.
             regions: Regions by their last node, which stands for the region in the result.
 
         Returns:
-            Strongly connected components: one node each, or several that depend on each other, of
-            which at least one stands for a region.
+            Strongly connected components in topological order. Each is a single node, or a cycle of
+            nodes and regions that depend on each other.
         """
         last = {n: r.node for r in regions.values() for n in r.nodes}
 
@@ -169,7 +170,7 @@ def _pop_component(stack: list[Node], first: Node, low: dict[Node, int]) -> tupl
 
     Args:
         stack: Visited nodes that are in no component yet.
-        first: The component's first node; it and all nodes above it are popped.
+        first: Lowest node of the component on the stack; all nodes from it upwards are popped.
         low: Lowest index that each visited node reaches; updated for popped nodes.
     """
     component: list[Node] = []

@@ -16,8 +16,8 @@ def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
     """Returns the error to raise for an out-of-range number that a kernel reported.
 
     Args:
-        error: The number, with the node and the operand that contains it.
-        model: The whole model, in which inputs of partial graphs are looked up by name.
+        error: The reported error: the number, the node, and the operand that contains the number.
+        model: The whole model. Values of suffixes and subgraphs are looked up in it by name.
 
     Returns:
         An InputError that names the node and the model inputs that the number depends on; a
@@ -40,12 +40,12 @@ def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
 def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
     """Returns the model inputs that a value depends on.
 
-    Inputs of suffixes after graph breaks, and of subgraphs of nodes, are values of another graph:
-    they are looked up by name in the model.
+    An input of a suffix after a graph break, or of a subgraph of a node, is a value of another
+    graph. It is looked up by name in the model.
 
     Returns:
-        Names of the model inputs; and whether there is just one, whose elements reach the value
-        through data movement alone.
+        Names of the model inputs. The bool is true if there is one such input and only data
+        movement is between it and the value, so that the value has elements of the input.
     """
     produced, suppliers = _values_of(model)
     inputs = {v.name for v in model.inputs}
@@ -71,23 +71,23 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
 
 
 def _moves(node: Node) -> bool:
-    """Returns whether a node only moves elements."""
+    """Returns whether a node only moves elements, such as Gather or Transpose."""
     return isinstance(node.op, Op) and node.op.memory_traits.is_data_movement
 
 
 def _read(node: Node) -> list[Value]:
-    """Returns the inputs that a node's output elements depend on; of data movement only input 0."""
+    """Returns the inputs that a node's elements come from; only input 0 if it moves elements."""
     first = 1 if _moves(node) else None
     return [v for v in node.inputs[:first] if v is not None]
 
 
 def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value]]]:
-    """Maps value names to values of the model, for graphs whose inputs are values of another one.
+    """Maps value names to values of the model, to trace values of suffixes and subgraphs.
 
     Returns:
-        Two mappings. The first holds the outputs of all nodes, and for each input that a subgraph
-        of a node captures the outer value. The second maps the other inputs of subgraphs to the
-        inputs of their node, any of which may supply them.
+        Two mappings by name. The first has the outputs of all nodes, and for each captured input of
+        a subgraph the captured value. The second has for each other input of a subgraph the inputs
+        of its node, any of which may supply it.
     """
     outer_values: dict[str, Value] = {}
     suppliers: dict[str, Sequence[Value]] = {}

@@ -26,14 +26,14 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 class VariableArguments:
     """The 32-bit launch arguments that vary with input shape, as parallel columns.
 
-    The value of an argument is the value of a formula. For the offset of a tensor in the arena, the
-    start of its arena buffer, in elements, is added.
+    Each argument is the value of a formula of the sizes. If the argument is the offset of a tensor
+    in the arena, the start of its arena buffer, in elements, is added.
 
     Attributes:
         launches: Index in the plan of each argument's launch.
         arguments: OpenCL index of each argument. The offset of a buffer is the argument after the
             buffer.
-        tenants: Number of the arena buffer whose start is added to each argument; -1 for none.
+        tenants: Index of the arena buffer whose start is added to each argument; -1 for none.
     """
 
     launches: Ints
@@ -51,7 +51,7 @@ class VariableArguments:
         Args:
             launches: All launches of a plan, in order.
             trace: Formulas of the plan's numbers.
-            tenant_of: Returns the number of the arena buffer that holds a tensor; -1 if none does.
+            tenant_of: Returns the index of the arena buffer that holds a tensor; -1 if none does.
         """
         rows: list[tuple[int, int, int, int, int]] = []
         for number, launch in enumerate(launches):
@@ -84,10 +84,10 @@ class VariableArguments:
 
 
 class VariableGlobalSizes:
-    """The global sizes of launches that vary with input shape.
+    """The global sizes of a plan's launches that vary with input shape.
 
     Attributes:
-        launches: Indices in the plan of the launches with such sizes.
+        launches: Indices in the plan of the launches with a varying global size.
     """
 
     def __init__(self, launches: Sequence[Launch], trace: ShapeTrace) -> None:

@@ -52,8 +52,8 @@ def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
 def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
     """Yields a memory event per launch of a region.
 
-    A node's inputs are no longer read after the launch that computes the node
-    (`LaunchFusionRule.emit`). A last event holds nodes that no launch computes, if any.
+    No launch after the one that computes a node reads the node's inputs (`LaunchFusionRule.emit`).
+    If some nodes are computed by no launch, a last event holds them.
 
     Args:
         index: Index of the region's step in the plan.
@@ -79,8 +79,8 @@ def assign_roots(
     Args:
         times: Memory events of the plan.
         read_only: Inputs whose memory the plan must not overwrite.
-        inside: Maps subviews to the parent whose memory holds them. A subview's memory is never
-            reused in place, and a subview is never computed in place.
+        inside: Maps each aliased subview to its parent. No result is computed in place of a
+            subview, and no subview in place of an input.
 
     Returns:
         Maps each value that shares memory to its root, the value that owns the memory.
@@ -208,6 +208,6 @@ def is_view(node: Node) -> bool:
 
 
 def is_view_by_sizes(node: Node) -> bool:
-    """Returns whether a node is a view at the bound sizes but not at all sizes of symbolic dims."""
+    """Returns whether a node is a view at the sizes of this call, but not at all sizes."""
     types = (None if v is None else TensorType(v.dtype, symbolic_shape(v)) for v in node.inputs)
     return is_view(node) and not node.op_as(Op).is_view(list(types))

@@ -72,8 +72,8 @@ def memory_of(
     Args:
         plan: The plan.
         graph_break: The graph break at the end of the plan; None if there is none.
-        model_constants: Constants of the model, which all its plans share; other constants count as
-            those of the plan.
+        model_constants: Constants of the model, which all its plans share. All other constants
+            count as constants of the plan.
     """
     sizes = dict(plan.uploads)
     if graph_break is not None:
@@ -171,7 +171,7 @@ def out_of_memory(
         what: Description of the input shapes for the message.
         memory: Memory needed at these shapes.
         available: Available bytes.
-        of: Subject and verb in front of `available` in the message, such as "memory_limit is".
+        of: Text in front of the available bytes in the message, such as "memory_limit is".
         fitting: Largest batch that would fit; 0 if none does, None if unknown.
     """
     remedy = _remedy(fitting) or "Use smaller inputs, or close models that are not needed."

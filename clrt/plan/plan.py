@@ -58,8 +58,8 @@ class Plan:
         live_bytes: Peak of live bytes, a lower bound of the arena's size.
         external: Root values in memory of the caller, bound at each run.
         device_io: Inputs and outputs that the plan binds in device memory.
-        status_words: Words in which kernels report out-of-range indices; their index is their
-            number.
+        status_words: Words in which kernels report out-of-range indices; a word's index here is its
+            position in the buffer of all words.
         missed_regions: Near misses of launch fusion rules.
         precompiled_kernels: Kernels that the graph launches at other input shapes only, to be
             compiled in advance.
@@ -187,10 +187,9 @@ def _kernels_at_all_shapes(
 ) -> dict[KernelSpec, None]:
     """Returns all kernels that a graph launches at any size of the model's dims, as dict keys.
 
-    These are the kernels of the steps, including copies that may be elided at these sizes, and
-    those of nodes that are views at these sizes only, such as a Transpose that moves a dim of 1.
-    The latter are left out in a traced plan: templates are never planned first, so they exist
-    already.
+    Included are kernels of copies that may be elided at the sizes of this plan, and kernels of
+    nodes that are views at these sizes only, such as a Transpose that moves a dim of 1. A traced
+    plan needs no kernels of such views: an ordinary plan, made before it, has compiled them.
     """
     views = (n for n in graph.nodes if is_view_by_sizes(n))
     idle = [lower(n, ctx) for n in views if not any(map(is_traced, n.output.dims))]
@@ -207,7 +206,7 @@ def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
 def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
     """Returns the root values in memory of the caller, as dict keys.
 
-    These are the device inputs of `contract`, and the non-constant roots of its device outputs.
+    These are the device inputs of `contract`, and the roots of its device outputs except constants.
     """
     external = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):

@@ -17,8 +17,8 @@ class LifetimeNodes:
     Node n has the children 2n and 2n + 1.
 
     Attributes:
-        parts: Disjoint nodes that cover the lifetime.
-        above: Ancestors of these nodes.
+        parts: Indices of disjoint tree nodes that together cover the lifetime.
+        above: Indices of the ancestors of `parts`.
     """
 
     parts: tuple[int, ...]

@@ -45,10 +45,11 @@ class GraphBreak:
 
     Attributes:
         nodes: Nodes whose output shape or kernel depends on the data; independent of each other.
-        reads: Names of the values to read: inputs or outputs of the graph before the break.
+        reads: Names of the values that the host reads: inputs or outputs of the graph before the
+            break.
         known: Names among `reads` that become constants of the suffix.
-        host_driven: Nodes among `nodes` that the host executes: those with data-dependent output
-            shapes, such as NonZero, and control flow, such as Loop.
+        host_driven: Nodes among `nodes` that the host executes: control flow, such as Loop, and
+            nodes with data-dependent output shapes, such as NonZero.
         suffix: Graph of the remaining nodes. Its inputs are values of the graph before the break
             and outputs of the host-driven nodes.
     """
@@ -240,7 +241,7 @@ def _drop_host_values(graph: Graph) -> None:
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
     """Returns whether a value is unknown before the graph break is executed.
 
-    If the value is a constant with symbolic dims, binds those that are known.
+    Binds the known symbols in the elements of a constant, such as of a shape.
 
     Args:
         blocked: Values computed after the graph break.
@@ -256,7 +257,7 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     """Sets the types of a node's outputs; returns False if a shape depends on computed data.
 
     Args:
-        sizes: Sizes of symbols known so far; those that the inferred shapes determine are added.
+        sizes: Sizes of symbols known so far. Sizes that the inferred shapes determine are added.
 
     Raises:
         ShapeError: A size is negative, or a tensor exceeds the limits of rank or elements.
@@ -292,7 +293,7 @@ def _types(node: Node) -> list[TensorType]:
 def _reset_sizes(node: Node) -> None:
     """Replaces declared static dims of a host-driven node's outputs by inferred or unknown dims.
 
-    The sizes that the file declares may be wrong; the computed outputs determine them.
+    Static dims in the file may be wrong, so the sizes of the computed outputs are used instead.
     """
     for value, type_ in zip(node.outputs, _types(node), strict=False):
         if isinstance(value.type, ContainerType) or value.shape is None:
@@ -308,7 +309,7 @@ def _reset_sizes(node: Node) -> None:
 def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
     """Returns whether a declared shape agrees with an inferred type.
 
-    Choosing a kernel relies on the declared shape: on which dims are the same symbol.
+    Kernels are chosen by the declared shape: dims of the same symbol are assumed to be equal.
 
     Args:
         dims: The declared shape, which may be symbolic.
@@ -346,9 +347,9 @@ def _break_graph(
 
     Args:
         first: The graph; it keeps the nodes before the break.
-        waiting: Nodes that need computed data. All go into one graph break, since each break costs
-            another plan of the suffix.
-        suffix: The nodes in `waiting`, and the nodes that depend on them.
+        waiting: Nodes that need computed data. One graph break serves all of them, since each break
+            costs another plan of the suffix.
+        suffix: The nodes in `waiting`, and all nodes that depend on these.
         sizes: Sizes of the symbols known so far.
 
     Returns:

@@ -14,10 +14,10 @@ from clrt.util.renamed import renamed
 @renamed(also="precompiled_kernels")
 @dataclass(frozen=True)
 class DeviceStep:
-    """Kernel launches that compute a node; those of several nodes are a `Region`.
+    """Kernel launches that compute a node; launches that compute several nodes are a `Region`.
 
     Attributes:
-        nodes: The computed node, as a tuple; of a region, all its nodes.
+        nodes: The computed node as a tuple; for a region, all nodes of the region.
         variant: Name of the kernel variant.
         launches: Launches in execution order.
         rejected: Names and reject reasons of the variants that were tried before.
@@ -33,7 +33,7 @@ class DeviceStep:
 
     @property
     def node(self) -> Node:
-        """The computed node; of a region its last node."""
+        """The computed node; for a region, its last node."""
         return self.nodes[-1]
 
     def work(self) -> Iterator[tuple[Launch, Node, tuple[Node, ...]]]:

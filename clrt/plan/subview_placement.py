@@ -133,7 +133,7 @@ class _SubviewSearch:
 
     Attributes:
         steps: Steps of the plan; those in `_outdated` still have to be lowered again.
-        inside: Aliased subviews so far, by their value with views resolved.
+        inside: Aliased subviews so far, by value; a view of a subview is resolved to the subview.
         notes: Outcomes so far, one per visited subview.
     """
 
@@ -170,7 +170,7 @@ class _SubviewSearch:
             node: The node that declares the subview.
             number: Index of the subview among the node's subviews.
             part: The subview.
-            alone: Whether the node declares the value as a subview only once.
+            alone: Whether the node has no other subview of the same value, as Concat(x, x) has.
         """
         if not prod(part.value.dims):
             return
@@ -178,7 +178,7 @@ class _SubviewSearch:
         self.notes.append(SubviewNote(node, part.value, part.parent, reason or ""))
 
     def _reject_reason(self, part: Subview) -> str | None:
-        """Returns why a subview cannot be aliased; None if that depends on its launches alone."""
+        """Returns why a subview cannot be aliased, whatever its launches; None if it may be."""
         value = self.base(part.value)
         if value.is_constant or self.base(part.parent).is_constant:
             return f"%{(value if value.is_constant else part.parent).name} is a constant"
@@ -199,7 +199,7 @@ class _SubviewSearch:
             node: The node that declares the subview.
             number: Index of the subview among the node's subviews.
             part: The subview.
-            alone: Whether the node declares the value as a subview only once.
+            alone: Whether the node has no other subview of the same value, as Concat(x, x) has.
 
         Returns:
             None on success; else why the subview cannot be aliased, with the state restored.
@@ -240,8 +240,8 @@ class _SubviewSearch:
     def _step(self, index: int) -> PlanStep:
         """Returns a step of the plan by index.
 
-        If aliased subviews of its node changed, the step is lowered again first, without their
-        copies.
+        If other subviews of the step's node are aliased by now, the step is lowered again, without
+        copies of these subviews.
         """
         if index in self._outdated:
             self._outdated.remove(index)
@@ -256,8 +256,8 @@ class _SubviewSearch:
     def _copied_bytes(self, node: Node, part: Subview) -> int:
         """Returns the bytes of the parent that a copy of a subview reads or writes.
 
-        The bytes of the subview itself are not counted. If `node` computes the subview (Split),
-        gaps between its rows count.
+        Bytes of the copied subview itself are not counted. If `node` computes the subview, as Split
+        does, the gaps between its rows in the parent are counted too.
         """
         size = part.value.nbytes
         return size * part.pitch // part.width if part.value.producer is node else size

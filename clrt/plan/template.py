@@ -84,7 +84,7 @@ def trace_plan(
 def _can_instantiate(plan: Plan) -> bool:
     """Returns whether a traced plan can be evaluated at other sizes.
 
-    It can if it has no host steps and no packed weights that depend on the sizes.
+    This requires that the plan has no host steps, and no packed weights that depend on the sizes.
     """
     if plan.host_steps:
         return False
@@ -106,17 +106,18 @@ class PlanTemplate:
 
     Attributes:
         trace: Formulas of the plan's numbers.
-        plan: Plan with traced numbers. Arithmetic on these extends the trace, so only this module
-            reads them.
+        plan: Plan with traced numbers. Only this module reads these numbers, since arithmetic on
+            them would extend the trace.
         launches: Launches of the plan in execution order.
-        buffer_numbers: Number of each buffer in the arena.
+        buffer_numbers: Maps each buffer in the arena to its index.
         arguments: Launch arguments that vary with the sizes.
         global_sizes: Global sizes that vary with the sizes.
         derived: Uses of constants that the host computes from the sizes: (index of the launch,
             OpenCL index of the argument, constant).
-        uploads: Bytes by constant and packed layout, of constants independent of the sizes.
-        derived_uploads: Constants computed from the sizes, with the formula of their bytes.
-        costs: Relative cost of each launch; None until first computed.
+        uploads: Bytes to upload of constants that do not depend on the sizes, by constant and
+            packed layout.
+        derived_uploads: (constant, formula of its bytes) for constants that do.
+        costs: Relative cost of each launch, unitless; None until first computed.
         flops: Formula of the floating-point operations of each launch.
     """
 
@@ -150,10 +151,10 @@ class PlanTemplate:
 
         Args:
             bindings: Size of each symbol.
-            max_slab_bytes: Maximum size of one device allocation.
+            max_slab_bytes: Maximum size of one device allocation, in bytes.
 
         Returns:
-            The plan; None if the template does not hold at these sizes, which then must be planned.
+            The plan; None if the template does not hold at these sizes, so that planning is needed.
         """
         evaluation = self.trace.evaluate(bindings)
         if evaluation is None:
@@ -190,7 +191,7 @@ class PlanTemplate:
         return searched
 
     def _tenant_of(self, buffer: Buffer) -> int:
-        """Returns the number of the arena buffer that holds a tensor; -1 if none does."""
+        """Returns the index of the arena buffer that holds a tensor; -1 if none does."""
         root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
         return (
             -1
@@ -275,7 +276,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def status_words(self) -> tuple[StatusWord, ...]:
-        """Status words, in which kernels report out-of-range indices; the index is the number."""
+        """Status words, in which kernels report out-of-range indices, in order of position."""
         return self._with_nodes(self.template.plan.status_words)
 
     @cached_property
@@ -289,9 +290,9 @@ class InstantiatedPlan(Plan):
         return self._with_nodes(self.template.plan.subviews)
 
     def _with_nodes(self, traced: _T) -> _T:
-        """Returns the copy of a traced object that refers to nodes of the graph.
+        """Returns the instantiated copy of a traced object that refers to nodes of the graph.
 
-        The graph's nodes are instantiated first.
+        Instantiates the nodes of the graph first, in topological order.
         """
         _ = self.graph.nodes
         return self._instantiate(traced)
@@ -312,7 +313,8 @@ class InstantiatedPlan(Plan):
     def costs(self) -> tuple[int, ...]:
         """Relative cost of each launch, computed once per template.
 
-        The first plan's costs serve all sizes, on the assumption that all launches scale alike.
+        The costs at the sizes of the first plan serve all sizes, on the assumption that the times
+        of all launches grow alike.
         """
         if self.template.costs is None:
             self.template.costs = super().costs
@@ -352,7 +354,7 @@ class InstantiatedPlan(Plan):
         return self.template.global_sizes.evaluate(self._numbers)
 
     def derived(self) -> Iterator[tuple[int, int, Value]]:
-        """Yields the uses of constants that depend on the sizes.
+        """Yields the launch arguments that are constants computed from the sizes.
 
         Yields:
             Index of the launch, OpenCL index of the argument, and the constant.
@@ -376,7 +378,7 @@ class _InstantiatedGraph(Graph):
 
 
 class _InstantiatedMapping(Mapping[_K, _T]):
-    """View of a mapping from traced objects, whose keys are the objects' instantiated copies."""
+    """View of a mapping of traced objects with each key replaced by its instantiated copy."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 class TemplateInstantiator:
     """Copies traced objects of a plan with formulas replaced by numbers, each object once.
 
-    Objects that do not depend on the sizes are shared, not copied: weights, kernels, ops.
+    Weights, kernels and ops that do not depend on the sizes are shared, not copied.
     """
 
     def __init__(self, trace: ShapeTrace, evaluation: Evaluation) -> None:

@@ -18,7 +18,7 @@ _Reader: TypeAlias = Callable[[Evaluation], "Array | None"]
 
 
 def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
-    """Returns the trace that the tensors' known elements depend on; None if there is none."""
+    """Returns the shape trace that known elements of the tensors depend on; None if none do."""
     for type_ in types:
         known = type_.known_elements
         if isinstance(known, TracedConstant):
@@ -32,6 +32,7 @@ def derive(node: Node, trace: ShapeTrace) -> None:
     """Evaluates a node; turns its outputs into constants that are recomputed for other sizes.
 
     Args:
+        node: Node whose inputs have known elements.
         trace: Trace of the sizes that the node's inputs depend on.
     """
     derivation = _Derivation(node, trace)

@@ -36,8 +36,8 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     """Computes the bytes that a launch reads and writes.
 
     Args:
-        nodes: Nodes that the launch computes; the op of the first one tells which tensors it
-            accesses in part.
+        nodes: Nodes that the launch computes. The op of the first node determines which tensors are
+            accessed only in part.
     """
     op = nodes[0].op_as(Op)
     index = op.memory_traits.partially_read_input
@@ -64,11 +64,10 @@ def _unpacked(buffer: Buffer) -> Buffer:
 
 
 def accessed_bytes(launch: Launch) -> dict[Buffer, int]:
-    """Returns the bytes that a launch accesses of each buffer.
+    """Returns the bytes that a launch accesses of each buffer, by the arguments' element counts.
 
-    They follow from the element counts of the launch's arguments.
-
-    A buffer without an element count counts as a whole. Status words are left out.
+    A buffer argument without an element count counts as the whole buffer. Status words are left
+    out.
     """
     elems_of: dict[Buffer, int | None] = {}
     for arg in launch.args:
