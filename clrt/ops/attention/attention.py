@@ -25,17 +25,18 @@ _T = TypeVar("_T")
 @register
 @dataclass(frozen=True)
 class Attention(Op):
-    """softmax(scale Q K^T + mask) V by head.
+    """Scaled dot-product attention, softmax(scale Q K^T + mask) V for each head.
 
-    Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`; optionally a mask that broadcasts to
-    `[B, H, Sq, Sk]`, bool (true keeps) or of Q's dtype (added); past keys and values
-    `[B, H, P, D]`, prepended to K and V; the number of valid keys of each sequence `[B]`, if K and
-    V are caches with spare capacity. Outputs: Y in the layout of Q; with a past also all keys and
-    values `[B, H, P + S, D]`. A row without a visible key gives 0.
+    Shapes have B sequences, H heads, S positions (Sq of queries, Sk of keys, P of the past) and D
+    elements of a head. Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`; optionally a mask that
+    broadcasts to `[B, H, Sq, Sk]`, bool (true keeps) or of Q's dtype (added); optionally past keys
+    and values `[B, H, P, D]`, prepended to K and V; optionally the number of valid keys of each
+    sequence `[B]`, if K and V are caches with spare capacity. Outputs: Y in the layout of Q; with a
+    past also all keys and values `[B, H, P + S, D]`. A query without a visible key gives 0.
 
     Attributes:
-        is_causal: Query i sees the keys up to its position: i; `P + i` with a past; counted from
-            the end, so that the last query sees the last valid key, with lengths.
+        is_causal: If true, a query sees no keys after its position. Query i has position i, or `P +
+            i` with a past. With numbers of valid keys, the last query sees the last valid key.
         q_num_heads: Number of heads of Q `[B, S, H * D]`.
         kv_num_heads: Number of heads of K and V `[B, S, H * D]`.
         scale: Factor of the scores; None for 1 / sqrt(D).
@@ -107,7 +108,7 @@ class Attention(Op):
 
     @staticmethod
     def _optional(inputs: Sequence[_T | None]) -> Sequence[_T | None]:
-        """Returns the mask, past keys, past values and lengths; None for an omitted one."""
+        """Returns inputs 3 to 6: mask, past keys, past values, lengths; None for an omitted one."""
         return (*inputs[3:], *[None] * 4)[:4]
 
     @staticmethod
@@ -121,7 +122,8 @@ class Attention(Op):
         Args:
             parts: Shapes `[B, H, S, D]` of Q, K and V.
             has_past: Whether the node has past keys and values.
-            has_lengths: Whether the node has the number of valid keys of each sequence.
+            has_lengths: Whether the node has an input with the number of valid keys of each
+                sequence.
         """
         (_, heads, _, size), (_, kv_heads, _, _), (*_, v_size) = parts
         assert isinstance(size, int)
@@ -213,7 +215,7 @@ def _apart(x: Array, parts: Shape) -> Array:
 
     Args:
         x: Input, `[B, H, S, D]` or `[B, S, H * D]`.
-        parts: Shape `[B, H, S, D]`.
+        parts: Sequences B, heads H, positions S and elements of a head D.
     """
     batch, heads, length, size = parts
     return x if x.ndim == 4 else x.reshape(batch, length, heads, size).swapaxes(1, 2)

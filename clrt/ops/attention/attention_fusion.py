@@ -29,7 +29,7 @@ from clrt.ops.matmul.matmul import MatrixProduct
 
 @dataclass(frozen=True)
 class _AttentionChain:
-    """A FusedAttention node, its output projection, and the normalization of that, as a region.
+    """A region: a FusedAttention node, its output projection, and the projection's normalization.
 
     Attributes:
         node: FusedAttention node.
@@ -44,7 +44,10 @@ class _AttentionChain:
     projection: InlineProjection | None = None
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Emits the launches of attention, output projection and normalization."""
+        """Emits the launches of attention, output projection and normalization.
+
+        The launches of `projection` are not included.
+        """
         product, before = self.product, self.projection
         if 0 in self.node.output.dims:
             return product.launches(ctx)
@@ -58,7 +61,7 @@ class _AttentionChain:
         return [_with_parts(heads, split, product.flops), split.add_up]
 
     def projected(self, before: InlineProjection, ctx: Lowering) -> list[Launch] | None:
-        """Emits launches of attention and output projection that also compute q, k and v.
+        """Emits launches that compute q, k and v, attention, output projection and normalization.
 
         Returns None if that does not pay off: for several sequences or query blocks, or if the
         output projection is not split.
@@ -78,11 +81,11 @@ class _AttentionChain:
 
 
 def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
-    """Adds the split output projection to the launch of an attention.
+    """Returns an attention launch that also computes the output projection, split along K.
 
     Args:
         launch: Launch of the CPU attention kernel.
-        split: Split of the projection; a work-group of the new launch computes one chunk.
+        split: Split along K, the summed axis; each work-group multiplies the heads it computed.
         flops: Floating-point operations of the projection.
     """
     blocks, _, batch = launch.global_size
@@ -90,7 +93,10 @@ def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
 
 
 def _lower(found: Captures, ctx: Lowering) -> _AttentionChain:
-    """Returns the region of an attention, its output projection, and the normalization of that.
+    """Returns the region of an attention, its output projection, and that projection's norm.
+
+    Args:
+        found: Captured nodes `attention`, `product` (the output projection) and `norm`.
 
     Raises:
         UnsupportedError: The three nodes cannot share launches.
@@ -127,8 +133,8 @@ def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
     """Checks that an attention can compute its QKV projection in its own work-groups.
 
-    q, k and v must together be the columns of the projection, and the heads of a work-group must
-    cover whole panels of them.
+    Together, q, k and v must be all columns of the projection, without gaps. The heads of a
+    work-group must cover whole panels of columns.
 
     Args:
         chain: Attention and its output projection.

@@ -36,11 +36,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class CacheStates(PagedOp):
     """Writes K and V of encoder states to a paged KV cache.
 
-    Cross-attention reads them by PagedAttention with a `step` that has, for each token, the table
-    row of the states and the position of the last state.
+    Cross-attention then reads K and V by PagedAttention, whose input `step` has, for each token,
+    the table row of the encoder states and the position of the last state.
 
-    Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V as columns; step and table, as
-    `PagedOp` describes; the slabs. Outputs: the slabs.
+    Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V of T states as columns; step
+    and table, as `PagedOp` describes; the slabs of the cache. Outputs: the slabs.
 
     Source: clrt; Kwon et al., PagedAttention (2023) for the pages.
     """

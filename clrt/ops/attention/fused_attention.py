@@ -55,7 +55,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
-    """Returns the macro MASK: 0 without a mask, 1 if all queries share its row, else 2."""
+    """Returns the kernel macro MASK: 0 without a mask, 1 if all queries share a row, else 2."""
     if mask is None:
         return 0
     if op.by_distance:
@@ -65,13 +65,14 @@ def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
 
 
 def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[str, int]:
-    """Returns the batch, head and row strides of heads, in elements, by kernel argument name.
+    """Returns the strides of batch, head and position, in elements, by kernel argument name.
 
     Args:
-        value: Tensor of heads, `[B, S, H * size]` or `[B, H, S, size]`.
+        value: Tensor of heads, `[B, S, H * size]` or `[B, H, S, size]`, for B sequences, S
+            positions and H heads.
         size: Elements of a head.
         name: Prefix of the argument names: `name`_batch, `name`_head, `name`_`row`.
-        row: Suffix of the name of the row stride.
+        row: Suffix of the name of the position stride.
     """
     if len(value.dims) == 4:
         _, heads, length, _ = value.dims
@@ -134,7 +135,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
-    """Returns the grid of the CPU kernel: query blocks per sequence, and number of sequences.
+    """Returns the grid of the CPU attention kernel: query blocks per sequence, number of sequences.
 
     Args:
         node: FusedAttention node.
@@ -207,14 +208,17 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class FusedAttention(Op):
-    """softmax(scale Q K^T + mask) V by head.
+    """Scaled dot-product attention, softmax(scale Q K^T + mask) V for each head.
 
-    Inputs: q, k and v, each `[B, S, W]` with the heads as columns (possibly one tensor at three
-    column offsets) or `[B, H, S, D]`; optionally a mask that broadcasts to `[B, H, Sq, Sk]`, bool
-    (true keeps) or of q's dtype (added); optionally lengths, int32 or int64 `[B]`, the number of
-    keys of each sequence (later rows of k and v are not read, so that they may be caches with
-    spare capacity). Head h of q `[B, S, W]` starts at column `q_offset + h * head_size`; it uses
-    head `h // (num_heads // kv_num_heads)` of k and v. Output: `[B, Sq, num_heads * v_head_size]`.
+    Shapes have B sequences, S positions (Sq of queries, Sk of keys), H heads of D elements, and W
+    columns. Inputs: q, k and v, each `[B, H, S, D]`, or `[B, S, W]` with the heads as columns; one
+    tensor may serve as all three, at different column offsets. Optionally a mask that broadcasts to
+    `[B, H, Sq, Sk]`, bool (true keeps) or of q's dtype (added). Optionally lengths, int32 or int64
+    `[B]`, the number of keys of each sequence: later rows of k and v are not read, so that k and v
+    may be caches with spare capacity. Output: `[B, Sq, num_heads * v_head_size]`.
+
+    Head h of q `[B, S, W]` starts at column `q_offset + h * head_size`; it uses head `h //
+    (num_heads // kv_num_heads)` of k and v.
 
     Attributes:
         num_heads: Number of heads of q.
@@ -225,19 +229,20 @@ class FusedAttention(Op):
         k_offset: First column of k in its tensor.
         v_offset: First column of v in its tensor.
         scale: Factor of the scores.
-        is_causal: The query at position p sees the keys j <= p.
+        is_causal: If true, a query at position p sees only the keys 0 to p.
         at_end: If true, query i is at position `keys - Sq + i`, where `keys` is the number of keys
             of its sequence; else at position i.
         left_window: Number of keys before its own position that a query of causal attention sees;
             -1 for no limit.
         softcap: Scores s become `softcap * tanh(s / softcap)` before the mask is added; 0 to
             disable.
-        nan_to_zero: A row whose keys are all masked by -inf gives 0 instead of NaN; implied by
-            lengths.
-        by_distance: The mask is `[num_heads or 1, Sq + Sk - 1]`, and column `Sq - 1 + j - i`
-            applies to query i and key j.
+        nan_to_zero: If true, a query whose keys are all masked by -inf gives 0 instead of NaN;
+            implied by lengths.
+        by_distance: If true, the mask is `[num_heads or 1, Sq + Sk - 1]`, and its column `Sq - 1 +
+            j - i` applies to query i and key j.
 
     Numerics: float32 throughout, online softmax (the running maximum of the scores is subtracted).
+
     Source: clrt; Dao et al., FlashAttention (2022) for the online softmax.
     """
 
@@ -330,10 +335,10 @@ class FusedAttention(Op):
         return [TensorType(q.dtype, y_shape)]
 
     def _check_distances(self, mask: TensorType, q: TensorType, k: TensorType) -> None:
-        """Checks that a mask by distance is `[num_heads or 1, Sq + Sk - 1]`.
+        """Checks that a mask with a column per distance of query and key fits q and k.
 
         Args:
-            mask: Type of the mask.
+            mask: Type of the mask, expected as `[num_heads or 1, queries + keys - 1]`.
             q: Type of the queries.
             k: Type of the keys.
 
@@ -374,10 +379,10 @@ class FusedAttention(Op):
         """Computes the attention of one sequence by NumPy.
 
         Args:
-            q: Queries `[H, Sq, D]`.
-            k: Keys `[H, Sk, D]`.
-            v: Values `[H, Sk, Dv]`.
-            mask: Mask of the sequence; None if none.
+            q: Queries `[H, Sq, D]`: heads, queries, elements of a head.
+            k: Keys `[key heads, Sk, D]`.
+            v: Values `[key heads, Sk, Dv]`.
+            mask: Mask that broadcasts to `[H, Sq, Sk]`; None for no mask.
 
         Returns:
             Output by head, `[H, Sq, Dv]`.
@@ -428,7 +433,8 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
     """Returns a tensor of heads as float64 `[B, H, S, D]`.
 
     Args:
-        x: `[B, S, W]` with the heads as columns, or `[B, H, S, D]`.
+        x: `[B, S, W]` with the heads as columns, or `[B, H, S, D]`, for B sequences and S
+            positions.
         offset: Column of the first head in `[B, S, W]`.
         count: Number of heads in `[B, S, W]`, H.
         size: Elements of a head in `[B, S, W]`, D.
@@ -442,8 +448,8 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
 def add_mask(scores: Array, mask: Array) -> Array:
     """Applies a mask to attention scores: bool (true keeps, false gives -inf) or additive.
 
-    Masks of large magnitude are added in float32, as models do: near the lowest float the scores
-    are rounded away, so that a row with only such masks gets uniform weights.
+    A mask with finite magnitudes of 1e6 or more is added in float32, as models do. Scores are
+    rounded away beside such numbers, so that a fully masked row gets uniform weights.
     """
     if mask.dtype == bool:
         return np.where(mask, scores, -np.inf)

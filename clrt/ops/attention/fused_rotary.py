@@ -59,10 +59,11 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class FusedRotary(Op):
-    """x cos + rotate_half(x) sin by head, where rotate_half([a, b]) = [-b, a] for halves a and b.
+    """Rotary position embedding: x cos + [-b, a] sin for each head x = [a, b] of halves a and b.
 
-    Inputs: x `[B, S, W]` with the heads as columns from `offset` on, or `[B, H, S, D]`; cos and
-    sin, which broadcast to `[B or 1, 1, S or 1, D]`, D even. Output: `[B, S, H * D]`.
+    Shapes have B sequences, S positions, H heads of D elements (D even), and W columns. Inputs: x
+    `[B, S, W]` with the heads as columns from `offset` on, or `[B, H, S, D]`; cos and sin, which
+    broadcast to `[B or 1, 1, S or 1, D]`. Output: `[B, S, H * D]`.
 
     Attributes:
         num_heads: Number of heads H.

@@ -83,7 +83,7 @@ class PageLayout:
         return keys, parts[:, 1].reshape(-1, PAGE_TOKENS, self.head_size)
 
     def rounded(self, q: Array) -> Array:
-        """Rounds queries `[…, head_size]` as kernels do before they multiply them by keys."""
+        """Returns queries `[…, head_size]` as kernels use them: unchanged for float pages."""
         return q
 
 
@@ -91,9 +91,9 @@ class PageLayout:
 class Int8PageLayout(PageLayout):
     """Layout of a head's keys and values in a page as 8-bit integers with float16 scales.
 
-    Keys are the columns of a panel as in common/dots.clh. Each block of elements of a key has a
-    scale; the kernels of 8-bit dot products apply these scales at no cost. A value has one scale,
-    by which its softmax weight is multiplied before the weighted values are summed.
+    Keys are the columns of a panel for 8-bit dot products (common/dots.clh), with a scale for each
+    block of a key's elements. A value has one scale, by which kernels multiply its softmax weight
+    before they sum the weighted values.
     """
 
     @property
@@ -107,7 +107,7 @@ class Int8PageLayout(PageLayout):
 
     @property
     def _record(self) -> int:
-        """Bytes of a page's keys (PAGE_TOKENS) for one block of elements, with their scales."""
+        """Bytes of one block of elements, with scales, of all PAGE_TOKENS keys of a page."""
         return PAGE_TOKENS * (self.block + _SCALE.itemsize)
 
     @property
@@ -117,7 +117,7 @@ class Int8PageLayout(PageLayout):
 
     @property
     def query_bytes(self) -> int:
-        """Bytes of a quantized query (ROW_RECORD in common/dots.clh)."""
+        """Bytes of a query in 8 bits, with its scales (ROW_RECORD in common/dots.clh)."""
         return self._blocks * (self.block + ROW_TAIL)
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
@@ -179,7 +179,7 @@ class Int8PageLayout(PageLayout):
 
 
 def _quantize(blocks: Array) -> tuple[Array, Array]:
-    """Quantizes blocks `[…, n]` to 8 bits in float32, as kernels do.
+    """Quantizes blocks `[…, n]` to 8 bits with a scale per block, in float32, as kernels do.
 
     Returns:
         Integral floats in -127..127 of the same shape, and float16 scales `[…, 1]`.

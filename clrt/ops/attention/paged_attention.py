@@ -78,9 +78,12 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
 
 
 def _tile_rows(group: int) -> int:
-    """Returns the tile height, 1 to `_MAX_ROWS`, that pads `group` query heads the least.
+    """Returns the tile height in rows, 1 to `_MAX_ROWS`, that needs the least padding.
 
-    Of several such heights it is the largest.
+    If several heights need equally little, it is the largest of them.
+
+    Args:
+        group: Query heads per key head; each takes one row.
     """
     return min(range(1, _MAX_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
@@ -175,7 +178,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _local_bytes(form: PageLayout, rows: int, items: int) -> int:
     """Returns the bytes of local memory of a work-group of the GPU kernel.
 
-    It holds the queries with their scales, the softmax weights, partial sums, and page addresses.
+    The memory holds the queries with their scales, the softmax weights, partial sums, and page
+    addresses.
 
     Args:
         form: Layout of the KV pages.
@@ -196,14 +200,16 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class PagedAttention(PagedOp):
-    """softmax(scale Q K^T) V by head, causal: a token sees its sequence up to its own position.
+    """Causal attention over a paged KV cache: a token sees its sequence up to its own position.
 
-    Inputs: Q `[T, num_heads * head_size]`; step and table, as `PagedOp` describes; ALiBi slopes
-    `[num_heads]`: the slope times the distance of a key is subtracted from its score; attention
-    sinks `[num_heads]`: the score of an additional key without a value; biases
-    `[num_heads, distances]`: added to the score of a key by its distance (the last one also for
-    larger distances); the slabs, which already hold keys and values of these tokens. Slopes,
-    sinks and biases are optional. Output: like Q; 0 for a token of no sequence.
+    Computes softmax(scale Q K^T) V for each head. Inputs: Q `[T, num_heads * head_size]` for T
+    tokens; step and table, as `PagedOp` describes; three optional inputs; the slabs of the cache,
+    which already hold keys and values of these tokens. Output: like Q; 0 for a padding token.
+
+    The optional inputs are float32. ALiBi slopes `[num_heads]`: the slope times the distance of a
+    key is subtracted from its score. Attention sinks `[num_heads]`: the score of an additional key
+    without a value. Biases `[num_heads, distances]`: added to the score of a key by its distance;
+    the last one also applies to larger distances.
 
     Attributes:
         scale: Factor of the scores.
@@ -212,6 +218,7 @@ class PagedAttention(PagedOp):
 
     Numerics: float32 for any cache dtype, online softmax. With an 8-bit cache, queries are rounded
     to 8 bits, too, by blocks of 32 elements, or 16 if the head size is not a multiple of 32.
+
     Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021); Raffel et al., T5
     (2019) for biases.
     """

@@ -31,11 +31,12 @@ MAX_HEAD_SIZE, HEAD_SIZE_STEP = 512, 4
 class PagedOp(Op):
     """Base class of ops on the keys and values of one layer in a paged KV cache.
 
-    Input `step`, int32 `[T, 3]`, has for each token its id, its sequence (-1 for padding) and its
-    position in the sequence. Input `table`, int32 `[sequences, pages]`, has the page numbers of
-    each sequence. Each slab is `[pages, pitch]` of float32, float16, bfloat16, or uint8 (8-bit
-    integers with scales); page numbers count through the slabs in order. The heads of this layer
-    start at head `layer * kv_num_heads` of a page, in the layout `PageLayout`.
+    Input `step`, int32 `[T, 3]`, has for each of T tokens its id, its sequence (-1 for padding) and
+    its position in the sequence. Input `table`, int32 `[sequences, pages]`, has the page numbers of
+    each sequence. The cache is stored in `MAX_SLABS` slabs, buffers of whole pages: `[pages,
+    pitch]` of float32, float16, bfloat16, or uint8 (8-bit integers with scales). Page numbers count
+    through the slabs in order. The heads of this layer start at head `layer * kv_num_heads` of a
+    page, in the layout `PageLayout`.
 
     Attributes:
         num_heads: Number of query heads.
@@ -102,12 +103,12 @@ class PagedOp(Op):
         return slabs
 
     def check_rows(self, x: TensorType, width: Dim, steps: TensorType) -> None:
-        """Checks that `x` is float32 `[T, width]`.
+        """Checks that `x` is float32 `[tokens, width]`, with as many rows as `steps`.
 
         Args:
             x: Type of an input.
             width: Expected number of columns.
-            steps: Type of the input `step`, `[T, 3]`.
+            steps: Type of the input `step`, `[tokens, 3]`.
 
         Raises:
             ShapeError: The dtype or a dim differs.
@@ -207,9 +208,9 @@ class PagedOp(Op):
         Returns None for a padding token, which belongs to no sequence.
 
         Args:
-            step: Input `step`, `[T, 3]`.
+            step: Input `step`, `[tokens, 3]`.
             table: Input `table`, `[sequences, pages]`.
-            token: Index of the token, in 0..T - 1.
+            token: Index of the token, a row of `step`.
 
         Raises:
             NumberError: The sequence or the position is outside the table.

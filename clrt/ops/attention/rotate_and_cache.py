@@ -30,9 +30,10 @@ _ITEMS = 32
 
 
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits copies of the slabs of a KV cache from the last inputs to the last outputs of a node.
+    """Emits copies of the slabs (page buffers) of a KV cache from inputs to outputs of a node.
 
-    A copy is skipped if the plan lets the output reuse the memory of its input.
+    The slabs are its last inputs and its last outputs. A copy is skipped if the plan lets the
+    output reuse the memory of its input.
     """
     launches: list[Launch] = []
     for slab, output in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):
@@ -71,7 +72,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def launch_heads(
     ctx: Lowering, macros: Mapping[str, Define], heads: int, tokens: int, /, **args: Any
 ) -> Launch:
-    """Returns the launch of the kernel rotate_and_cache.
+    """Returns the launch of the kernel rotate_and_cache, which rotates heads and writes K and V.
 
     Args:
         macros: Macros of the kernel besides T_ITEMS.
@@ -86,7 +87,11 @@ def launch_heads(
 
 
 def by_heads(emit: Emit) -> tuple[Variant, ...]:
-    """Returns the CPU and the GPU variant of an op whose `emit` calls `launch_heads`."""
+    """Returns the CPU and the GPU variant of an op that launches the kernel rotate_and_cache.
+
+    Args:
+        emit: Emit function of both variants, which calls `launch_heads`.
+    """
     shared = replace(requires.GPU, work_group_size=_ITEMS)
     return Variant("cpu", emit, requires=requires.CPU), Variant("group", emit, requires=shared)
 
@@ -94,13 +99,13 @@ def by_heads(emit: Emit) -> tuple[Variant, ...]:
 @register
 @dataclass(frozen=True)
 class RotateAndCache(PagedOp):
-    """Rotates the heads of Q and K, and writes K and V to a paged KV cache.
+    """Rotates the heads of Q and K (RoPE), and writes K and V to a paged KV cache.
 
-    Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V as columns;
-    step and table, as `PagedOp` describes; cosines and sines `[T, R / 2]` for the first R elements
-    of each head; scales `[head_size]` of the RMS normalization of the heads of Q, and of K; the
-    slabs. Cosines and sines, and scales, are optional. Outputs: Q `[T, num_heads * head_size]`,
-    and the slabs.
+    Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V of T tokens
+    as columns; step and table, as `PagedOp` describes; optionally cosines and sines `[T, R / 2]`,
+    by which the first R elements of each head are rotated; optionally two scales `[head_size]` of
+    an RMS normalization, of the heads of Q and of K; the slabs of the cache. Outputs: Q `[T,
+    num_heads * head_size]`, and the slabs.
 
     Attributes:
         interleaved: If true, elements 2i and 2i + 1 form a rotated pair; else i and i + R / 2.

@@ -62,10 +62,10 @@ _Mode: TypeAlias = Literal["linear", "circular"]
 @register
 @dataclass(frozen=True)
 class TensorScatter(Op):
-    """Writes `update` to a KV cache along `axis`, from position write_indices[batch] on.
+    """Writes `update` to a KV cache along `axis`, from position write_indices[b] on in sequence b.
 
-    Inputs: the cache, `update`, and optionally write_indices `[B]` (default: 0). Output: the cache
-    after the write.
+    Inputs: the cache, `update`, of the cache's shape except along `axis`, and optionally
+    write_indices `[batch]` (default: 0). Output: the cache after the write.
 
     Attributes:
         axis: Axis of the positions, not 0 (the batch).

@@ -23,13 +23,14 @@ _ROWS = TensorScatter(-2)
 class UpdateCache(Op):
     """Writes new rows to a KV cache, and grows it to at least `total` rows.
 
-    Inputs: a cache `[B, H, P, D]`, rows `[B, H, S, D]`, the position in the cache of the first new
-    row of each sequence `[B]`, and total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`;
-    added rows that are not written are 0.
+    Inputs: a cache `[B, H, P, D]` and new rows `[B, H, S, D]`, for B sequences, H heads, P cached
+    and S new rows of D elements; the position in the cache of the first new row of each sequence
+    `[B]`; total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`; added rows that are not
+    written are 0.
 
-    Planning decomposes it into Pad and TensorScatter. If the cache is donated, the rows are written
-    in place: the output has the shape of the cache, total is not read, and one plan serves all
-    lengths.
+    Planning decomposes this op into Pad and TensorScatter. If the cache is donated, the rows are
+    written in place: the output has the shape of the cache, total is not read, and one plan serves
+    all lengths.
 
     Attributes:
         grows: Whether the cache may grow; False if it is donated.

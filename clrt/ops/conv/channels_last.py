@@ -267,8 +267,9 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 class ChannelsLastConv(FusedConv):
     """FusedConv on channels-last images `[N, spatial axes …, C]`; w is `[O, C / group, window …]`.
 
-    Inputs: x, w, bias or None, and the extras of the epilogue, which broadcast to the
-    channels-last result.
+    N is the number of images; C and O are the input and output channels. Inputs: x, w, bias or
+    None, and the extras, tensors that the epilogue reads, which broadcast to the channels-last
+    result.
 
     Source: clrt; the pass `channels_last` creates it from Conv if it is faster.
     """

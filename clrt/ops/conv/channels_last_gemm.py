@@ -60,8 +60,8 @@ def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
 def product_of(node: Node) -> GemmProblem:
     """Lowers a channels-last convolution to the GEMM of windows and weights.
 
-    A is x itself, which is the matrix of windows only for 1 x 1 windows; for others, kernels gather
-    the windows from x.
+    A is x itself, which is the matrix of windows only for 1 x 1 windows; for larger windows,
+    kernels gather the elements of the matrix from x.
 
     Raises:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the
@@ -87,7 +87,8 @@ def window_of(node: Node) -> WindowPool:
 def geometry(node: Node) -> dict[str, int]:
     """Returns the geometry of a channels-last convolution by kernel argument name.
 
-    It has, for each spatial axis, the sizes of x, y and the window, stride, dilation and padding.
+    The result has, for each spatial axis, the sizes of x, y and the window, stride, dilation and
+    padding.
     """
     return window_of(node).geometry(node.arg(0).dims[1:-1], node.output.dims[1:-1])
 
@@ -109,7 +110,7 @@ def launch_rows(
         kernel: Kernel to launch.
         macros: Macros of the kernel besides those of the epilogue.
         groups: Number of work-groups, of one work-item each.
-        args: Kernel arguments besides x, y, N, the geometry and the epilogue's.
+        args: Kernel arguments besides x, y, N, the geometry and those of the epilogue.
 
     Raises:
         UnsupportedError: The epilogue has steps without vector code.

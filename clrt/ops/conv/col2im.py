@@ -160,9 +160,17 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Col2Im(Op):
-    """Sums columns `[N, C * K, L]` of windows with K elements into images `[N, C, ...]`.
+    """Sums columns `[N, C * K, L]` of windows into images `[N, C, ...]`.
 
-    Inputs: the columns, the image size, and the window size. Source: ONNX Col2Im, opset 18.
+    N is the number of images, C of channels, K of window elements, and L of window positions.
+    Inputs: the columns, the image size, and the window size.
+
+    Attributes:
+        dilations: Distance between elements of a window, per spatial axis; () for 1.
+        pads: Padding before each spatial axis, then behind each; () for 0.
+        strides: Distance between windows, per spatial axis; () for 1.
+
+    Source: ONNX Col2Im, opset 18.
     """
 
     dilations: tuple[int, ...] = ()

@@ -73,8 +73,8 @@ def _epilogue(node: Node) -> Epilogue:
 def lower_conv(node: Node) -> GemmProblem:
     """Lowers a convolution to the GEMM of weights (A) and im2col columns (B).
 
-    B is x itself, which is right only for windows of one element; for others, `unfolded` replaces
-    it or the kernel gathers the columns.
+    B is x itself, which is right only for windows of one element. For larger windows, `unfolded`
+    replaces B by im2col columns, or the kernel gathers them.
 
     Raises:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the
@@ -274,9 +274,18 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
 class Convolution(Op):
     """Base class of convolutions (cross-correlations), with the attributes of ONNX Conv.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, then others. Kernels compute,
-    per image and group, weights `[O/g, K]` times columns `[K, positions]`, where K is C/g times the
-    window size; if the window is one element, the columns are x itself.
+    Inputs: x `[N, C, spatial axes …]` for N images of C channels, w `[O, C / group, window …]` for
+    O output channels, then others. Kernels compute, per image and group, weights `[O / group, K]`
+    times columns `[K, positions]`, where K is C / group times the window size. If the window is one
+    element, the columns are x itself.
+
+    Attributes:
+        kernel_shape: Window size per spatial axis; () for that of w.
+        strides: Distance between windows, per spatial axis; () for 1.
+        dilations: Distance between elements of a window, per spatial axis; () for 1.
+        pads: Padding before each spatial axis, then behind each; () for 0.
+        auto_pad: Rule that computes the padding; "NOTSET" for `pads`.
+        group: Number of groups into which the channels are divided.
 
     Class attributes:
         biased: Whether the optional input 2 is a bias `[O]`.
@@ -435,9 +444,10 @@ class FloatConvolution(Convolution, EpilogueOp):
 
 @register
 class Conv(FloatConvolution, HasScalableWeights):
-    """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
+    """Convolution: y[n, o] = bias[o] + the sum over channels c of x[n, c] correlated with w[o, c].
 
-    Inputs: x, w, and optionally bias `[O]`.
+    The sum is over the input channels in the group of output channel o. Inputs: x, w, and
+    optionally bias, one number per output channel.
 
     Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
     """
@@ -451,8 +461,8 @@ class Conv(FloatConvolution, HasScalableWeights):
 class FusedConv(FloatConvolution):
     """Conv with the epilogue `steps` over its biased result (operand 0) and the extras (1, 2, …).
 
-    Inputs: x, w, bias or None, the extras. The extras broadcast to the result and never widen it;
-    `epilogue_operand_fits` tells which shapes the kernels support.
+    Inputs: x, w, bias or None, the extras (tensors that the steps read). The extras broadcast to
+    the result and never widen it; `epilogue_operand_fits` tells which shapes the kernels support.
 
     Source: clrt.
     """

@@ -24,7 +24,7 @@ def product_of_lines(node: Node, product: GemmProblem, ctx: Lowering) -> GemmPro
     Returns None if the convolution has padding, dilations, groups or several spatial axes.
 
     Args:
-        node: Convolution of `[N, positions, C]`.
+        node: Convolution of `[images, positions, channels]`.
         product: GEMM of windows and weights by `channels_last_gemm.product_of`.
     """
     op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)

@@ -74,7 +74,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 class ConvInteger(Convolution):
     """Convolution of (x - zero point of x) with (w - zero points of w), in int32; padding is 0.
 
-    The zero point of w is a scalar or one per output channel.
+    Inputs: x and w of 8-bit integers, and optionally their zero points: a scalar for x; a scalar,
+    or one per output channel, for w.
 
     Numerics: exact; sums wrap at 32 bits. Source: ONNX ConvInteger, opset 10.
     """

@@ -90,8 +90,19 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 class ConvTranspose(HasScalableWeights):
     """Transposed convolution: each element of x, times the weights, is added to a window of y.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. For
-    each image and group, the columns `[O/g * window, positions]` are the product of w and x.
+    Inputs: x `[N, C, spatial axes …]` for N images of C channels, w `[C, O / group, window …]` for
+    O output channels, and optionally bias `[O]`. For each image and group, the columns `[O / group
+    * window, positions]` are the product of w and x.
+
+    Attributes:
+        auto_pad: Rule that computes the padding; "NOTSET" for `pads`.
+        dilations: Distance between elements of a window, per spatial axis; () for 1.
+        group: Number of groups into which the channels are divided.
+        kernel_shape: Window size per spatial axis; () for that of w.
+        output_padding: Elements added behind each spatial axis of y; () for 0.
+        output_shape: Spatial sizes of y, from which the padding follows; () to use `pads`.
+        pads: Elements cut off before each spatial axis of y, then behind each; () for 0.
+        strides: Distance between windows of y, per spatial axis; () for 1.
 
     Numerics: as MatMul. Source: ONNX ConvTranspose, opset 1 to 22.
     """

@@ -51,8 +51,8 @@ def _product(node: Node) -> tuple[int, int, int]:
     """Returns the sizes of a convolution's GEMM.
 
     Returns:
-        The number of columns of all groups and images; and of the GEMM of one group and image, the
-        rows (output channels) and K.
+        The number of columns, summed over all groups and images; the rows of a group (its output
+        channels); the summed axis K of a group (its input channels times window elements).
     """
     x, w, y = node.arg(0).dims, node.arg(1).dims, node.output.dims
     groups = max(x[1] // max(w[1], 1), 1)

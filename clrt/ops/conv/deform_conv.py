@@ -102,10 +102,20 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
 class DeformConv(Op):
     """Conv of x `[N, C, H, W]` that shifts each window element by its own offset.
 
-    Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), and optionally bias
-    `[O]` and a mask `[N, offset_group * window, ...]` of factors. x is interpolated bilinearly
-    between pixels, and is 0 outside. Numerics: as Conv.
-    Source: ONNX DeformConv, opset 19 to 22.
+    x has N images of C channels with H rows and W columns. Inputs: x, w `[O, C / group, window …]`
+    for O output channels, offsets `[N, offset_group * window * 2, …]` (row and column offset of
+    each window element), and optionally bias `[O]` and a mask `[N, offset_group * window, …]` of
+    factors. x is interpolated bilinearly between pixels, and is 0 outside.
+
+    Attributes:
+        dilations: Distance between elements of a window, per spatial axis; () for 1.
+        group: Number of groups into which the channels are divided.
+        kernel_shape: Window size per spatial axis; () for that of w.
+        offset_group: Number of groups of input channels, each with its own offsets.
+        pads: Padding before each spatial axis, then behind each; () for 0.
+        strides: Distance between windows, per spatial axis; () for 1.
+
+    Numerics: as Conv. Source: ONNX DeformConv, opset 19 to 22.
     """
 
     dilations: tuple[int, ...] = ()

@@ -46,7 +46,7 @@ _SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 @dataclass(frozen=True)
 class WinogradPartition(Thresholds):
-    """Thresholds of the partition of a Winograd convolution's tiles into blocks and work-groups.
+    """Thresholds that divide the tiles of a Winograd convolution into blocks and work-groups.
 
     Weights are transformed at load (`block_kib`, `least_tiles`), or, for few tiles, in each run by
     each block (`few_tiles`, `weights_kib`).
@@ -54,7 +54,7 @@ class WinogradPartition(Thresholds):
     Attributes:
         block_kib: Maximum KiB of the transformed windows and products of a block of tiles, so that
             they stay in a core's L2 cache. For weights transformed at load.
-        least_tiles: Lower bound, in tiles, of the maximum block size that `block_kib` gives, since
+        least_tiles: Minimum tiles of the largest block, even if that exceeds `block_kib`, since
             each block rereads the weights. For weights transformed at load.
         groups: Maximum work-groups per core; each reuses its own scratch memory for many blocks.
         few_tiles: Maximum tiles of a block. For weights transformed in each run.
@@ -168,7 +168,8 @@ def _rows_of_many(
     Args:
         rows: Number of rows of `height` tiles in all.
         height: Tiles per row, the tunable T_MR.
-        across: Elements of a tile's windows and products, for one of the 36 transformed elements.
+        across: Input and output channels of a tile, padded; one element each per transformed
+            element.
         units: Number of cores.
         shares: Thresholds of the partition.
     """
@@ -182,7 +183,8 @@ def _rows_of_many(
 def _rows_of_few(rows: int, height: int, units: int, shares: WinogradPartition) -> int:
     """Returns the size of a block, in rows of `height` tiles, if each block transforms the weights.
 
-    It gives the minimum number of blocks, rounded up to a multiple of the cores if there are more.
+    The number of blocks is the minimum, rounded up to a multiple of the cores unless there are
+    fewer blocks than cores.
 
     Args:
         rows: Number of rows of `height` tiles in all.
@@ -224,7 +226,7 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
-    """Returns whether each run transforms the weights of a convolution, not the model's load.
+    """Returns whether the weights of a convolution are transformed in each run, not at load.
 
     That is so if there are fewer than `_FEW_TILES` tiles, the transformed weights have at least
     `_MUCH_BYTES` bytes, and the tiles and output channels suffice for all cores.

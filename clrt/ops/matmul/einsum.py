@@ -79,10 +79,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Einsum(Op):
     """NumPy's einsum, with any number of operands, diagonals, ellipses and implicit output.
 
-    The kernel computes diagonals; planning decomposes the rest into Transpose, ReduceSum, Mul and
-    MatMul.
+    A kernel computes equations that only permute axes or take diagonals of one operand. Planning
+    decomposes all others into Transpose, ReduceSum, Mul and MatMul.
+
+    Attributes:
+        equation: Subscripts, such as "ij,jk->ik".
 
     Numerics: float32 and float16 accumulate in float32; integers wrap.
+
     Source: ONNX Einsum, opset 12.
     """
 
@@ -131,7 +135,7 @@ class Einsum(Op):
         return ShapeError(f"Einsum: the equation '{self.equation}' {what}.")
 
     def sizes(self, subscripts: Subscripts, shapes: Sequence[Shape]) -> dict[str, Dim]:
-        """Returns the dim of each label.
+        """Returns the size of the axes of each label, by label.
 
         Args:
             subscripts: Parsed equation.

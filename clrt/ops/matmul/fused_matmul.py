@@ -19,16 +19,17 @@ from clrt.ops.traits import InputTraits, MemoryTraits
 class FusedMatMul(MatrixProduct, EpilogueOp):
     """The matrix product A B, followed by the epilogue `steps`.
 
-    Inputs: A, B, then the extras. The steps are elementwise ops over the product (operand 0) and
-    the extras (1, 2, …). If A is float32, B may be a constant in float16 or bfloat16. The
-    extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which shapes
-    the kernels support. The output is the result of the last step.
+    Inputs: A, B, then the extras, tensors that the epilogue reads. If A is float32, B may be a
+    constant in float16 or bfloat16. The extras broadcast to the product and never widen it;
+    `epilogue_operand_fits` tells which shapes the kernels support. The output is the result of the
+    last step.
 
     Attributes:
         trans_a: 1 to swap the last two axes of A.
         trans_b: 1 to swap the last two axes of B.
-        a_dtype: 16-bit dtype of A in the model, to which kernels for many rows may round A; None
-            if they must not.
+        steps: Elementwise ops over the product (operand 0) and the extras (1, 2, …).
+        a_dtype: 16-bit dtype of A in the model, to which kernels for many rows may round A; None if
+            kernels must not round A.
 
     Source: clrt.
     """

@@ -23,11 +23,11 @@ from clrt.ops.traits import MemoryTraits
 class Gemm(MatrixProduct):
     """alpha A' B' + beta C, where C broadcasts to the product.
 
-    A' is A, or its transpose if transA is 1; B' likewise.
-
-    If beta is 0, C is not read, so that its NaNs have no effect, as in BLAS.
+    A' is A, or its transpose if transA is 1; B' is B, or its transpose if transB is 1. If beta is
+    0, C is not read, so that its NaNs have no effect, as in BLAS.
 
     Numerics: as MatMul; for integers alpha and beta are truncated to integers.
+
     Source: ONNX Gemm, opset 7 to 13.
     """
 

@@ -27,7 +27,8 @@ from clrt.ops.norm.layer_normalization import Normalization, row_norm
 def takes_norm(node: Node | None) -> bool:
     """Returns whether a node is a product whose kernel can normalize the rows of A itself.
 
-    Those products are FusedMatMul nodes of matrices with a constant B (`norm_gemm_fusion`).
+    Only a FusedMatMul of two matrices can (`norm_gemm_fusion`), if A is not transposed and B is a
+    constant. Returns False for None.
     """
     if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
         return False
@@ -38,8 +39,11 @@ def takes_norm(node: Node | None) -> bool:
 def _keeps_norm(found: Captures) -> bool:
     """Returns whether to compute the normalization `norm` with the product before it.
 
-    Not if all its readers can normalize the rows themselves (`takes_norm`), which saves its launch
-    if there are few rows.
+    Returns False for an RMS normalization if all nodes that read its result can normalize the rows
+    themselves (`takes_norm`): with few rows that saves the launch of the normalization.
+
+    Args:
+        found: Captured nodes, with `norm`.
     """
     norm, makers = found.node("norm"), found.edges
     assert isinstance(makers, ProducerMap)
@@ -47,10 +51,10 @@ def _keeps_norm(found: Captures) -> bool:
 
 
 def normalised_product(*a: Pattern) -> Pattern:
-    """Matches the normalization `norm` of the rows of the matrix product `product`.
+    """Returns the pattern of a normalization `norm` of the rows of a matrix product `product`.
 
     Args:
-        a: Pattern of A of the product; any if omitted.
+        a: Pattern of A of the product, at most one; any A if omitted.
     """
     product = op(MatrixProduct, *a, ..., name="product")
     return op(Normalization, product, ..., name="norm").where(_keeps_norm)
@@ -67,18 +71,18 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
 
 
 def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
-    """Returns a product and the normalization of its rows as a GEMM split along K.
+    """Returns a product and the normalization of its rows as a GEMM split along K, the summed axis.
 
-    The work-groups of the launch that computes the product's A (attention or another product)
-    each multiply the columns of A that they have computed.
+    A preceding launch, of attention or another product, computes A of the product. Each of its
+    work-groups also multiplies the columns of A that it has computed by B.
 
     Args:
         node: Matrix product node.
         norm: Node that normalizes the rows of the product.
 
     Raises:
-        UnsupportedError: The product cannot be split, because A is transposed, the product has no
-            rows, or one of the nodes does not run by the CPU kernel that is needed.
+        UnsupportedError: A is transposed, the product has no rows, or a node does not run by its
+            CPU kernel.
     """
     if node.op_as(MatrixProduct).transposed()[0]:
         raise UnsupportedError(f"{node} transposes what it reads")

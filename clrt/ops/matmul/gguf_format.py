@@ -50,11 +50,12 @@ def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int)
         op: Op, named in the message.
         block_type: Block type of the weights.
         raw: Type of the weights.
-        n: Number of rows, at least 1.
-        k: Elements per row, at least 1.
+        n: Number of rows.
+        k: Elements per row.
 
     Raises:
-        ShapeError: `raw` has another dtype or shape, or `k` is not a multiple of the block size.
+        ShapeError: `raw` has another dtype or shape, `n` or `k` is less than 1, or `k` is not a
+            multiple of the block size.
     """
     if min(k, n) < 1 or k % block_type.elements:
         raise ShapeError(
@@ -67,11 +68,12 @@ def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int)
 
 @dataclass(frozen=True)
 class GgufFormat(WeightFormat):
-    """B `[N, K]` in rows of quantized GGUF blocks.
+    """The weights B `[N, K]` of a product in rows of quantized GGUF blocks.
 
     Attributes:
         type: Block type; a quantized one.
-        n, k: Size of B.
+        n: Number of rows N, the columns of the product.
+        k: Elements of a row K, the summed axis of the product.
         raw: Constant uint8 `[n, bytes of a row]`.
     """
 

@@ -30,7 +30,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Inverse(Op):
-    """The inverse of each matrix of a stack `[..., M, M]`; a singular one gives non-finite numbers.
+    """The inverse of each matrix of a stack `[..., M, M]`; singular ones give non-finite numbers.
 
     Source: com.microsoft Inverse 1.
     """

@@ -216,7 +216,7 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 
     Args:
         dims: Shape of the operand, rank 2 or more.
-        batch: Batch axes of the product, to which those of the operand broadcast.
+        batch: Sizes of the product's batch axes; the operand's batch axes broadcast to them.
         swap: Whether the last two axes are swapped.
     """
     strides = broadcast_strides(dims, (*batch, *dims[-2:]))

@@ -31,8 +31,8 @@ BYTES = (DType.INT8, DType.UINT8)
 def _zero_indexing(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
     """Returns which zero point applies to each element of a stack of matrices.
 
-    There is one for all elements, or one per row or column of each matrix, or one per row or
-    column shared by all matrices.
+    A zero point applies to all elements, to one row or column of each matrix, or to one row or
+    column of all matrices.
 
     Args:
         value: Stack of matrices, A or B.
@@ -59,7 +59,10 @@ def _zero_indexing(value: Value, zero: Value | None, *, per_row: bool) -> ScaleI
 
 
 def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
-    """Emits the launches that compute A - zero points in dtype `to`.
+    """Emits the launches that compute A minus its zero points in dtype `to`.
+
+    Args:
+        to: Dtype of the difference.
 
     Returns:
         The launches, and the GEMM of the difference and the unchanged B.
@@ -72,7 +75,7 @@ def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProb
 
 
 def _with_b(node: Node, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """Emits the launches that compute B - zero points in the dtype of `product`.
+    """Emits the launches that compute B minus its zero points in the dtype of `product`.
 
     Returns:
         The launches, and `product` with the difference as B.
@@ -106,7 +109,7 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the kernel of 8-bit integers does not apply; None if it does.
 
-    It needs the CPU's 8-bit dot products; its fallback in plain C runs on simulators only.
+    The kernel needs the CPU's 8-bit dot products; its fallback in plain C runs on simulators only.
     """
     if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
         return f"needs {VNNI_INT8}"
@@ -132,8 +135,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 class MatMulInteger(MatrixProduct):
     """(A - zero points of A) times (B - zero points of B), in int32.
 
-    Zero points are scalars, or one per row of A (`[M]`, `[…, M, 1]`) and one per column of B
-    (`[N]`, `[…, 1, N]`).
+    Inputs: A and B of 8-bit integers, and optionally zero points of A and of B: scalars, or one per
+    row of A (`[M]`, `[…, M, 1]`) and one per column of B (`[N]`, `[…, 1, N]`).
 
     Numerics: exact; sums wrap at 32 bits. Source: ONNX MatMulInteger, opset 10.
     """

@@ -57,11 +57,11 @@ def unpack_levels(packed: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class NBitsFormat(WeightFormat):
-    """B of a MatMulNBits node.
+    """The quantized weights B of a MatMulNBits node, which kernels read in several layouts.
 
     Attributes:
         op: The op, which knows the sizes of B.
-        levels: Constant with the codes.
+        levels: Constant with the packed codes.
         scales: Constant with the scales.
         zeros: Constant with the zero points; None if all are `op.middle`.
     """
@@ -73,16 +73,20 @@ class NBitsFormat(WeightFormat):
 
     @property
     def zero(self) -> int:
-        """Code that means 0 where kernels subtract no minima."""
+        """Code of the number 0; 0 if there are zero points, which kernels subtract as minima."""
         return self.op.middle if self.zeros is None else 0
 
     @property
     def name(self) -> str:
-        """Part of the layout name that distinguishes equal codes with other scales."""
+        """Part of the packed layout's name that tells apart equal codes with different scales."""
         return f"{self.scales.name}:{self.zeros.name if self.zeros is not None else ''}"
 
     def zero_points(self, rows: slice = slice(None)) -> Array | None:
-        """Returns zero points as float32 `[rows, blocks]`; None if the node has none."""
+        """Returns zero points as float32 `[rows, blocks]`; None if the node has none.
+
+        Args:
+            rows: Rows of B; all by default.
+        """
         numbers = None if self.zeros is None else self.zeros.numbers
         return None if numbers is None else self.op.zero_points(numbers, rows)
 
@@ -119,7 +123,7 @@ class NBitsFormat(WeightFormat):
         return PackedQuantizedRows(self.levels, self.name, *sizes, dtype.itemsize, 1, parts)
 
     def blocks(self) -> BlockQuantizedWeights:
-        """Returns B for the CPU kernels that compute with floats."""
+        """Returns the codes, scales and zero points of B for kernels that compute with floats."""
         op = self.op
 
         def pair(array: Array) -> Array:
@@ -148,21 +152,27 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
 @register
 @dataclass(frozen=True)
 class MatMulNBits(QuantizedProduct):
-    """A times B^T with `bits`-bit weights (code - zero point) * scale, quantized by blocks of K.
+    """A times B^T with `bits`-bit weights (code - zero point) * scale, quantized in blocks of K.
 
     Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, where a byte holds 8 / bits codes
-    along K, the first in the low-order bits; scales `[N, blocks]`; optionally zero points, either
-    in A's dtype with the shape of the scales or packed like B along the blocks
-    `[N, ceil(blocks * bits / 8)]` (default: 2^(bits - 1)); g_idx, which the importer expands; bias
-    `[N]`; then the extras of `steps`. B, scales and zero points are constants.
+    along K, the first in the low-order bits; scales `[N, blocks]`; optional zero points; g_idx,
+    which the importer expands; optional bias `[N]`; then the extras, tensors that `steps` read. B,
+    scales and zero points are constants. Zero points are in A's dtype with the shape of the scales,
+    or packed like B along the blocks, `[N, ceil(blocks * bits / 8)]`; by default all are 2^(bits -
+    1).
 
     Attributes:
+        K: Columns of A and of B, the summed axis.
+        N: Rows of B, the columns of the result.
+        bits: Bits of a code: 2, 4 or 8.
+        block_size: Elements of K that share a scale and a zero point.
         accuracy_level: 4 allows kernels to round A to 8 bits, by blocks of K.
         a_bits: clrt-specific: 8 if A is rounded to 8 bits, else 0; see QuantizedMatMul.
-        steps: clrt-specific: epilogue over the biased product (operand 0) and the extras (1, …),
-            as in FusedMatMul.
+        steps: clrt-specific: epilogue over the biased product (operand 0) and the extras (1, …), as
+            in FusedMatMul.
 
     Numerics: as MatMul, except for the rounding of A if `a_bits` is 8.
+
     Source: com.microsoft MatMulNBits 1.
     """
 
@@ -219,7 +229,7 @@ class MatMulNBits(QuantizedProduct):
 
     @property
     def lines(self) -> int:
-        """Bytes of the packed codes of one of the N rows of B."""
+        """Bytes of the packed codes of one row of B."""
         return self.blocks * self.block_size * self.bits // 8
 
     def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:
@@ -296,7 +306,7 @@ class MatMulNBits(QuantizedProduct):
         return pack_fields(padded, self.bits)
 
     def by_dots(self, numbers: Array) -> Array:
-        """Repeats per-block values `[N, blocks]` to one for every DOT_BLOCK elements of K."""
+        """Repeats values per block `[N, blocks]`: one for every DOT_BLOCK elements of K."""
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
 

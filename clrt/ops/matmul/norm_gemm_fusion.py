@@ -1,8 +1,8 @@
 """Launch fusion of matrix products with the RMSNormalization of A, and of pairs of products.
 
-It serves the projections of a decoder: RMSNormalization before the QKV product, and before gate
-and up, where the epilogue of one reads the other's result. For few rows each work-group
-normalizes them itself.
+It serves the projections of a decoder after an RMSNormalization: the QKV product, and the pair of
+gate and up, where the epilogue of one product reads the result of the other. For few rows each
+work-group normalizes the rows of A itself.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 
 @dataclass(frozen=True)
 class _SharedLaunch:
-    """Products and a row normalization that share one launch.
+    """A matrix product that shares a launch with the normalization of A, another product, or both.
 
     Attributes:
-        product: GEMM whose A the node `norm` normalizes.
+        product: GEMM of the product; its A is the output of `norm`, if any.
         norm: RMSNormalization node that produces A; None if it is not part of the launch.
         second: Node and GEMM of another product of the same A, which the epilogue of `product`
             reads; None if there is none in the launch.
@@ -59,7 +59,8 @@ class _SharedLaunch:
 def _product(node: Node, ctx: Lowering) -> GemmProblem | None:
     """Returns the GEMM of a node for the kernel gemm_levels_cpu or gemm_cpu, memoized in `ctx`.
 
-    Returns None if the node is no matrix product of a kind that these fusions support.
+    Returns None unless the node is a product with quantized weights, or one whose kernel can
+    normalize the rows of A (`takes_norm`).
 
     Raises:
         UnsupportedError: The matrix product runs by another kernel.
@@ -86,7 +87,7 @@ def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
 
 
 def _second(node: Node, makers: ProducerMap) -> Node | None:
-    """Returns the product node with the same A that the epilogue of `node` reads; None if none."""
+    """Returns the other product of the same A that the epilogue of `node` reads; None if none."""
     if not isinstance(node.op, MatrixProduct):
         return None
     for extra in node.op.extras(node):
@@ -97,7 +98,7 @@ def _second(node: Node, makers: ProducerMap) -> Node | None:
 
 
 def norm_of(nodes: tuple[Node, ...], makers: ProducerMap, ctx: Lowering) -> Node | None:
-    """Returns the RMSNormalization node that produces A of all product nodes `nodes`.
+    """Returns the RMSNormalization node that produces the common A of product nodes.
 
     Returns None if no RMSNormalization produces A.
 
@@ -131,10 +132,11 @@ def _match_normed(
 def _match_narrow(
     node: Node, makers: ProducerMap, ctx: Lowering
 ) -> FusionMatch | FusionMiss | None:
-    """Matches a product with large 16-bit weights, which the kernel for few rows computes.
+    """Matches a product with large 16-bit weights, to compute it by the kernel for few rows.
 
-    16-bit weights are half the bytes of float32, so that with few rows the computation by the tile
-    for many rows would be the bottleneck.
+    With few rows, the time to read the weights decides. 16-bit weights take half the time of
+    float32, less than the kernel for many rows needs to compute. Returns None for other nodes, and
+    a miss if the weights are small or another rule may match.
     """
     product = _product(node, ctx)
     if product is None or product.weights is not None or product.right is product.dtype:
@@ -150,7 +152,7 @@ def _match_narrow(
 
 
 def _normalises(reader: Node, product: Node, makers: ProducerMap) -> bool:
-    """Returns whether a rule may compute a reader of a product with it, as a normalization."""
+    """Returns whether `reader` normalizes the rows of `product` and a rule may fuse the two."""
     found = NORMALISED_PRODUCT.find(reader.output, makers)
     return isinstance(found, Captures) and found.node("product") is product
 
@@ -197,7 +199,8 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
     """Returns `shared.product` as the GEMM of one launch with the norm and the second product.
 
-    It reads the second product from its tile in registers, and A before the normalization.
+    Its epilogue reads the second product from registers. Its A is the input of the norm, which the
+    launch normalizes.
     """
     product = shared.product
     if shared.second is not None:

@@ -75,8 +75,10 @@ class QuantizedGather(Op):
 
     Attributes:
         type: Name of the GGUF block type.
-        exact: 0: scales and minima are rounded to float16; 1: they are not. In both
-            cases weights are packed as for QuantizedMatMul, so that the two ops can share them.
+        K: Elements of a row.
+        N: Number of rows.
+        exact: 1: scales and minima are used as stored; 0: they are rounded to float16. Weights are
+            packed as for QuantizedMatMul, so that both ops can share them.
 
     Source: llama.cpp's get_rows.
     """

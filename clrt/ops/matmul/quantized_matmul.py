@@ -68,14 +68,18 @@ class QuantizedMatMul(QuantizedProduct):
     """A times B^T with quantized rows of B, followed by the epilogue `steps`.
 
     Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` of GGUF blocks; then the
-    extras of `steps`, as in FusedMatMul. Output: float32 `[…, N]`.
+    extras, tensors that `steps` read, as in FusedMatMul. Output: float32 `[…, N]`.
 
     Attributes:
         type: Name of the GGUF block type.
+        K: Columns of A and of B, the summed axis.
+        N: Rows of B, the columns of the result.
         a_bits: 8: rows of A are rounded to 8 bits with a scale per block of K, and the scales and
             minima of B to float16; 0: nothing is rounded.
+        steps: Epilogue over the product (operand 0) and the extras (1, 2, …).
 
     Numerics: float32; if `a_bits` is 8, integers are multiplied and summed by block.
+
     Source: llama.cpp's mul_mat.
     """
 

@@ -26,11 +26,13 @@ ROUNDED_BITS = 8
 
 
 class QuantizedProduct(MatrixProduct, EpilogueOp):
-    """Base class of products of A `[…, K]` with a quantized constant B, input 1.
+    """Base class of products of A `[…, K]` with a quantized constant B, which is input 1.
+
+    K is the summed axis.
 
     Attributes:
-        N: Columns of B.
-        a_bits: `ROUNDED_BITS` if rows of A are rounded; else 0.
+        N: Columns of the product.
+        a_bits: `ROUNDED_BITS` if rows of A are rounded to 8 bits; else 0.
     """
 
     # Not fields: subclasses declare them, in the order of their ONNX attributes.
@@ -39,7 +41,7 @@ class QuantizedProduct(MatrixProduct, EpilogueOp):
 
     @abstractmethod
     def weight_format(self, node: Node) -> WeightFormat:
-        """Returns B of a node of this op."""
+        """Returns the weight format of B of a node of this op."""
 
     def reject_rounding(self) -> str | None:
         """Returns why rows of A must not be rounded to 8 bits; None if they may be."""
@@ -56,7 +58,7 @@ class QuantizedProduct(MatrixProduct, EpilogueOp):
 
 
 def format_of(node: Node) -> WeightFormat:
-    """Returns B of a node with a `QuantizedProduct`."""
+    """Returns the weight format of B of a node with a `QuantizedProduct`."""
     return node.op_as(QuantizedProduct).weight_format(node)
 
 
@@ -68,13 +70,14 @@ def product_of(
     strides: tuple[int, int],
     weights: QuantizedWeights | None = None,
 ) -> GemmProblem:
-    """Lowers a product of A `[…, K]` and one matrix B, input 1, to a GEMM.
+    """Lowers a product of A `[…, K]` and one matrix B, which is input 1, to a GEMM.
 
     Args:
         node: A node with a `MatrixProduct`.
-        n, k: Size of B.
-        b: B.
-        strides: Strides of the rows and columns of B, in elements.
+        n: Columns of the product.
+        k: Columns of A, the summed axis.
+        b: Buffer of B.
+        strides: Strides of B along k and along n, in elements.
         weights: B as kernels read it in place of `b`; None if they read `b`.
 
     Raises:
@@ -103,7 +106,11 @@ def product_of(
 
 
 def packed_product(node: Node, weights: QuantizedWeights) -> GemmProblem:
-    """Lowers a product of A `[…, K]` and a packed B, input 1, to a GEMM.
+    """Lowers a product of A `[…, K]` and packed weights B, which are input 1, to a GEMM.
+
+    Args:
+        node: A node with a `MatrixProduct`.
+        weights: B as kernels read it.
 
     Raises:
         UnsupportedError: Kernels do not support a step of the epilogue.
@@ -117,22 +124,22 @@ def panels_product(node: Node) -> GemmProblem:
 
 
 def emit_panels(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the int8 dot-product kernel of CPUs."""
+    """Emits the int8 dot-product kernel of CPUs for a node with a `QuantizedProduct`."""
     return emit_levels_cpu(panels_product(node), ctx)
 
 
 def emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the GPU kernel, which unpacks the rows of B."""
+    """Emits the GPU kernel, which unpacks the rows of B, for a node with a `QuantizedProduct`."""
     return emit_gpu(packed_product(node, format_of(node).rows()), ctx)
 
 
 def rounded(reject: RejectReason) -> RejectReason:
-    """Returns a reject function that also rejects nodes whose A is not rounded."""
+    """Returns `reject`, extended to reject nodes whose A is not rounded to 8 bits."""
     return lambda node, caps: _other_bits(node, True) or reject(node, caps)
 
 
 def exact(reject: RejectReason) -> RejectReason:
-    """Returns a reject function that also rejects nodes whose A is rounded."""
+    """Returns `reject`, extended to reject nodes whose A is rounded to 8 bits."""
     return lambda node, caps: _other_bits(node, False) or reject(node, caps)
 
 

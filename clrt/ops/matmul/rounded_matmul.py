@@ -46,8 +46,8 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
     """Product of A, rounded to multiples of `scale`, and dequantized B, then the epilogue `steps`.
 
     Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; constant float32 scales `[N]`
-    and zero points `[N]` of B's dtype; then the extras of `steps`, as in FusedMatMul. Output:
-    float32 `[…, N]`.
+    and zero points `[N]` of B's dtype; then the extras, tensors that `steps` read, as in
+    FusedMatMul. Output: float32 `[…, N]`. K is the summed axis.
 
     Attributes:
         trans_b: 1 if B is `[N, K]`.
@@ -57,6 +57,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         steps: Epilogue over the product (operand 0) and the extras (1, 2, …).
 
     Numerics: integers are multiplied and summed exactly, then scaled in float32.
+
     Source: clrt.
     """
 
@@ -81,7 +82,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         return [v for v in node.inputs[4:] if v is not None]
 
     def matrix(self, inputs: Types) -> tuple[int, int]:
-        """Returns K and N of the constant B.
+        """Returns K, the rows of the constant B, and N, its columns, in that order.
 
         Raises:
             ShapeError: B, its scales or zero points do not fit, or the range of A exceeds 8 bits.

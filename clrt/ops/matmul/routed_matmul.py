@@ -44,7 +44,7 @@ def _slots(node: Node) -> int:
 def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the variant that computes slots one by one does not apply; None if it does.
 
-    It does not if there are more slots than experts: slots of an expert could share weights.
+    It does not apply if there are more slots than experts: slots of an expert could share weights.
     """
     experts = node.arg(1).dims[0]
     return None if _slots(node) <= experts else f"for up to {experts} slots"
@@ -93,14 +93,16 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 class RoutedMatMul(Op):
     """y[s] = W[experts[s]] x[s / each] for each slot s, a pair of a token and one of its experts.
 
-    Inputs: x `[slots / each, K]` and W `[E, N, K]`, float32, float16 or bfloat16, not necessarily
-    of one dtype; experts `[tokens, used]`, the expert of each slot. Output: `[slots, N]` in x's
-    dtype. Only the weights of experts with a token are read.
+    Inputs: x `[slots / each, K]` and W `[E, N, K]`, for E experts with matrices of N rows and K
+    columns, float32, float16 or bfloat16, not necessarily of one dtype; experts `[tokens, used]`,
+    the expert of each slot, for `used` experts per token. Output: `[slots, N]` in x's dtype. Only
+    the weights of experts with a token are read.
 
     Attributes:
         each: Slots per row of x: `used` if the rows of x are tokens, 1 if they are slots.
 
     Numerics: sums are float32.
+
     Source: clrt; Shazeer et al., Outrageously Large Neural Networks (2017) for mixtures of experts.
     """
 

@@ -44,14 +44,16 @@ def _rounded(x: Array, of: Array) -> Array:
 class DynamicQuantizeLSTM(LSTM):
     """LSTM with 8-bit weights W `[D, I, 4 H]` and R `[D, H, 4 H]`.
 
-    Inputs: those of LSTM, then scale and zero point of W, and those of R, each `[D]` or
-    `[D, 4 H]`. Weights, scales and zero points are constants.
+    D is the number of directions, I the input size, and H the hidden size. Inputs: those of LSTM,
+    then scale and zero point of W, scale and zero point of R, each `[D]` or `[D, 4 H]`. Weights,
+    scales and zero points are constants.
 
     X is rounded to 8 bits by its range over the steps of the longest sequence, as by
-    DynamicQuantizeLinear. The states before each step are rounded by the range of each sequence;
-    2 to 4 sequences with more than 256 states share one range.
+    DynamicQuantizeLinear. The states before each step are rounded by the range of each sequence; 2
+    to 4 sequences with more than 256 states share one range.
 
     Numerics: products of 8-bit integers are summed exactly, then scaled in float32.
+
     Source: com.microsoft DynamicQuantizeLSTM 1, as ONNX Runtime computes it on CPUs with as many
     threads as sequences.
     """

@@ -20,7 +20,8 @@ from clrt.ops.registry import register
 class _ResetLaunches(RecurrentLaunches):
     """Launches of a GRU with linear_before_reset = 0: two GEMMs per step.
 
-    The candidate's GEMM reads the state that the reset gate was multiplied into.
+    The first GEMM is for the gates z and r. The second, for the candidate state, reads the product
+    of the reset gate and the state.
     """
 
     def step(
@@ -47,7 +48,8 @@ class _ResetLaunches(RecurrentLaunches):
             gates: Number of gates.
 
         Returns:
-            The scratch memory `[D, gates * H, H]`, and the launch that copies.
+            The scratch memory `[D, gates * H, H]`, for D directions and hidden size H, and the
+            launch that copies.
         """
         r, square = self.node.arg(2), self.hidden * self.hidden
         part = self.ctx.scratch(self.directions * gates * square, self.dtype)
@@ -84,11 +86,12 @@ def _launches_of(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> 
 class GRU(Recurrent):
     """Gated recurrent unit with gates in the order z, r, h: H' = (1 - z) g(h) + z H.
 
-    H is the state before the step, H' the state after it, and g the second activation.
+    H is the state before the step, H' the state after it, h the candidate, and g the second
+    activation.
 
     Attributes:
-        linear_before_reset: 0: the candidate h is x W_h + (r H) R_h; 1: x W_h + r (H R_h); plus
-            the biases.
+        linear_before_reset: Formula of the candidate h, to which biases are added. 0: x W_h + (r H)
+            R_h; 1: x W_h + r (H R_h).
 
     Source: ONNX GRU, opset 1 to 22.
     """

@@ -16,11 +16,13 @@ from clrt.ops.registry import register
 class LSTM(Recurrent):
     """Long short-term memory with gates in the order i, o, f, c.
 
-    Inputs besides those of `Recurrent`: initial_c `[D, B, H]` and peephole weights P `[D, 3 H]`.
-    Additional output: Y_c `[D, B, H]`. With the activations f, g, h, and i, o, f, c as the sums of
-    x W^T, H R^T and the biases:
-    I = f(i + P_i C), F = f(f + P_f C) or 1 - I (input_forget), C' = F C + I g(c),
-    O = f(o + P_o C'), H' = O h(C'). As in ONNX Runtime, C' is not clipped.
+    Inputs besides those of `Recurrent`: initial_c `[D, B, H]` and peephole weights P `[D, 3 H]`,
+    for D directions, B sequences and hidden size H. Additional output: Y_c `[D, B, H]`. The
+    activations are f, g and h. i, o, f and c are the sums of x W^T, H R^T and the biases; C is the
+    cell state:
+
+    I = f(i + P_i C), F = f(f + P_f C) or 1 - I (input_forget), C' = F C + I g(c), O = f(o + P_o
+    C'), H' = O h(C'). As in ONNX Runtime, C' is not clipped.
 
     Attributes:
         input_forget: 1: the forget gate F is 1 - I.

@@ -50,6 +50,12 @@ def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
 def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
     """Returns an activation as an elementwise program of one operand.
 
+    Args:
+        name: ONNX's name of the activation, in lower case.
+        alpha: Its parameter alpha; ignored if it has none.
+        beta: Its parameter beta; ignored if it has none.
+        dtype: Dtype of the operand.
+
     Raises:
         ModelError: ONNX has no such activation.
     """
@@ -88,9 +94,9 @@ class Cell:
     """Weights and activations of one direction, for the reference.
 
     Attributes:
-        r: Recurrent weights R, [G, H, H].
-        bias: Biases of W and of R, [2, G, H].
-        peephole: Peephole weights P, [3, H].
+        r: Recurrent weights R, `[G, H, H]`, for G gates and hidden size H.
+        bias: Biases of W and of R, `[2, G, H]`.
+        peephole: Peephole weights P, `[3, H]`.
         act: Activation functions of NumPy arrays; they clip their operand as `Recurrent.clip` says.
     """
 
@@ -104,12 +110,13 @@ class Cell:
 class Recurrent(Op):
     """Base class of LSTM, GRU and RNN.
 
+    Shapes have T time steps, B sequences, D directions, G gates, input size I and hidden size H.
     Inputs: X `[T, B, I]`, W `[D, G H, I]`, R `[D, G H, H]`, and optionally a bias `[D, 2 G H]`,
-    sequence_lens `[B]` (int32), initial_h `[D, B, H]`, for T time steps, B sequences, D directions,
-    G gates, input size I and hidden size H. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`. With
-    layout 1: X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. Y is 0
-    behind the end of a sequence that is shorter than T; the reverse direction starts at the end of
-    each sequence; a sequence of length 0 keeps its initial state.
+    sequence_lens `[B]` (int32), initial_h `[D, B, H]`. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`.
+    With layout 1: X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`.
+
+    Y is 0 behind the end of a sequence that is shorter than T. The reverse direction starts at the
+    end of each sequence. A sequence of length 0 keeps its initial state.
 
     Attributes:
         activation_alpha: Values of alpha, in the order of the activations that use it.
@@ -117,6 +124,7 @@ class Recurrent(Op):
         activations: Names of the activations of each direction, case-insensitive; () for
             `defaults`.
         clip: Operands of activations are clipped to -clip..clip; 0 to disable.
+        direction: Order of the time steps; "bidirectional" computes both.
         hidden_size: Hidden size H in the model file; the shape of R decides.
         layout: 1 if the batch axis comes first.
 
@@ -222,9 +230,9 @@ class Recurrent(Op):
         """Computes the states after a time step of one direction by NumPy.
 
         Args:
-            x: X W^T of the time step, [B, G, H].
-            states: States before the step, each [B, H]: h and, for LSTM, c. They are 0 for
-                sequences that ended before the previous step.
+            x: X W^T of the time step, `[sequences, gates, hidden size]`.
+            states: States before the step, each `[sequences, hidden size]`: h and, for LSTM, c.
+                They are 0 for sequences that ended before the previous step.
             cell: Weights and activations of the direction.
 
         Returns:
@@ -276,7 +284,7 @@ class Recurrent(Op):
         return self.direction == "reverse" or direction == 1
 
     def clips(self, index: int) -> bool:
-        """Returns whether the operand of the activation with that index is clipped."""
+        """Returns whether the operand of a direction's activation number `index` is clipped."""
         return self.clip > 0 and index != self.unclipped
 
     def _callable(self, index: int, steps: Steps) -> Function:

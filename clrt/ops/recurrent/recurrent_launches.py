@@ -83,7 +83,8 @@ class RecurrentLaunches:
         """Multiplies X of all time steps by W.
 
         Returns:
-            Scratch memory of the products, `[D, T B, G H]`, and the launches that write it.
+            Scratch memory of the products, `[D, T B, G H]` for D directions, T time steps, B
+            sequences, G gates and hidden size H; and the launches that write it.
         """
         x, w = self.node.arg(0), self.node.arg(1)
         depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
@@ -96,10 +97,10 @@ class RecurrentLaunches:
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
         """Returns the launches that run once, and a function that emits those of a time step.
 
-        The function takes the index of the time step, in 0..T - 1.
+        The function takes the index of the time step, from 0 on.
 
         Args:
-            gx: Products of X and W of all time steps, `[D, T B, G H]`.
+            gx: Products of X and W of all time steps, from `multiply_inputs`.
             states: State tensors, which each step overwrites: the hidden state and, for LSTM, the
                 cell state.
         """
@@ -118,14 +119,14 @@ class RecurrentLaunches:
         """Emits the product y = state R^T of a time step.
 
         Args:
-            y: Output, `[D, B, gates * H]`.
+            y: Output, `[D, B, gates * H]`, for D directions, B sequences and hidden size H.
             state: State tensor, read with the strides `state_strides`.
             r: Recurrent weights, `[D, gates * H, H]`.
             gates: Number of gates.
 
         Returns:
             The launches that run once because they do not depend on the state (such as packing R),
-            and those of each step.
+            and the launches of each step.
         """
         view = MatrixOperand(BufferArg(state), (*self.state_strides, 1))
         launches = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
@@ -172,14 +173,14 @@ class RecurrentLaunches:
         return copy
 
     def kernel(self, entry: str, step: int, gx: Scratch, **tensors: Buffer) -> Launch:
-        """Returns the launch of the gate kernel of one time step, with the grid (H, B, D).
+        """Returns the launch of the gate kernel of one time step, for all sequences and directions.
 
         Args:
             entry: Entry point of the kernel.
-            step: Index of the time step, in 0..T - 1.
-            gx: Products of the inputs and W of all time steps, `[D, T B, G H]`.
-            tensors: Kernel arguments of the states and of products with R, such as `hidden`,
-                `cell` and `gh`.
+            step: Index of the time step, from 0 on.
+            gx: Products of X and W of all time steps, from `multiply_inputs`.
+            tensors: Kernel arguments of the states and of products with R, such as `hidden`, `cell`
+                and `gh`.
         """
         op, node, y = self.op, self.node, self.node.output
         lens = node.input(4)
@@ -255,9 +256,9 @@ def variants(
     """Returns the variants of a recurrent op, one per GEMM kernel.
 
     Args:
-        walk: Creates the `RecurrentLaunches` of a node from the node, the lowering, and the emit
-            function of a GEMM kernel.
-        typed: Whether the variants include dtypes that are not computed in float32.
+        walk: Returns the `RecurrentLaunches` of a node that use the given emit function of a GEMM
+            kernel.
+        typed: Whether to include variants for dtypes that are not computed in float32.
     """
     return gemm_variants.variants(
         lambda emit: lambda node, ctx: walk(node, ctx, emit).launches(), typed=typed

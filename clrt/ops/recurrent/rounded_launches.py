@@ -60,7 +60,9 @@ def rows_together(batch: int, hidden: int) -> int:
 
 @dataclass(frozen=True)
 class GateBytes(Int8Weights):
-    """Constant 8-bit LSTM weights `[D, K, 4 H]` in panels; each has the 4 gates of 8 states.
+    """Constant 8-bit LSTM weights `[D, K, 4 H]` in panels; a panel has the 4 gates of 8 states.
+
+    K is the input size for W, and the hidden size for R.
 
     Attributes:
         zeros: Zero points, `[D]` or `[D, 4 H]`.
@@ -97,7 +99,8 @@ class GateBytes(Int8Weights):
     def _by_panel(self, array: Array) -> Array:
         """Reorders weights `[D, K, 4 H]` to `[N, K]`, whose rows are the columns of the panels.
 
-        States are zero-padded to a multiple of `_LANES`, so that N is at least 4 D H.
+        The hidden states H are zero-padded to a multiple of `_LANES`, so that N is at least 4 D H,
+        for D directions. K is the summed axis.
         """
         directions, depth, _ = array.shape
         blocks = ceil_div(self.hidden, _LANES)
@@ -256,7 +259,7 @@ def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
     """Returns `(weights - zeros) * scales` as float32.
 
     Args:
-        weights: 8-bit integers `[D, K, 4 H]`.
+        weights: 8-bit integers `[D, K, 4 H]`, for D directions and hidden size H.
         scales: `[D]` or `[D, 4 H]`.
         zeros: Zero points in the shape of `scales`.
     """

@@ -97,7 +97,10 @@ class TimeStepLaunches(RecurrentLaunches):
 
     @cached_property
     def sharing(self) -> _Sharing:
-        """Partition of a time step among work-items; meaningless if B, H or D is 0."""
+        """Partition of a time step among work-items.
+
+        Meaningless if there are no sequences, no hidden states or no directions.
+        """
         cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
         wide = self.op.gates * self.hidden
         flops = 2 * self.directions * self.batch * wide * (self.hidden + self.depth)
@@ -117,7 +120,7 @@ class TimeStepLaunches(RecurrentLaunches):
     def launches(self) -> list[Launch]:
         """Returns all launches of the node.
 
-        If there are no states or no time steps, these are the launches of `RecurrentLaunches`.
+        Without states or time steps, they are those that `RecurrentLaunches` emits.
         """
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:
@@ -172,7 +175,7 @@ class TimeStepLaunches(RecurrentLaunches):
 
         Args:
             spec: Kernel recurrent_steps, whose source and macros the packing kernel shares.
-            weights: W or R, `[D, G H, K]`.
+            weights: W or R, `[directions, gates * hidden size, K]`.
             depth: Columns K of the weights.
 
         Returns:
@@ -245,9 +248,10 @@ _OPTIONAL = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
 def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
     """Packs weights `[D, gates * H, K]` as `[D, ceil(H / lanes), K, gates, lanes]`.
 
-    The last block of states is zero-padded to `lanes` states.
+    The last block of the H hidden states is zero-padded to `lanes` states.
 
     Args:
+        weights: W or R of D directions; K is the summed axis.
         gates: Number of gates.
         lanes: States per block.
     """
