@@ -19,6 +19,9 @@ Adapters: TypeAlias = "AdapterPath | Sequence[AdapterPath | tuple[AdapterPath, f
 def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
     """Returns path and factor of each LoRA adapter of a `lora` argument; the default factor is 1.
 
+    Args:
+        adapters: A path, or a sequence whose elements are a path or (path, factor); () for none.
+
     Raises:
         InputError: `adapters` is not of the type `Adapters`, or a factor is not finite.
     """

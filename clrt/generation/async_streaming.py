@@ -73,7 +73,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
 
     @property
     def result(self) -> GeneratedText:
-        """Result of the generation, once its last chunk was read or it was closed.
+        """Result of the generation, once its last chunk was read or the stream was closed.
 
         Raises:
             InputError: Chunks are left to read.
@@ -84,7 +84,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
 
 
 async def finish_all(streams: Sequence[AsyncGeneratedStream]) -> list[GeneratedText]:
-    """Returns the results of all streams; ends them all if one fails or the task is cancelled.
+    """Returns the results of all streams; if one fails or the task is cancelled, ends them all.
 
     Raises:
         ClrtError: A generation failed.

@@ -47,8 +47,8 @@ class BeamSearch:
     """A beam search for the most likely continuations of a prompt.
 
     The score of a text is the sum of its log-probabilities, as changed by the rules of `Sampling`,
-    divided by its number of tokens to the power `length_penalty`. Only texts that an end token or
-    the length limit has ended are results.
+    divided by its number of tokens to the power `length_penalty`. A text is a result only once an
+    end token or the length limit has ended it.
 
     Attributes:
         scheduler: Scheduler whose engine runs the steps.
@@ -90,6 +90,13 @@ class BeamSearch:
     ) -> BeamSearch:
         """Creates a beam search for a prompt, not yet started.
 
+        Args:
+            scheduler: Scheduler whose engine runs the steps.
+            model: The language model.
+            tokens: Tokens of the prompt.
+            sampling: Options of the request.
+            calls: Format and tools of tool calls to parse; None if none are expected.
+
         Raises:
             InputError: The prompt is too long.
         """
@@ -112,7 +119,10 @@ class BeamSearch:
         return [self._result(beam, *timings) for _, beam in results]
 
     def _search(self) -> float:
-        """Runs the search to its end; returns when its first step ended, by `time.perf_counter`."""
+        """Runs the search; returns the end time of its first step, by `time.perf_counter`.
+
+        The time is 0 if there was no step.
+        """
         first = 0.0
         try:
             while self._beams:
@@ -151,7 +161,7 @@ class BeamSearch:
         return [b.sequence for b in self._beams if b.sequence is not None]
 
     def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:
-        """Replaces the running beams by those of the next step; by none if the search is over.
+        """Replaces the running beams by their best continuations; by none if the search is over.
 
         Args:
             logits: Next-token logits of each beam, float32 `[vocabulary]`.
@@ -212,7 +222,8 @@ class BeamSearch:
             most: Maximum number of continuations.
 
         Returns:
-            (score with the token, beam index, token, log-probability of the token) of each.
+            (score with the token, beam index, token, log-probability of the token) of each
+            continuation.
         """
         candidates = []
         for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
@@ -224,7 +235,10 @@ class BeamSearch:
         return sorted(candidates, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
     def _continue_parent(self, beam: Beam, parent: Beam) -> Beam:
-        """Moves the KV sequence of `parent` to `beam`, if it still has one; returns `beam`."""
+        """Moves the KV sequence of `parent` to `beam` and adds the last token; returns `beam`.
+
+        Does nothing if another beam already got the sequence of `parent`.
+        """
         sequence, parent.sequence = parent.sequence, None
         if sequence is not None:
             sequence.tokens.append(beam.tokens[-1])

@@ -31,7 +31,7 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
 
     Returns:
         The pages, `[pages, elements]`, and the content id before the first page: `LONG` if keys
-        have the rotary angles of long sequences, else `NOTHING`.
+        have the LongRoPE rotary angles for long sequences, else `NOTHING`.
 
     Raises:
         InputError: The prompt does not fill a page, or is longer than the context.
@@ -63,7 +63,7 @@ def write_cache(
     Args:
         path: File to write.
         fingerprint: Hash of the model (`LanguageModel.fingerprint`).
-        tokens: Prompt tokens; those after the last full page are left out.
+        tokens: Prompt tokens; tokens after the last full page are left out.
         pages: Pages, `[pages, elements]`.
         start: Content id before the first page, as `compute_pages` returns it.
 
@@ -81,7 +81,7 @@ def write_cache(
 
 
 def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array, int]:
-    """Reads a file of `write_cache`.
+    """Reads a prompt cache file that `write_cache` wrote.
 
     Args:
         path: File to read.

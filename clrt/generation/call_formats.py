@@ -80,7 +80,7 @@ def _common_prefix(one: str, other: str) -> int:
 
 
 def _parses_call(one: CallFormat, behind: str, answer: str) -> bool:
-    """Whether a format parses a chat of `_render_call` to exactly its example call.
+    """Whether a format parses the chat rendered by `_render_call` to exactly its example call.
 
     Args:
         one: The format.
@@ -97,7 +97,10 @@ def _parses_call(one: CallFormat, behind: str, answer: str) -> bool:
 
 
 def with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a message with the arguments of its tool calls as JSON strings, as a copy if any."""
+    """Returns a copy of a message in which the arguments of tool calls are JSON strings.
+
+    Returns the message itself if it has no tool calls.
+    """
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

@@ -29,11 +29,12 @@ _MAX_JSON_BYTES = 256 << 20
 class Chat:
     """A chat with a language model over several turns. Created by `TextGenerator.chat`.
 
-    A turn computes only new tokens, as long as the cache holds the earlier ones. Only one turn runs
-    at a time.
+    A turn computes only new tokens, as long as the cache holds the earlier tokens. Only one turn
+    runs at a time.
 
     Attributes:
-        messages: All messages so far, `{"role": …, "content": …}`; may be changed between turns.
+        messages: All messages so far, `{"role": …, "content": …}`. The caller may change them
+            between turns.
 
     Args:
         generator: Generator with the model.
@@ -85,7 +86,7 @@ class Chat:
             message: Text of the user, a message or several messages, as for `send`.
 
         Raises:
-            ClrtError: For the reasons that `send` raises errors.
+            ClrtError: The chat is too long, the message is invalid, or another turn is running.
         """
         messages, call = _messages(message), ActiveCall()
         with self._lock:
@@ -134,7 +135,7 @@ class Chat:
             stream.write(text.encode("utf-8"))
 
     def load(self, path: str | Path) -> None:
-        """Replaces the messages by those of a file that `save` wrote.
+        """Replaces the messages of the chat by the messages in a file that `save` wrote.
 
         Raises:
             InputError: The file cannot be read or does not hold messages.
@@ -151,7 +152,7 @@ class Chat:
         self._text, self._tokens = "", []
 
     def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
-        """Returns the callback for the end of a turn, which records its messages and tokens.
+        """Returns a callback for the end of a turn that records the turn's messages and tokens.
 
         Args:
             given: Messages that the turn sends.
@@ -166,14 +167,14 @@ class Chat:
         return end
 
     def _note(self, text: str, answer: GenerationState, result: GeneratedText) -> None:
-        """Records the tokens of an ended turn, with which the next turn's prompt may begin.
+        """Records the tokens of an ended turn, so that the next turn's prompt can begin with them.
 
         Does nothing unless the generated tokens spell exactly the text of the result.
 
         Args:
             text: Rendered prompt of the turn.
             answer: State of the ended generation.
-            result: Its result.
+            result: Result of the generation.
         """
         tokens = list(result.tokens)
         ended = bool(tokens) and tokens[-1] in answer.ends
@@ -187,11 +188,14 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
-        """Returns the tokens of a rendered prompt that continues the last turn; else [].
+        """Returns the tokens of a rendered prompt, reusing those of the last turn; [] if it cannot.
 
-        The cache holds the generated tokens, which may differ from the tokenization of their text.
-        They may replace it if the prompt begins with the last turn's text and an added token
-        follows, because tokenization splits there.
+        The generated tokens, which the cache holds, may differ from the tokenization of their text.
+        They can be reused if the prompt begins with the last turn's text and an added token of the
+        tokenizer follows: tokenization splits text before added tokens.
+
+        Args:
+            text: Rendered prompt of the new turn.
         """
         if not self._tokens or not text.startswith(self._text):
             return []
@@ -212,6 +216,11 @@ def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
 
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
-    """Returns texts of a tokenizer's added tokens by id; if `special`, of special ones only."""
+    """Returns the texts of the tokenizer's added tokens by id.
+
+    Args:
+        model: Language model with the tokenizer.
+        special: Whether to return special tokens only.
+    """
     added = model.tokenizer.get_added_tokens_decoder()
     return {k: token.content for k, token in added.items() if token.special or not special}

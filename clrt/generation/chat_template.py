@@ -28,7 +28,7 @@ class ChatTemplate:
         source: Source of the template.
         special_tokens: Texts of special tokens by variable name, such as `bos_token`.
         origin: Name of the template in error messages.
-        for_tools: Template for chats with tools; None if this one is for them, too.
+        for_tools: Template for chats with tools; None if `source` is for such chats, too.
 
     Raises:
         ModelError: The source is not a valid template, or too long or complex.
@@ -69,12 +69,12 @@ class ChatTemplate:
         """Reads the chat template of a model folder, with its special tokens.
 
         `chat_template.jinja` and `additional_chat_templates/*.jinja` override `chat_template` of
-        tokenizer_config.json, which may be a list of named ones.
+        tokenizer_config.json, which may be a list of named templates.
 
         Args:
             folder: Model folder.
-            name: Name of one of several templates. None selects "default", and "tool_use", if it
-                exists, for chats with tools.
+            name: Name of one of several templates. None selects "default"; for chats with tools,
+                it selects "tool_use" if there is one.
 
         Raises:
             ModelError: The folder has no chat template, or a file is damaged.
@@ -111,7 +111,7 @@ class ChatTemplate:
 
         Args:
             messages: Messages accepted by `plain_messages`.
-            tools: JSON schemas of functions that the model may call.
+            tools: JSON schemas of functions that the model may call; None for none.
             add_generation_prompt: Whether the text ends with the start of an assistant message.
             variables: Values of other variables of the template, such as `enable_thinking=False`.
 

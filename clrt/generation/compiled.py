@@ -1,4 +1,4 @@
-"""Compiled files of language models: the optimized graph, tokenizer, options and template."""
+"""Compiled files of language models: optimized graph, tokenizer, options and chat template."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_compiled_language_model(path: Path) -> bool:
 
 
 def write_language_model(model: LanguageModel, path: Path, cache: str, producer: str) -> None:
-    """Writes a language model, with its weights packed for the process's device.
+    """Writes a language model to a compiled file, with weights packed for the process's device.
 
     Args:
         model: The model, with its graph.
@@ -82,12 +82,13 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
 def write_decoder(
     graph: Graph, name: str, extras: Mapping[str, Any], path: Path, producer: str
 ) -> None:
-    """Writes the graph of a decoder, with its weights packed for the process's device.
+    """Writes the graph of a decoder to a compiled file, with weights packed for the device.
 
     Args:
         graph: Graph of `clrt.models.decoders.graph`.
-        name: Key of `extras` in the file.
-        extras: JSON data to store under the key `name`.
+        name: Key under which the file stores `extras`.
+        extras: JSON data to store beside the graph.
+        path: File to write.
         producer: Name of the writing program.
 
     Raises:
@@ -114,7 +115,8 @@ def decoder_of(
         path: File that the sizes come from, for error messages.
         told: Result of `sizes_of`, read from the file and not yet checked.
         family: Model family.
-        encoder: Configuration of the decoder's encoder; None if it has none or is itself one.
+        encoder: Configuration of the decoder's encoder; None for a decoder-only model, and to
+            create the configuration of an encoder.
 
     Raises:
         ModelError: The file is damaged.
@@ -133,7 +135,7 @@ def decoder_of(
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a file of `write_language_model`, without the graph, which `clrt.load` maps to memory.
+    """Reads a file of `write_language_model`, except for the graph, of which it reads the header.
 
     Args:
         path: File to read.
@@ -202,12 +204,13 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
 
 
 def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
-    """Returns the encoder's configuration from a compiled file's extras; None if it has no encoder.
+    """Returns the encoder's configuration from a compiled file; None for a decoder-only model.
 
     Args:
         path: The file, for error messages.
         extras: JSON data of the file, not yet checked.
-        context: Maximum number of encoder positions; None for the value in the file.
+        context: Maximum number of encoder positions, ignored if the encoder has learned position
+            embeddings; None for the value in the file.
 
     Raises:
         ModelError: The file is damaged.

@@ -81,7 +81,8 @@ class ConstraintTokens:
 class Constraint:
     """A rule that a generated text must match, and its state after the tokens accepted so far.
 
-    Exactly one of `json_schema`, `regex` and `grammar` must be given. It must match the whole text.
+    Exactly one of `json_schema`, `regex` and `grammar` must be given. The rule must match the whole
+    text.
 
     Args:
         tokens: Vocabulary of the model.
@@ -177,9 +178,9 @@ class Constraint:
         raise InputError(f"Token {token} violates the {self._kind}.")
 
     def forced(self) -> list[int]:
-        """Returns the tokens that must come next, as far as the rule determines them; may be empty.
+        """Returns the next tokens, as far as the rule allows only one text; may be empty.
 
-        They tokenize the text that must come next. The state does not change.
+        The tokens are the tokenization of that text. The state does not change.
 
         Raises:
             InputError: The rule takes too much work.
@@ -250,7 +251,7 @@ def _check_size(kind: str, rule: str) -> None:
 
 
 def _on_deep_stack(call: Callable[[], T]) -> T:
-    """Returns `call()`, which compiles a rule, run in a thread with a large stack.
+    """Runs `call()`, which compiles a rule, in a thread with a large stack; returns its result.
 
     Raises:
         InputError: The stack cannot be allocated.
@@ -285,7 +286,7 @@ def _schema_text(value: object) -> str:
 
 
 def _reason(text: str) -> str:
-    """Returns the reason of an llguidance error report, at most 500 characters, to embed."""
+    """Returns the reason in an llguidance error report, at most 500 characters, for a message."""
     report = text.partition("\n<state>")[0]
     match = _REASON.search(report)
     first = match[1] if match else report.strip().partition("\n")[0]

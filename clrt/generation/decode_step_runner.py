@@ -74,8 +74,8 @@ class DecodeStepRunner:
             started: Start time of the step (`time.perf_counter`).
 
         Returns:
-            Outputs by name, one row per sampler; None if the step failed: the generation at fault
-            has then ended with an error, or gets no more draft tokens.
+            Outputs by name, one row per sampler. None if the step failed: the generation that
+            caused it has then ended with an error, or gets no more draft tokens.
 
         Raises:
             OutOfMemoryError: The step does not fit into memory.
@@ -111,7 +111,13 @@ class DecodeStepRunner:
         guesses: Mapping[GenerationState, Sequence[int]],
         turns: list[ScheduledRequest],
     ) -> None:
-        """Appends the scheduled sequences of the next step to `turns`, up to `CHUNK` tokens."""
+        """Appends the scheduled sequences of the next step to `turns`, up to `CHUNK` tokens.
+
+        Args:
+            running: Generations with open sequences.
+            guesses: Draft tokens by generation; {} for none.
+            turns: List to which the generations of the step are appended.
+        """
         room, encoding = CHUNK, set[EncoderInput]()
         # Short sequences first: generations past their prompt need few tokens, and are being read.
         for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
@@ -176,7 +182,7 @@ def sequence_of(answer: GenerationState) -> KvSequence:
 
 
 def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
-    """Sets the error of generations that have none, and ends those that still run."""
+    """Ends generations with an error; generations that have ended keep their reason and error."""
     for answer in answers:
         answer.error = answer.error or error
         answer.reason = answer.reason or "cancelled"
@@ -191,11 +197,12 @@ def _no_token_error() -> InputError:
 def _failed_row(
     error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
 ) -> tuple[GenerationState, int] | None:
-    """Finds the generation for which SampleTokens found no token that could follow.
+    """Returns the entry of `rows` for which SampleTokens found no token that could follow.
 
-    Returns the entry of `rows`; None if `error` has another cause.
+    None if `error` has another cause.
 
     Args:
+        error: Error of the step.
         rows: Generation of each output row, and the number of draft tokens before it.
     """
     cause = error if isinstance(error, NumberError) else error.__cause__

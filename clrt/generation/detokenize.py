@@ -28,14 +28,14 @@ class TextStream:
     """Converts a stream of tokens to text.
 
     The concatenated results of `push` and `finish` equal `tokenizer.decode` of all tokens. No text
-    is decoded twice, so the time per token is constant. An incomplete UTF-8 character is buffered;
-    so are byte tokens (`<0xE2>`) until another token follows, since one invalid byte turns the
-    whole run into U+FFFD.
+    is decoded twice, so the time per token is constant. An incomplete UTF-8 character is buffered.
+    A run of byte tokens (`<0xE2>`) is buffered until another token follows, since one invalid byte
+    turns the whole run into U+FFFD.
 
     Args:
         tokenizer: A `tokenizers.Tokenizer`.
         skip_special_tokens: Whether special tokens become no text.
-        kept: Special tokens that become text even then.
+        kept: Special tokens that become text even if `skip_special_tokens`.
 
     Raises:
         UnsupportedError: The tokenizer's decoder does not allow streaming.
@@ -62,7 +62,7 @@ class TextStream:
         return stream
 
     def push(self, token_id: int) -> str:
-        """Adds a token; returns the text that is certain now, "" if none, as for an unknown id."""
+        """Adds a token; returns the text that is certain now. Returns "" for an unknown id."""
         token = self._token(token_id)
         if token is None or token in self._skipped:
             return ""

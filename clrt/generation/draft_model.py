@@ -39,7 +39,7 @@ class _DraftState:
         sampler: Sampler with the generation's options and seed, so that both models agree more
             often.
         wanted: Number of draft tokens wanted for the target model's next step.
-        guesses: Draft tokens made so far for that step.
+        guesses: Draft tokens made so far for the target model's next step.
     """
 
     answer: GenerationState
@@ -71,8 +71,8 @@ class DraftModel:
     def follows(self, answer: GenerationState) -> bool:
         """Whether the model can propose draft tokens for a generation.
 
-        False once its tokens exceed the draft model's vocabulary or context, or the draft model's
-        cache had no memory for it.
+        False once the generation has a token that the draft model lacks, exceeds its context, or
+        found no memory in its cache.
         """
         return answer not in self._excluded
 
@@ -83,7 +83,8 @@ class DraftModel:
     def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:
         """Returns draft tokens by generation; generations without any are left out.
 
-        A generation gets none while the draft model would take too long to read its prompt.
+        A generation gets no draft tokens while the draft model would take too long to read its
+        prompt.
 
         Args:
             wanted: Maximum number of draft tokens by generation.
@@ -104,7 +105,7 @@ class DraftModel:
         return {text.answer: text.guesses for text in texts if text.guesses}
 
     def forget(self, answer: GenerationState) -> None:
-        """Frees the state of a generation; does nothing if there is none."""
+        """Frees the state of a generation; does nothing for an unknown generation."""
         self._excluded.discard(answer)
         text = self._texts.pop(answer, None)
         if text is not None:
@@ -120,7 +121,7 @@ class DraftModel:
         self.engine.close_model()
 
     def _synchronized(self, answer: GenerationState, wanted: int) -> _DraftState | None:
-        """Returns the state of a generation with all of its tokens and without draft tokens.
+        """Returns a generation's state, with all of its tokens appended and draft tokens removed.
 
         Args:
             answer: The generation.
@@ -148,7 +149,8 @@ class DraftModel:
     def _may_read(self, text: _DraftState) -> bool:
         """Whether the draft model may run the pending tokens of a generation now.
 
-        True if they are less than a page, or take at most a tenth of the time since the request.
+        True if there are fewer pending tokens than a page holds, or if running them takes at most a
+        tenth of the time since the request.
         """
         pending = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s

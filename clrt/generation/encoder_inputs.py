@@ -37,9 +37,10 @@ class EncoderInput:
         key: Digest of the input.
         row: Row of the page table; `NOWHERE` if the input is not cached.
         users: Reference count: sequences, and calls of `DecoderEngine.read`.
-        pages: Pages with its keys and values.
-        content: Content id of the last page (`KvPagePool.register`). Sequences that attend to this
-            input have it before their first page, as their keys and values depend on the input.
+        pages: KV pages with the keys and values of the input.
+        content: Content id of the last page (`KvPagePool.register`). It is the content id before
+            the first page of sequences that attend to this input, since their keys and values
+            depend on the input.
         done: Whether the input is encoded and its keys and values are in the pages.
     """
 
@@ -85,7 +86,7 @@ def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
     """Checks an encoder input and converts it to an array.
 
     Args:
-        given: Tokens, or frames `[frames, features]`.
+        given: Encoder input: tokens, or frames `[frames, features]`.
         encoder: Configuration of the encoder; None if the model has none.
 
     Raises:
@@ -137,7 +138,7 @@ def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, t
     Args:
         encoder: Configuration of the encoder.
         batch: Number of encoder inputs in the batch.
-        places: Number of encoder output positions that each is padded to.
+        places: Number of encoder output positions that each input is padded to.
     """
     source: tuple[int, ...] = (batch, places)
     if encoder.features:
@@ -151,7 +152,7 @@ def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
-    """Returns the encoder graph's inputs by name for a batch, which may be empty."""
+    """Returns the encoder graph's input arrays by name for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
         # Limits the number of shapes, each of which has a plan.

@@ -49,8 +49,8 @@ class DecoderEngine(EngineMemory):
     """A decoder on a device with its KV cache, and its encoder if it has one.
 
     With an encoder, `read` registers an encoder input and `open` creates sequences that attend to
-    it. The input is encoded by `encode`, else before the first step of its sequences. It stays
-    referenced until `release` was called and each of its sequences is closed:
+    the input. It is encoded by `encode`, or else before the first step of these sequences. The
+    input stays referenced until `release` was called and these sequences are closed:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
@@ -70,9 +70,9 @@ class DecoderEngine(EngineMemory):
         context: Maximum number of tokens of a sequence.
         encoder: Configuration of the encoder in `graph`; None for a decoder-only model.
         long_beyond: Maximum number of tokens of a sequence that uses LongRoPE's rotary frequencies
-            for short sequences; 0 if all sequences use the same. A sequence that grows beyond it is
-            recomputed with the frequencies for long ones.
-        sequences: Number of sequences to allocate for at first; it grows if more are open.
+            for short sequences. A longer sequence is recomputed with the frequencies for long
+            sequences. 0 if all sequences use the same frequencies.
+        sequences: Number of sequences to allocate for at first; more can be opened later.
         device: Device to run on, as for `clrt.load`; None for the default.
         cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
         memory_limit: Maximum device memory, as for `clrt.load`; None for the default.
@@ -144,10 +144,12 @@ class DecoderEngine(EngineMemory):
             source.forget()
 
     def read(self, given: Given) -> EncoderInput:
-        """Registers an encoder input and adds a reference; it is encoded already if it is cached.
+        """Registers an encoder input and adds a reference to it.
+
+        Need not be encoded again if its keys and values are in the cache.
 
         Args:
-            given: Tokens, or frames float32 `[frames, features]`.
+            given: Encoder input: tokens, or frames float32 `[frames, features]`.
 
         Raises:
             InputError: The model has no encoder, or the input has a wrong form or is too long.
@@ -174,7 +176,7 @@ class DecoderEngine(EngineMemory):
             self._table.give_back(source.row)
 
     def encode(self, sources: Sequence[EncoderInput]) -> None:
-        """Encodes those encoder inputs that are not yet encoded, in batches of similar length.
+        """Encodes the encoder inputs that are not yet encoded, in batches of similar length.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; earlier batches stay encoded.
@@ -295,7 +297,7 @@ class DecoderEngine(EngineMemory):
         Keys and values of the accepted draft tokens are kept.
 
         Returns:
-            Number of draft tokens accepted: leading ones that equal those of `tokens`.
+            Number of draft tokens accepted: leading draft tokens that equal the first `tokens`.
         """
         accepted = sequence.commit(tokens)
         self._register_pages(sequence)
@@ -341,7 +343,14 @@ class DecoderEngine(EngineMemory):
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[ScheduledSequence]
     ) -> Mapping[str, Any]:
-        """Returns the inputs of SampleTokens on the device; the same tensors while unchanged."""
+        """Returns the inputs of SampleTokens on the device, by name.
+
+        Reuses the tensors of the last step if the samplers are equal and do not change by step.
+
+        Args:
+            samplers: Samplers of all parts, in order.
+            parts: Sequences of the step.
+        """
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [text for part in parts for text in texts_of(part)]

@@ -61,7 +61,7 @@ class EngineMemory:
         self._table.write(sequence.row, sequence.pages)
 
     def _drop_pages(self, sequence: KvSequence) -> None:
-        """Removes pages from a sequence without releasing them; all its tokens then run again."""
+        """Removes a sequence's pages without releasing these; all its tokens then run again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0
@@ -84,13 +84,13 @@ class EngineMemory:
             self._table.write(owner.row, owner.pages)
 
     def _certainly_fits(self, nbytes: int) -> bool:
-        """Whether `nbytes` more certainly fit into device memory; cheaper than `_free_bytes`."""
+        """Whether `nbytes` more certainly fit into device memory; faster than `_free_bytes`."""
         known = 2 * self.model.weight_bytes + _STEP_BYTES
         return known + nbytes <= min(self.model.max_device_bytes, BUDGET.left)
 
     @property
     def _free_bytes(self) -> int:
-        """Bytes by which the KV cache may grow beside weights and the arena of the largest step."""
+        """Bytes by which the KV cache can grow, with weights and the largest step's arena kept."""
         if self._model_bytes is None:
             shapes: dict[str, Sequence[int]] = {
                 spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]

@@ -21,9 +21,10 @@ class ForcedSequence(NamedTuple):
 
     Attributes:
         tokens: Tokens, one or more.
-        first: First position whose output row is wanted; all later ones are, too.
+        first: First position whose output row is wanted; rows of all later positions are, too.
         source: Encoder input; None for a decoder-only model.
-        length: Number of tokens of the sequence that `tokens` begins; None if `tokens` is all.
+        length: Number of tokens of the whole sequence, of which `tokens` is the beginning; None if
+            `tokens` is the whole sequence.
     """
 
     tokens: Sequence[int]
@@ -36,7 +37,7 @@ class PositionRows(NamedTuple):
     """Rows of a graph output for consecutive positions of one sequence.
 
     Attributes:
-        text: Index of the sequence among those of `read_rows`.
+        text: Index of the sequence in the argument `texts` of `read_rows`.
         first: Position of the first row.
         values: One row per position.
     """
@@ -48,12 +49,12 @@ class PositionRows(NamedTuple):
 
 @dataclass
 class _TextProgress:
-    """Progress of one sequence of `read_rows`.
+    """Progress of one sequence of known tokens through the decoder.
 
     Attributes:
-        number: Index of the sequence.
-        text: Its tokens.
-        at: Rows of earlier positions have been returned.
+        number: Index of the sequence in the argument `texts` of `read_rows`.
+        text: Tokens of the sequence.
+        at: First position whose row has not been returned yet.
         sequence: Sequence in the KV cache; None before the start.
     """
 

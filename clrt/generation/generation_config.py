@@ -1,7 +1,7 @@
-"""Keys of generation_config.json: which ones clrt supports, ignores or refuses.
+"""Keys of generation_config.json that clrt supports, ignores or refuses.
 
-`KEYS` has every key of transformers' GenerationConfig. Other keys are model-specific, and ignored
-by transformers, too.
+`KEYS` has every key of transformers' GenerationConfig. Other keys are model-specific, and
+transformers ignores them, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Key(NamedTuple):
     """Treatment of a key of generation_config.json by clrt.
 
     Attributes:
-        treatment: "option" for a field of `Sampling` with that name, "read" if another part of clrt
-            reads it, "harmless" if it does not affect texts, or "refused".
-        neutral: Values without effect, besides null, which are accepted for a refused key.
+        treatment: "option" if the key names a field of `Sampling`, "read" if another part of clrt
+            reads the key, "harmless" if the key does not affect texts, or "refused".
+        neutral: Values of a refused key that have no effect and are accepted, besides null.
         drawing: Whether the key has an effect only if tokens are drawn (`do_sample`).
     """
 
@@ -84,9 +84,9 @@ class ProposedOptions(NamedTuple):
     """Sampling options that a model's own files propose.
 
     Attributes:
-        file: File that proposes them.
+        file: File that proposes the options.
         options: Values of `Sampling`'s fields by name, not yet checked.
-        refusal: Why clrt does not support the options, and the remedy; "" if it does.
+        refusal: Why clrt does not support the options, and the remedy; "" if clrt supports them.
     """
 
     file: Path
@@ -97,7 +97,7 @@ class ProposedOptions(NamedTuple):
 def read_proposed(folder: Path) -> ProposedOptions:
     """Reads the sampling options of a model folder.
 
-    They come from generation_config.json, else genai_config.json, else config.json.
+    The options come from generation_config.json, else genai_config.json, else config.json.
 
     Raises:
         ModelError: A file is damaged, or `do_sample` is not a boolean.

@@ -28,7 +28,7 @@ from clrt.ir.op import Array
 class GenerationState:
     """State of one text being generated.
 
-    The scheduler appends to it from any thread, while readers watch `pieces` and `reason`.
+    The scheduler appends tokens from any thread, while readers watch `pieces` and `reason`.
 
     Attributes:
         prompt: Prompt tokens, one or more; with `source` the decoder's start tokens.
@@ -47,10 +47,12 @@ class GenerationState:
         sequence: Sequence in the KV cache; None while queued.
         computed: Number of prompt tokens, or of encoder positions, that the cache did not hold;
             None before the start.
-        asked_s, first_s, last_s: Times of the request and of the first and the last token, by
-            `time.perf_counter`; 0 before there is one.
+        asked_s: Time of the request, by `time.perf_counter`.
+        first_s: Time of the first token, by `time.perf_counter`; 0 before the first token.
+        last_s: Time of the last token so far, by `time.perf_counter`; 0 before the first token.
         reader: Weak reference to the reader; generation ends once the reader is garbage-collected.
-        drafted, accepted: Numbers of proposed and of accepted draft tokens.
+        drafted: Number of draft tokens proposed.
+        accepted: Number of draft tokens accepted.
     """
 
     prompt: list[int]
@@ -82,7 +84,7 @@ class GenerationState:
     def _begin(self) -> None:
         """Resets stop matcher, detokenizer and constraint to before the first generated token.
 
-        Prompt and generated tokens stay.
+        Keeps prompt and generated tokens.
         """
         sampling = self.sampler.sampling
         self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
@@ -98,7 +100,7 @@ class GenerationState:
         """Recovers after an exception interrupted the addition of a token.
 
         Drops tokens without a text chunk, and rebuilds detokenizer, stop matcher and constraint
-        from the others.
+        from the remaining tokens.
 
         Args:
             context: Maximum number of tokens of prompt and generated text.
@@ -150,7 +152,7 @@ class GenerationState:
 
     @property
     def top(self) -> int:
-        """Number of most likely tokens to report per generated token; 0: no log-probabilities."""
+        """Number of most likely tokens to report per generated token; 0 for no such report."""
         return self.sampler.sampling.logprobs
 
     def text_from(self, first: int) -> list[int]:
@@ -164,8 +166,9 @@ class GenerationState:
             guesses: Proposed draft tokens.
 
         Returns:
-            The draft tokens before the first that ends the text or violates the constraint, and the
-            samplers of the tokens after the last verified token and after each draft token.
+            The draft tokens before the first that ends the text or violates the constraint; and
+            one sampler for the token after the last verified token, and one for the token after
+            each of these draft tokens.
 
         Raises:
             InputError: The constraint takes too much work.
@@ -197,7 +200,7 @@ class GenerationState:
 
         Args:
             token: Id of the token.
-            logprob: Its log-probability.
+            logprob: Log-probability of the token.
             logits: float32 `[vocabulary]`, to report the most likely tokens; None if not requested.
             room: Number of tokens that still fit into the context after this one.
 
@@ -239,7 +242,7 @@ class GenerationState:
         self.reason = self.reason or reason
 
     def _piece(self, token: int) -> tuple[str, FinishReason | None]:
-        """Returns the text that a token makes certain; and "stop" if it ends the text, or None."""
+        """Returns (text that a token makes certain, "stop" if this ends the text, else None)."""
         if token not in self.ends:
             piece = self._stops.push(self.text.push(token))
         elif self.sampler.sampling.include_stop:

@@ -27,8 +27,8 @@ class KvCache:
 
     Attributes:
         pool: Page allocator.
-        slabs: Device tensors of pages, each `[pages, pitch]`; they are allocated one after the
-            other, and those not yet needed have 0 pages.
+        slabs: Device tensors of pages, each `[pages, pitch]`. They are allocated one after the
+            other; slabs not yet needed have 0 pages.
 
     Args:
         session: Session of the device.
@@ -78,7 +78,7 @@ class KvCache:
         return int(self._pitch * self._dtype.itemsize)
 
     def state(self) -> State:
-        """Returns the slabs as inputs of a run that it updates in place (`slab0` to `kept0`, …)."""
+        """Returns the slabs as a state: input `slab0` becomes output `kept0` of a run, in place."""
         names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
         tensors = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
         return _CacheState(dict(names), tensors, self.slabs)
@@ -100,8 +100,8 @@ class KvCache:
         Args:
             tokens: Prefix tokens, `PAGE_TOKENS` per page.
             pages: Pages as returned by `read`.
-            start: Content id before the first page: `LONG` if keys have the rotary angles of long
-                sequences, else `NOTHING`.
+            start: Content id before the first page: `LONG` if keys have the LongRoPE rotary angles
+                for long sequences, else `NOTHING`.
 
         Raises:
             OutOfMemoryError: The pages do not all fit.
@@ -139,7 +139,7 @@ class KvCache:
         sequences, or fill the available memory.
 
         Returns:
-            Number of pages of the slab; 0 if none could be allocated.
+            Number of pages of the slab; 0 if no slab could be allocated.
         """
         if self._grown == MAX_SLABS:
             return 0

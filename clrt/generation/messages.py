@@ -16,8 +16,10 @@ _MAX_DEPTH = 64
 def plain_messages(messages: object) -> list[dict[str, Any]]:
     """Returns checked copies of chat messages for a chat template, without None values.
 
-    A message has a `role`, and text in `content`: a string or parts `{"type": "text", "text": …}`.
-    It needs no content if it has another entry, such as `tool_calls`.
+    Args:
+        messages: List of mappings, each with a `role` and a `content`, which is a string or parts
+            `{"type": "text", "text": …}`. A message with another entry, such as `tool_calls`, needs
+            no content.
 
     Raises:
         InputError: There are no messages, or one is invalid.

@@ -58,8 +58,8 @@ def read_language_model(
     Args:
         source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
             folder (onnxruntime-genai's or optimum's), or clrt-convert's output for one of these.
-        context: Maximum number of tokens of a sequence; None for the model's own, which it may
-            exceed if positions have no learned embeddings.
+        context: Maximum number of tokens of a sequence; None for the model's own. May exceed the
+            model's own unless it has learned position embeddings.
         cache: Dtype of the KV cache, a key of `CACHES`.
         adapters: LoRA adapters to merge into the weights, each with its factor.
 
@@ -153,7 +153,17 @@ def _check_is_model(source: Path) -> None:
 def _graph(
     model: AdaptedModel, weights: WeightSource, cache: str, adapters: AdapterPaths
 ) -> tuple[Graph, bytes]:
-    """Builds the graph of a decoder with adapters; returns it and their digest (b"" for none)."""
+    """Builds the graph of a decoder, with LoRA adapters merged into its weights.
+
+    Args:
+        model: Path and configuration of the model.
+        weights: Weights of the model.
+        cache: Dtype of the KV cache, a key of `CACHES`.
+        adapters: Path and factor of each LoRA adapter; () for none.
+
+    Returns:
+        The graph, and the digest of the adapters, b"" if there are none.
+    """
     dtype = CACHES[cache]
     if not adapters:
         with NodeErrorContext(f"'{model.path}'"):
@@ -169,7 +179,7 @@ def _graph(
 def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes = b"") -> str:
     """Returns a hex digest that differs between models whose KV caches differ.
 
-    It covers sizes of the model and the first 64 elements of each weight.
+    The digest covers sizes of the model and the first 64 elements of each weight.
 
     Args:
         decoder: Configuration of the decoder.
@@ -274,7 +284,7 @@ def _check_places(decoder: DecoderConfig) -> None:
     """Checks that the context does not exceed the number of learned position embeddings, if any.
 
     Raises:
-        InputError: The context exceeds it.
+        InputError: The context exceeds the number of position embeddings.
     """
     if decoder.places and decoder.context > decoder.places:
         raise InputError(

@@ -29,7 +29,7 @@ class LanguageModel:
 
     Attributes:
         name: Name of the model in messages.
-        graph: Graph of `clrt.models.decoders.graph`, or the header of its compiled file.
+        graph: Graph built by `clrt.models.decoders.graph`, or the header of its compiled file.
         decoder: Configuration that the graph was built from.
         fingerprint: Hash that differs between models whose KV caches differ.
         context: Maximum number of tokens of a sequence.
@@ -41,7 +41,7 @@ class LanguageModel:
         start: Decoder start tokens of a model with an encoder, which reads the prompt; () for a
             decoder-only model.
         refusal: Why clrt does not support the sampling options of the model's files, and the
-            remedy; "" if it does.
+            remedy; "" if clrt supports them.
     """
 
     name: str
@@ -61,8 +61,8 @@ class LanguageModel:
         """Splits a prompt into decoder and encoder input.
 
         Returns:
-            The tokens that the decoder begins with, and the encoder input. Without an encoder:
-            `tokens` and None; with one: `start` and the prompt's tokens as int32 array.
+            (tokens that the decoder begins with, encoder input). A decoder-only model has
+            (`tokens`, None). A model with an encoder has (`start`, `tokens` as an int32 array).
 
         Raises:
             InputError: The prompt is too long.

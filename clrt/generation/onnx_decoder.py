@@ -24,10 +24,10 @@ _WIDTHS, _HEADS = ("hidden_size", "n_embd", "d_model"), ("num_attention_heads", 
 
 
 def find_onnx(source: Path) -> Path | None:
-    """Returns the ONNX file of a language model, `source` or a file in the folder `source`.
+    """Returns the ONNX file of a language model: `source`, or a file in the folder `source`.
 
-    Returns None if the folder has safetensors files, unless genai_config.json names an ONNX file;
-    or if it has no ONNX file.
+    A file that genai_config.json names has precedence. Without it, None if the folder has
+    safetensors files, or no ONNX file of a usual name.
 
     Raises:
         ModelError: genai_config.json names no .onnx file, or one outside the folder.
@@ -49,7 +49,7 @@ def find_onnx(source: Path) -> Path | None:
 
 
 def folder_of(file: Path) -> Path:
-    """Returns the folder with the config.json of an ONNX file: its own, or the one above that."""
+    """Returns the folder with the config.json of an ONNX file: the file's folder, or its parent."""
     above = file.parent.parent
     config = file.parent / "config.json"
     return above if not file_exists(config) and file_exists(above / "config.json") else file.parent
@@ -58,7 +58,7 @@ def folder_of(file: Path) -> Path:
 def read_onnx_decoder(
     source: Path, context: int | None = None, cache: DType = DType.FLOAT32
 ) -> tuple[Graph, DecoderConfig]:
-    """Reads a decoder from ONNX and rewrites its past keys and values to a paged KV cache.
+    """Reads a decoder from ONNX and replaces its inputs of past keys and values by a KV cache.
 
     Args:
         source: An ONNX file, or its folder, with genai_config.json or config.json.
@@ -71,8 +71,8 @@ def read_onnx_decoder(
     Raises:
         ModelError: A file is missing or damaged.
         UnsupportedError: The model is not a decoder with past keys and values as inputs, or cannot
-            be rewritten to pages (`clrt.models.decoders.paging`).
-        InputError: `context` is None, and the files have no value.
+            be rewritten to KV pages (`clrt.models.decoders.paging`).
+        InputError: `context` is None, and the files do not state it.
     """
     file = find_onnx(source)
     if file is None:
@@ -160,7 +160,7 @@ def _objects(
         config: Keys to look for in config.json.
 
     Yields:
-        The file, its object that describes the decoder, and the keys to look for in it.
+        (file, object in the file that may describe the decoder, keys to look for in the object).
     """
     model = read_optional(folder / GENAI).get("model")
     if model is not None:

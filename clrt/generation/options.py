@@ -120,9 +120,10 @@ class Sampling:
             are the same, in fewer steps.
         draft_tokens: Maximum number of draft tokens per step by the generator's draft model.
         max_length: Maximum number of tokens of prompt and generated text; 0 for no limit besides
-            `max_new_tokens`, which overrides it if a call passes it.
-        min_length: Minimum number of tokens of prompt and generated text; end tokens are banned
-            before.
+            `max_new_tokens`. A call that passes `max_new_tokens` overrides a `max_length` in the
+            model's files.
+        min_length: Minimum number of tokens of prompt and generated text; end tokens are banned in
+            shorter texts.
         min_new_tokens: Minimum number of generated tokens.
         no_repeat_ngram_size: Length of n-grams that may occur only once in prompt and generated
             text; 0 for no such rule.
@@ -132,15 +133,15 @@ class Sampling:
         suppress_tokens: Tokens that the generated text may not contain.
         begin_suppress_tokens: Tokens that the generated text may not start with.
         forced_bos_token_id: Second token of a text whose prompt is one token; None for any.
-        forced_eos_token_id: Last token of a text of the maximum length; the lowest of several; None
-            for any.
-        sequence_bias: Pairs of a token sequence and a number, which is added to the logit of the
-            sequence's last token if the text ends with the tokens before it; or a mapping from
-            tuples of tokens to numbers.
-        length_penalty: Exponent of the number of tokens by which a beam's log-probability is
-            divided.
-        early_stopping: True ends a beam search once there are `num_beams` results; False once no
-            running beam has a better score; "never" once none can reach a better score.
+        forced_eos_token_id: Last token of a text of the maximum length; of several ids, the lowest
+            is used; None for any token.
+        sequence_bias: Pairs (token sequence, number), or a mapping from tuples of tokens to
+            numbers. If the text ends with all but the last token of a sequence, the number is added
+            to the logit of its last token.
+        length_penalty: Beam scores are divided by the number of tokens to this power.
+        early_stopping: True ends a beam search once there are `num_beams` results. False ends it
+            once no running beam has a better score than these results, "never" once no running beam
+            can still reach a better score.
         renormalize_logits: Whether beams sum log-probabilities renormalized after the rules.
 
     Raises:
@@ -207,7 +208,7 @@ class Sampling:
 
     @property
     def biased_sequences(self) -> Sequence[tuple[Sequence[int], float]]:
-        """`sequence_bias` as pairs (token sequence, number), as the constructor stored it."""
+        """`sequence_bias` as pairs (token sequence, number), also if it was passed as a mapping."""
         pairs = self.sequence_bias
         return () if isinstance(pairs, Mapping) else pairs
 
@@ -220,12 +221,13 @@ class Sampling:
     def from_folder(cls, folder: Path, **given: Any) -> Sampling:
         """Reads the sampling options that a model folder proposes, as transformers does.
 
-        They come from generation_config.json, or else genai_config.json, or else config.json
-        (`read_proposed`). Tokens are drawn only if the file has `do_sample`; null counts as absent.
+        The options come from generation_config.json, or else genai_config.json, or else config.json
+        (`read_proposed`). Tokens are drawn only if `do_sample` is true in the file. An option of
+        value null counts as absent.
 
         Args:
             folder: Model folder.
-            given: Options that override those of the file, by name.
+            given: Options that override the options of the file, by name.
 
         Raises:
             ModelError: The file is damaged, or an option in it is invalid.
@@ -240,7 +242,12 @@ class Sampling:
 
     @classmethod
     def from_gguf(cls, metadata: Metadata) -> Sampling:
-        """Reads the options that a GGUF file proposes; without temperature, tokens are not drawn.
+        """Reads the sampling options that a GGUF file proposes.
+
+        Tokens are drawn only if the file proposes a temperature.
+
+        Args:
+            metadata: Metadata of the GGUF file.
 
         Raises:
             ModelError: An option in the metadata is invalid.
@@ -253,6 +260,10 @@ class Sampling:
     @classmethod
     def checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
         """Creates options from values that a model's file proposes.
+
+        Args:
+            proposed: Values by name of the option.
+            file: Path of the model's file, for error messages.
 
         Raises:
             ModelError: An option has a wrong type or is out of its range.
@@ -289,7 +300,7 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> list[str]:
-    """Returns the keys of a generation_config.json that affect texts and are not supported.
+    """Returns the keys of a generation_config.json that affect texts and the caller ignores.
 
     Args:
         config: Contents of the file.
@@ -351,6 +362,11 @@ def _number(name: str, value: object, allowed: _NumberRange) -> float:
 
 def whole_number(name: str, value: object, most: int) -> int:
     """Returns an argument as an int from 1 to `most`.
+
+    Args:
+        name: Name of the argument, for the error message.
+        value: Value of the argument.
+        most: Largest allowed value.
 
     Raises:
         InputError: The value is not an integer in that range.

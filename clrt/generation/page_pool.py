@@ -51,7 +51,7 @@ class KvPagePool:
             after: Content id before the first page: `NOTHING`, `LONG`, or an encoder input's.
 
         Returns:
-            The pages, and the content id of the last one; `after` if there is none.
+            The pages, and the content id of the last page; [] and `after` if no page is cached.
         """
         firsts = range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS)
         return self.match_contents(
@@ -66,11 +66,11 @@ class KvPagePool:
         Stops at the first content without a page.
 
         Args:
-            parts: Content of each page, as registered, such as its tokens.
+            parts: Content of each page, as passed to `register`, such as its tokens.
             after: Content id before the first page.
 
         Returns:
-            The pages, and the content id of the last one; `after` if there is none.
+            The pages, and the content id of the last page; [] and `after` if no page is cached.
         """
         pages: list[int] = []
         last = after
@@ -85,7 +85,7 @@ class KvPagePool:
         return pages, last
 
     def allocate(self) -> int:
-        """Allocates a page: a free one, else the least recently used cached one, else a new one.
+        """Allocates a page: a free page, else the least recently used cached page, else a new one.
 
         Raises:
             OutOfMemoryError: All pages are referenced, and the cache cannot grow.
@@ -125,7 +125,7 @@ class KvPagePool:
         return self._by_content[key][0]
 
     def release(self, pages: Sequence[int]) -> None:
-        """Drops one reference per page; of those that stay cached, the last are evicted first."""
+        """Drops one reference per page. Trailing pages that stay cached will be evicted first."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page]:

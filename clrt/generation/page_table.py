@@ -15,9 +15,9 @@ _MAX_INITIAL_COLUMNS = 4096
 
 
 class PageTable:
-    """Page numbers of each sequence and encoder input, one row each: int32 `[rows, columns]`.
+    """Page numbers of sequences and encoder inputs, one row per owner: int32 `[rows, columns]`.
 
-    Unused columns hold -1. The number of rows or columns doubles if a row does not fit.
+    Unused columns hold -1. The number of rows or columns doubles if there are too few.
 
     Args:
         session: Session of the device.
@@ -33,7 +33,7 @@ class PageTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and number of columns."""
+        """(number of rows, number of columns) of the table."""
         rows, width = self._table.shape
         return rows, width
 

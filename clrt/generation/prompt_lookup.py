@@ -43,11 +43,12 @@ class LookupIndex:
     def guess(self, count: int) -> tuple[list[int], int]:
         """Proposes the tokens that followed an earlier occurrence of the text's last tokens.
 
-        Copying may continue into the draft tokens themselves, so that repetitive text continues.
+        If the text ends before `count` tokens are copied, copying continues with the draft tokens,
+        so that repetitive text is repeated.
 
         Returns:
-            `count` draft tokens, and the number of last tokens that match, at most 16; [] and 0 if
-            the last two tokens have not occurred before.
+            `count` draft tokens, and the number of tokens at the text's end that match the earlier
+            occurrence, at most 16. [] and 0 if the last two tokens have not occurred before.
         """
         for length in _LENGTHS:
             places = self._places.get(tuple(self.tokens[-length:]), ())

@@ -37,8 +37,11 @@ class ChatFormat:
 def several(prompt: object) -> list[Any] | None:
     """Returns `prompt` as a list if it is a list of prompts; None if it is a single prompt.
 
+    Args:
+        prompt: A string, tokens or the messages of a chat; or a list of these.
+
     Raises:
-        InputError: The value is neither, or an empty list.
+        InputError: The value is neither a prompt nor a list, or is an empty list.
     """
     if isinstance(prompt, str | np.ndarray):
         return None
@@ -59,7 +62,7 @@ PLAIN = ChatFormat()
 def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) -> list[int]:
     """Returns the tokens of a prompt, one or more.
 
-    The tokenizer adds its special tokens to a string; to messages, the chat template adds its own.
+    The tokenizer adds its special tokens to a string. The chat template adds them to messages.
 
     Args:
         model: The language model.

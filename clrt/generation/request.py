@@ -36,10 +36,11 @@ _TRANSFORMERS_NAMES = {
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `generate`, `stream` and `chat`: the fields of `Sampling` and those below.
+    """Options of `generate`, `stream` and `chat`: the fields of `Sampling` and these attributes.
 
     Attributes:
-        sampling: Options to use instead of those in the model's files; single options override it.
+        sampling: Options to use instead of the options in the model's files. Options that are
+            passed one by one override it.
         tools: JSON schemas of functions that the model may call, for the chat template; parsed
             calls are in `tool_calls` of the result.
         template_variables: Values of other variables of the chat template, such as
@@ -91,7 +92,7 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Checked options of a call of `generate` and the like, without its prompt.
+    """Checked options of a call of `generate`, `stream` or `chat`, without the prompt.
 
     Attributes:
         sampling: Sampling options.
@@ -164,7 +165,7 @@ class RequestReader:
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
     def _proposed_options(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
-        """Returns the sampling options of the model's files, adapted to those of a call.
+        """Returns the sampling options of the model's files, adapted to the options of a call.
 
         Options that the call's options or method exclude get neutral values.
 
@@ -227,8 +228,8 @@ class RequestReader:
 
         Args:
             texts: One prompt or several.
-            sources: What the encoder reads: a prompt for all texts, or one for each; None without
-                an encoder.
+            sources: Prompts that the encoder reads: one prompt for all texts, or a list of one for
+                each text; None for a decoder-only model.
 
         Raises:
             InputError: A text or source is invalid, or `sources` does not fit the model or the
@@ -306,7 +307,10 @@ class RequestReader:
         ]
 
     def calls(self, request: GenerateRequest) -> ExpectedCalls | None:
-        """Returns format and tools of calls to parse; None without tools or with unknown format."""
+        """Returns the format and tools of tool calls to parse.
+
+        None if the request has no tools, or if the model's call format is unknown.
+        """
         tools, call_format = request.chat.tools, None
         if tools:
             call_format = self._model.call_format
@@ -337,10 +341,10 @@ def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
 
     Args:
         sampling: Sampling options of the call.
-        more: Names of incompatible options that the call uses besides those.
+        more: Names of other incompatible options that the call uses.
 
     Raises:
-        InputError: The call uses such an option.
+        InputError: The call uses an incompatible option.
     """
     plain = Sampling()
     wrong = [n for n in _NOT_FOR_BEAMS if getattr(sampling, n) != getattr(plain, n)]
@@ -355,7 +359,7 @@ def _check_proposed_beams(proposed: Sampling) -> None:
     """Checks that the model's files set no option that is incompatible with beam search.
 
     Raises:
-        UnsupportedError: The files set such an option.
+        UnsupportedError: The files set an incompatible option.
     """
     plain = Sampling()
     wrong = [n for n in _NOT_FOR_BEAMS if getattr(proposed, n) != getattr(plain, n)]

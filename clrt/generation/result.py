@@ -16,8 +16,10 @@ class TokenLogprob:
 
     Attributes:
         token: Token id.
-        logprob: Natural logarithm of its probability, before temperature, top_k and other options.
-        top: (token, log-probability) of the most likely tokens at its position, likeliest first.
+        logprob: Natural logarithm of the token's probability, before temperature, top_k and other
+            options.
+        top: (token, log-probability) of the most likely tokens at the same position, likeliest
+            first.
     """
 
     token: int
@@ -32,7 +34,7 @@ class TextTimings:
     Attributes:
         load_s: Seconds for loading the model; 0 except for a generator's first result.
         prompt_s: Seconds from the request to the first token, without loading.
-        prompt_tokens: Number of prompt tokens computed, without those found in the cache.
+        prompt_tokens: Number of prompt tokens computed, without prompt tokens found in the cache.
         tokens_s: Seconds from the first to the last token.
         tokens: Number of generated tokens.
         drafted: Number of draft tokens run, from a draft model or prompt lookup.
@@ -54,7 +56,7 @@ class TextTimings:
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated tokens per second after the first token; 0 if there is only one."""
+        """Generated tokens per second after the first token; 0 if there is only one token."""
         return _rate(self.tokens - 1, self.tokens_s)
 
     def __str__(self) -> str:
@@ -76,9 +78,9 @@ class ToolCall:
     """A function call requested by the model.
 
     Attributes:
-        name: Name of the function; it may not be one of the tools.
+        name: Name of the function, which the model may have made up.
         arguments: JSON values by parameter name; not checked against the function's schema.
-        id: Identifier of the call: the model's if valid, else a generated one; "" while parsing.
+        id: Identifier of the call: from the model if valid, else generated; "" while parsing.
     """
 
     name: str
@@ -103,7 +105,7 @@ class GeneratedText:
         logprobs: Log-probability of each token; None if not requested.
         timings: Timings; None if not measured.
         tool_calls: Tool calls in the text, in order; () without tools.
-        content: Text without the tool calls; None if there are none.
+        content: Text without the tool calls; None if the text has no tool calls.
     """
 
     text: str

@@ -24,7 +24,7 @@ class TokenSampler:
         vocabulary: Number of logits.
         prompt: Number of prompt tokens, which presence and frequency penalties do not count.
         seed: Seed of the draws, combined with the position. A negative argument is replaced by the
-            seed of `sampling`, or a random one if that is None.
+            seed of `sampling`, or by a random seed if that is None.
         allowed: uint32 `[ceil(vocabulary / 32)]`: bit mask of allowed tokens; None for all.
         rules: Rules that ban, force or bias tokens depending on earlier ones; None for none.
     """
@@ -59,7 +59,7 @@ class TokenSampler:
 
     @property
     def settings(self) -> list[float]:
-        """Row of SampleTokens' input `settings`: temperature, top_p, …, number of prompt tokens."""
+        """Row of the input `settings` of SampleTokens: temperature, top_p and other options."""
         s = self.sampling
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         return [s.temperature, s.top_p, s.min_p, s.typical_p, *penalties, self.prompt]
@@ -73,8 +73,8 @@ def sampler_inputs(
     """Returns the inputs of SampleTokens by name, with one row per sampler.
 
     Args:
-        samplers: One per output row.
-        texts: Earlier tokens of each sampler's sequence; () if it does not read them.
+        samplers: One sampler per output row.
+        texts: Earlier tokens of each sampler's sequence; () if the sampler does not read them.
         vocabulary: Number of logits.
     """
     rows, words = len(samplers), -(-vocabulary // 32)
@@ -117,7 +117,7 @@ def _biases(
 
 
 def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Converts numbers to a float32 array; too large ones become infinite."""
+    """Converts numbers to a float32 array; numbers beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return np.array(numbers, np.float32)
 

@@ -2,12 +2,12 @@
 
 A template comes with a model and is not trusted. Jinja's sandbox denies it access to the system. A
 `Budget` bounds its time and memory: every loop iteration, call, filter, allocating operator and
-output is charged for what it reads and creates, and before it runs if its result may be much larger
-than its operands.
+output is charged for the data that it reads and creates. If the result may be much larger than the
+operands, the charge comes before the operation.
 
 Not covered: a single operation on a string within the budget, such as a search, is not interrupted.
-A template has at most `MAX_SOURCE_CHARS` characters of such operations between two clock checks.
-Compiling that many takes some seconds.
+Between two clock checks, a template can have at most `MAX_SOURCE_CHARS` characters of such
+operations. Compiling a template of that length takes some seconds.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _as_list(value: Any) -> Any:
-    """Returns an iterator's elements as a list, each charged; other values unchanged."""
+    """Returns an iterator's elements as a list, each charged to the budget; else `value` itself."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
 
@@ -148,11 +148,11 @@ def _check_format(name: str, form: str) -> None:
     """Checks that a format string has no field whose width is above 9,999 or an argument.
 
     Args:
-        name: "%" for the operator; else the format is one of `str.format`.
+        name: "%" if the string is for the operator; any other name if it is for `str.format`.
         form: The format string.
 
     Raises:
-        TooMuchError: The string has such a field, or the budget is exceeded.
+        TooMuchError: The string has a field of such a width, or the budget is exceeded.
     """
     _budget.get().spend(len(form) ** 2 >> 8)  # worst-case time of the regular expressions
     if name == "%":
@@ -169,8 +169,8 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
     Args:
         budget: The budget.
         name: Name of the method or filter; "%" for the operator.
-        text: String that it is applied to.
-        args: Its arguments.
+        text: String that the method or filter is applied to.
+        args: Arguments of the method or filter.
     """
     texts = [x for x in args if isinstance(x, str)]
     work = len(text) * (1 + lengths(texts) // 256)
@@ -220,7 +220,7 @@ def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _charged_test(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja test so that the values it may compare are charged to the budget."""
+    """Wraps a Jinja test so that the values that it may compare are charged to the budget."""
     first = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
@@ -341,7 +341,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Generation(Extension):
-    """Jinja block `generation`, which marks text of the assistant; renders only its content."""
+    """Jinja block `generation`, which marks text of the assistant; rendered as its content."""
 
     tags = {"generation"}  # noqa: RUF012 (as the base class has it)
 

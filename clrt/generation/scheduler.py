@@ -65,7 +65,10 @@ class Scheduler:
         self._waiting.extend(answers)
 
     def wait(self, answer: GenerationState, pieces: int) -> None:
-        """Blocks until a generation has more than `pieces` text chunks or has ended; runs steps."""
+        """Waits until a generation has more than `pieces` text chunks, or has ended.
+
+        Runs decoder steps of all generations meanwhile, unless another thread runs them.
+        """
         call = ActiveCall()
         try:
             while len(answer.pieces) <= pieces and answer.reason is None:
@@ -116,7 +119,7 @@ class Scheduler:
     def bulk(self, work: Callable[[], T]) -> T:
         """Returns `work()`, which may keep sequences open between its calls of `exclusive`.
 
-        Only one call of `bulk` runs at a time; others wait.
+        Only one call of `bulk` runs at a time; other calls wait.
         """
         call = ActiveCall()
         try:
@@ -183,8 +186,8 @@ class Scheduler:
     def _free_ended(self) -> None:
         """Closes the sequences of ended generations and recovers from interrupted calls.
 
-        Returns at once if another thread holds the engine: that thread calls this function when it
-        releases the engine.
+        Returns at once if another thread holds the engine: that thread calls this method when
+        releasing the engine.
         """
         call = ActiveCall()
         try:
@@ -206,8 +209,8 @@ class Scheduler:
     def _recover(self) -> None:
         """Resets engine and speculation if an exception interrupted a call, else does nothing.
 
-        Requeues all generations without tokens whose text chunk is missing; their sequences are
-        recomputed. Sequences of a running `bulk` call stay open.
+        Requeues all generations, so that their sequences are recomputed, and drops tokens that have
+        no text chunk yet. Sequences of a running `bulk` call stay open.
         """
         bulk_is_over = self._holder is not None and self._holder.is_over
         if not bulk_is_over and not self._engine_lock.is_torn:
@@ -258,10 +261,10 @@ class Scheduler:
             return True
 
     def _start_waiting(self) -> None:
-        """Opens sequences for queued generations, up to the maximum number of running ones.
+        """Opens sequences for queued generations, up to the maximum number of running generations.
 
-        Leaves those queued that share a prompt prefix with a running generation that still computes
-        it: they can reuse its pages later.
+        A generation stays queued while a running one computes a common prefix of their prompts: it
+        can reuse the pages of the prefix later.
         """
         later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._max_running and not self._full:
@@ -287,7 +290,7 @@ class Scheduler:
     def _handle_out_of_memory(self, error: OutOfMemoryError) -> None:
         """Handles a step that ran out of memory: preempts the generation started last.
 
-        If it is the only one and no `bulk` call keeps sequences, ends it with `error`.
+        If only one generation runs and no `bulk` call keeps sequences, ends it with `error`.
         """
         if len(self._running) == 1 and self._holder is None:
             fail(self._running, error)
@@ -304,7 +307,7 @@ class Scheduler:
         self._full = True
 
     def _close_ended(self) -> None:
-        """Closes the sequences of ended generations and forgets these."""
+        """Closes the sequences of ended generations and forgets these generations."""
         for answer in [a for a in self._running if a.has_ended]:
             self._running.remove(answer)
             self.engine.close(sequence_of(answer))

@@ -48,10 +48,10 @@ def log_likelihoods(
         scheduler: Scheduler whose engine runs the steps.
         vocabulary: Number of logits.
         texts: Token sequences; only tokens after position `first` of each are scored.
-        progress: Callback with the number of finished tokens and of all tokens.
+        progress: Called with (number of finished tokens, number of all tokens); None for none.
 
     Returns:
-        Natural logarithms, float32 `[tokens - first - 1]`, of each text.
+        For each text, natural logarithms, float32 `[tokens - first - 1]`.
 
     Raises:
         InputError: A text is longer than the context.
@@ -108,8 +108,8 @@ def perplexity(
         tokens: Tokens of the text.
         stride: Distance between starts of windows in tokens; None for half the context.
         beginning: Tokens that the tokenizer puts before each text, such as BOS. If the text begins
-            with them, each window begins with them, too, and they do not count.
-        progress: Callback with the number of finished tokens and of all tokens.
+            with them, so does each window, and they do not count.
+        progress: Called with (number of finished tokens, number of all tokens); None for none.
 
     Raises:
         InputError: There are too few tokens, or the stride or context is out of range.
@@ -147,8 +147,8 @@ def llama_cpp_perplexity(
 ) -> float:
     """Returns the perplexity of a text as llama.cpp's program llama-perplexity defines it.
 
-    The text is split into consecutive windows of `context` tokens; a shorter rest is dropped. Only
-    tokens after position `context // 2` of each window count.
+    The text is split into consecutive windows as long as the engine's context; a shorter rest is
+    dropped. Only tokens after position `context // 2` of each window count.
 
     Args:
         scheduler: Scheduler whose engine runs the steps.
@@ -156,7 +156,7 @@ def llama_cpp_perplexity(
         tokens: Tokens of the text.
         beginning: Tokens that the tokenizer puts before each text; the first of them, such as BOS,
             replaces the first token of each window.
-        progress: Callback with the number of finished tokens and of all tokens.
+        progress: Called with (number of finished tokens, number of all tokens); None for none.
 
     Raises:
         InputError: The text is shorter than two windows, or the context than four tokens.
@@ -195,8 +195,9 @@ def perplexity_as(
         vocabulary: Number of logits.
         tokens: Tokens of the text.
         beginning: Tokens that the tokenizer puts before each text, such as BOS.
-        stride: Distance between windows in tokens; None for the default, or for `LLAMA_CPP`.
-        progress: Callback with the number of finished tokens and of all tokens; None for none.
+        stride: Distance between starts of windows in tokens. None for half the context; must be
+            None for `LLAMA_CPP`.
+        progress: Called with (number of finished tokens, number of all tokens); None for none.
 
     Raises:
         InputError: The text is too short, an argument is out of range, `compare` is unknown, or
@@ -231,7 +232,7 @@ def embeddings(
 ) -> FloatArray:
     """Computes embeddings of texts: hidden states after the final norm, pooled over tokens.
 
-    If the model has an encoder, they are the encoder's hidden states.
+    If the model has an encoder, the hidden states are the encoder's.
 
     Args:
         scheduler: Scheduler whose engine runs the steps.

@@ -45,7 +45,7 @@ class KvSequence:
 
     @property
     def start(self) -> int:
-        """Content id before the first page: the encoder input's, or `LONG`, or `NOTHING`."""
+        """Content id before the first page: that of the encoder input, or `LONG`, or `NOTHING`."""
         if self.source is not None:
             return self.source.content
         return LONG if self.long else NOTHING
@@ -93,7 +93,7 @@ class KvSequence:
         """Replaces the draft tokens by the verified tokens at their positions.
 
         Returns:
-            Number of draft tokens accepted: leading ones that equal those of `tokens`.
+            Number of draft tokens accepted: leading draft tokens that equal the first `tokens`.
         """
         known, accepted = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
@@ -112,9 +112,9 @@ class ScheduledSequence:
 
     Attributes:
         sequence: The sequence.
-        count: Number of its pending tokens to run.
-        samplers: One per output row, for the last `len(samplers)` of these tokens: each chooses the
-            token after its row's; () for no output.
+        count: Number of pending tokens of the sequence to run.
+        samplers: Samplers for the last `len(samplers)` of these tokens, which have an output row
+            each. A sampler chooses the token that follows. () for no output.
     """
 
     sequence: KvSequence
@@ -123,7 +123,10 @@ class ScheduledSequence:
 
 
 def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
-    """Returns the tokens up to each sampler's row; () for each if no sampler reads them."""
+    """Returns, for each sampler, the tokens before the one that it chooses.
+
+    () for each sampler if none of them reads earlier tokens.
+    """
     if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)
     end = part.sequence.done + part.count
@@ -137,14 +140,14 @@ def filled(rows: Array) -> Array:
 
 
 def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
-    """Returns the graph input `long`: which set of LongRoPE's rotary angles each token has.
+    """Returns the graph input `long`, which selects LongRoPE's rotary angles for each token.
 
     Args:
         parts: Sequences of the step.
         tokens: Number of tokens of the step, with padding.
 
     Returns:
-        int32 `[tokens]`: 1 for tokens of sequences with angles for long ones, else 0.
+        int32 `[tokens]`: 1 for tokens that have the angles for long sequences, else 0.
     """
     padded = np.zeros(tokens, np.int32)
     flags = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])

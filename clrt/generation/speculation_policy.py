@@ -81,7 +81,8 @@ class AcceptanceRate:
     """Acceptance rate of draft tokens of one kind; recent steps weigh more.
 
     Attributes:
-        prior: Acceptance rate over all texts, from which a new text starts; None for that rate.
+        prior: Acceptance rate over all texts, from which a new text starts; None in the rate over
+            all texts itself.
         memory: Decay factor of the statistics per step with draft tokens.
         fading: Decay factor of the statistics per step without draft tokens.
     """
@@ -99,7 +100,7 @@ class AcceptanceRate:
 
     @property
     def share(self) -> float:
-        """Estimated probability that a draft token is accepted if those before it are."""
+        """Estimated probability that a draft token is accepted, given that all before it are."""
         usual = _PRIOR_ACCEPTANCE if self.prior is None else self.prior.share
         return (self._right + usual) / (self._tried + 1)
 

@@ -20,9 +20,9 @@ class _DraftStatistics:
     """Lookup index and acceptance rates of draft tokens of one generation.
 
     Attributes:
-        trusts: Acceptance rates: one per class of match lengths of prompt lookup, then that of the
-            draft model.
-        index: Lookup index of prompt and generated text, after the encoder's tokens if any.
+        trusts: Acceptance rates: one per range of match lengths of prompt lookup; the last one is
+            that of the draft model.
+        index: Lookup index of the encoder's tokens if any, prompt and generated text.
         before: Number of encoder tokens in the index.
         trust: Acceptance rate of the kind of draft tokens made last.
     """
@@ -135,7 +135,7 @@ class SpeculativeDecoder:
 
         Args:
             answer: The generation.
-            text: Its lookup index and acceptance rates.
+            text: Lookup index and acceptance rates of the generation.
             most: Maximum number of draft tokens.
             step: Budget of the step, to which the draft tokens are added.
         """

@@ -16,7 +16,7 @@ class StopMatcher:
     is linear in the chunk and the buffered text.
 
     Attributes:
-        matched: Stop string or end token that ended the text; None if none has yet.
+        matched: Stop string or end token that ended the text; None while it has not ended.
 
     Args:
         strings: Stop strings, none of them empty.
@@ -54,7 +54,7 @@ class StopMatcher:
 
         Args:
             text: Text chunk; may be empty.
-            token: Id of the token that the chunk ends with, if it may be an end token; else None.
+            token: Id of the last token of the chunk, if this may be an end token; else None.
         """
         if self.matched is not None:
             return ""

@@ -55,7 +55,7 @@ class TextChunkReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream was neither read to its end nor closed."""
+        """Whether the stream is open: neither read to its end nor closed."""
         return not self._is_finalized
 
     def cancel(self) -> None:

@@ -28,7 +28,7 @@ class Budget:
     Work is the number of characters and elements that the template reads or creates.
 
     Args:
-        inputs: Variables of the template; the larger, the larger the budget.
+        inputs: Variables of the template; the budget increases with their size.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -49,7 +49,9 @@ class Budget:
             raise TooMuchError
 
     def made(self, value: Any) -> Any:
-        """Charges a value that the template created by its length, not nested contents; returns it.
+        """Charges a value that the template created, by its own length; returns the value.
+
+        The contents of nested values are not charged.
 
         Raises:
             TooMuchError: The budget is exceeded, or the value would be too large when written out.
@@ -59,7 +61,7 @@ class Budget:
         return value
 
     def read(self, value: Any) -> Any:
-        """Charges a value that is output or compared by its written-out size; returns it.
+        """Charges a value that is output or compared, by its size as text; returns the value.
 
         Raises:
             TooMuchError: The budget is exceeded.
@@ -68,14 +70,18 @@ class Budget:
         return value
 
     def size(self, values: Iterable[object]) -> int:
-        """Returns the total written-out size of values, in characters."""
+        """Returns the approximate total size of values as text, in characters."""
         return sum(self.measure(value)[0] for value in values)
 
     def measure(self, value: object, level: int = 0) -> tuple[int, int]:
-        """Returns the approximate written-out size of a value in characters, and its nesting depth.
+        """Returns the approximate size of a value as text, in characters, and its nesting depth.
 
         Shared elements count each time they occur. Lists and mappings of templates are immutable,
         so results are cached by identity.
+
+        Args:
+            value: The value.
+            level: Nesting level of `value` in an outer value; 0 for none.
 
         Raises:
             TooMuchError: The value is nested too deep, is larger than the whole budget, or contains

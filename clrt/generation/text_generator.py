@@ -50,12 +50,13 @@ class TextGenerator(TextMeasures):
         draft: Draft model: a smaller model with the same vocabulary, for speculative decoding.
             Texts stay the same, and are generated faster if its draft tokens are often accepted.
         device: Device to run on, as for `clrt.load`; None for the default.
-        context: Maximum number of tokens of prompt and text, or of each of them with an encoder;
-            None for the model's own, which it may exceed unless position embeddings are learned.
-        cache: Dtype of cached keys and values: "float32", "float16" (half the memory) or "int8"
-            (0.27 of it).
+        context: Maximum number of tokens of prompt and text together; with an encoder, of each
+            separately. None for the model's own; a larger context needs a model without learned
+            position embeddings.
+        cache: Dtype of cached keys and values: "float32", "float16" (half the memory of float32) or
+            "int8" (0.27 of the memory of float32).
         lora: LoRA adapters to merge into the weights: folders of Hugging Face's peft, or
-            llama.cpp's GGUF files; a pair of a path and a factor scales one. Several add up.
+            llama.cpp's GGUF files. (path, factor) scales an adapter. Several adapters add up.
         sequences: Maximum number of texts that run at a time; others are queued.
         cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
         memory_limit: Maximum device memory, as for `clrt.load`; a draft model may use as much
@@ -104,7 +105,7 @@ class TextGenerator(TextMeasures):
 
     @property
     def context(self) -> int:
-        """Maximum number of tokens of prompt and text; with an encoder, of each of them."""
+        """Maximum number of tokens of prompt and text together; with an encoder, of each alone."""
         return self._model.context
 
     def generate(
@@ -118,8 +119,8 @@ class TextGenerator(TextMeasures):
             options: Options of `GenerateOptions`; missing ones come from the model's files.
 
         Returns:
-            A `GeneratedText`; for a list of prompts, or if `num_return_sequences` is above 1, a
-            list of them, grouped by prompt.
+            A `GeneratedText`. For a list of prompts, or if `num_return_sequences` is above 1, a
+            list of `GeneratedText`, grouped by prompt.
 
         Raises:
             InputError: An option or a prompt has no valid value.
@@ -223,9 +224,9 @@ class TextGenerator(TextMeasures):
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages, start)
 
     def load_cache(self, path: str | Path) -> int:
-        """Loads a file of `save_cache` into the cache, for prompts that begin with the saved one.
+        """Loads a file of `save_cache` into the cache, for prompts that begin with its prompt.
 
-        The pages stay until evicted.
+        The keys and values stay in the cache until evicted.
 
         Returns:
             Number of tokens in the file.
@@ -266,7 +267,7 @@ class TextGenerator(TextMeasures):
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[GeneratedText]:
-        """Generates texts for several tokenized prompts in one batch; returns them by prompt."""
+        """Generates texts for several tokenized prompts in one batch; returns them in order."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
         streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:

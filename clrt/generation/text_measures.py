@@ -41,12 +41,12 @@ class TextMeasures:
 
         Args:
             texts: A string, tokens or the messages of a chat; or a list of these.
-            sources: What the encoder reads: a prompt for all texts, or one for each; None without
-                an encoder.
+            sources: Prompts that the encoder reads: one prompt for all texts, or a list of one for
+                each text; None for a decoder-only model.
 
         Returns:
-            Log-probability of each token, conditional on the tokens before it: float32
-            `[tokens - 1]`, without the first token; with an encoder `[tokens]`, of all tokens. A
+            Log-probability of each token, conditional on the tokens before it. The array is float32
+            `[tokens - 1]`, without the first token; with an encoder `[tokens]`, with all tokens. A
             list of arrays for a list of texts.
 
         Raises:
@@ -69,13 +69,13 @@ class TextMeasures:
 
         Args:
             text: A string, tokens or the messages of a chat.
-            stride: Distance in tokens between the windows in which a text longer than the context
-                is read; None for half the context. Each window begins with the tokens that the
+            stride: A text longer than the context is read in windows that start `stride` tokens
+                apart; None for half the context. Each window begins with the tokens that the
                 tokenizer adds, such as BOS.
-            progress: Callback with the number of finished tokens and of all tokens.
-            compare: "llama.cpp" for the definition of llama-perplexity: consecutive windows, whose
-                second halves count; the context corresponds to its option `-c`. None for windows
-                `stride` tokens apart.
+            progress: Called with (number of finished tokens, number of all tokens); None for none.
+            compare: "llama.cpp" for the definition of llama-perplexity: consecutive windows, of
+                which the second halves count. The context corresponds to llama-perplexity's
+                option `-c`. None for windows `stride` tokens apart.
 
         Raises:
             InputError: The text has fewer than two tokens, the stride is out of range, or `compare`
@@ -88,7 +88,7 @@ class TextMeasures:
         return perplexity_as(compare, *args, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
-        """Computes embeddings of texts from the last hidden states, of the encoder if there is one.
+        """Computes embeddings of texts from the last hidden states of the encoder, or the decoder.
 
         Args:
             texts: A string, tokens or the messages of a chat; or a list of these.
@@ -107,5 +107,5 @@ class TextMeasures:
 
 
 def as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
-    """Returns `found[0]` if there is one result for a single prompt, else the list `found`."""
+    """Returns `found[0]` if `prompt` is a single prompt with one result; else the list `found`."""
     return found[0] if len(found) == 1 and several(prompt) is None else found

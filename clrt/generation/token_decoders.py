@@ -30,7 +30,7 @@ class DecoderStage(Protocol):
     """One decoder of a chain of streaming decoders: transforms a stream of text chunks."""
 
     def feed(self, piece: str) -> list[str]:
-        """Adds an input chunk; returns the output chunks that are certain now, maybe none."""
+        """Adds an input chunk; returns the output chunks that are certain now; may be empty."""
 
     def finish(self) -> list[str]:
         """Returns the remaining output chunks after the last input chunk."""
@@ -109,7 +109,7 @@ class Spaces:
 
     Args:
         letter: The character.
-        starts_text: Whether it is removed from the first token instead.
+        starts_text: Whether the character is removed from the first token instead.
     """
 
     def __init__(self, letter: str, starts_text: bool) -> None:
@@ -151,7 +151,11 @@ class WordPieceStage:
 
 
 class EndOfWordStage:
-    """Streaming decoder BPEDecoder: a suffix becomes a space, but "" in the last token."""
+    """Streaming decoder BPEDecoder: replaces a suffix by a space, and removes it at the text's end.
+
+    Args:
+        suffix: String that marks the end of a word in tokens, such as "</w>".
+    """
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -188,7 +192,7 @@ class Stripped:
         letter: The character.
         start: Maximum number of characters removed at the start.
         stop: Maximum number of characters removed at the end.
-        whole: Whether the ends are those of the whole text, not of each chunk.
+        whole: Whether to strip the ends of the whole text, not of each chunk.
     """
 
     def __init__(self, letter: str, start: int, stop: int, whole: bool) -> None:

@@ -24,7 +24,7 @@ _STATIC = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequenc
 class _Sequences(NamedTuple):
     """Banned or biased token sequences, all of one length.
 
-    The logit of a sequence's last token is biased if the text ends with the tokens before it.
+    If the text ends with all but the last token of a sequence, the last token's logit is biased.
 
     Attributes:
         before: All tokens but the last, int64 `[sequences, length - 1]`.
@@ -123,7 +123,7 @@ class NextTokenRules:
         return dict(biases)
 
     def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
-        """Applies all rules to next-token log-probabilities; returns them, as beams are ranked.
+        """Applies all rules to next-token log-probabilities, and returns the scores of beams.
 
         Args:
             logprobs: Log-probabilities, float64 `[vocabulary]`; modified in place.
@@ -230,7 +230,7 @@ def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
     """Returns the tokens that would complete an n-gram of `seen` after the end of `text`.
 
     Args:
-        text: Tokens whose last `size - 1` begin the n-gram.
+        text: Tokens, the last `size - 1` of which begin the n-gram.
         seen: Tokens that contain the n-grams.
         size: Length of the n-gram.
     """

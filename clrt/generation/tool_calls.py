@@ -42,7 +42,7 @@ class CallFormat:
 
     Attributes:
         start: Start marker: text before a call or list of calls.
-        end: End marker: text after them; "" if calls run to the end of the answer.
+        end: End marker: text after a call or list of calls; "" if calls run to the answer's end.
         is_bare: Whether JSON without start marker counts as calls, if it names known functions.
         tokens: Special tokens that occur within calls.
         text_arguments: Whether the chat template takes arguments as JSON strings, not as objects.
@@ -66,7 +66,7 @@ class ExpectedCalls:
 
     Attributes:
         format: Format in which the model writes calls.
-        tools: Schema of each parameter by its name, by function name.
+        tools: For each function name, the JSON schema of each parameter by name.
     """
 
     format: CallFormat
@@ -74,7 +74,12 @@ class ExpectedCalls:
 
     @classmethod
     def of(cls, call_format: CallFormat, tools: Sequence[Any]) -> ExpectedCalls:
-        """Creates the expected calls from the tools of a request, JSON schemas of functions."""
+        """Creates the expected calls of a request.
+
+        Args:
+            call_format: Format in which the model writes calls.
+            tools: JSON schemas of the functions that the model may call.
+        """
         properties = {}
         for tool in tools:
             inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -86,7 +91,7 @@ class ExpectedCalls:
         return cls(call_format, properties)
 
     def read(self, body: str, is_bare: bool = False) -> list[ToolCall]:
-        """Parses the tool calls between markers; returns [] if any text there is not a call.
+        """Parses the tool calls between markers; returns [] if any of the text is not a call.
 
         Args:
             body: Text between the start and end markers.
@@ -124,11 +129,11 @@ class ExpectedCalls:
         return calls if at == len(text) else []
 
     def _value(self, function: str, parameter: re.Match[str]) -> Any:
-        """Returns the value of a `<parameter=…>` tag: text, or JSON if the schema allows no string.
+        """Returns the value of a `<parameter=…>` tag: parsed as JSON unless it may be a string.
 
         Args:
             function: Name of the function.
-            parameter: Match of `_PARAMETER`.
+            parameter: Match of `_PARAMETER` on the tag.
         """
         text = parameter["value"].removeprefix("\n").removesuffix("\n")
         schema = self.tools.get(function, {}).get(parameter["name"])
@@ -141,8 +146,8 @@ class ExpectedCalls:
 class CallReader:
     """Separates tool calls from streamed text.
 
-    Text from a start marker to the end marker is buffered. If it is not a call, it is returned as
-    ordinary text.
+    Text from a start marker to the end marker is buffered, and returned as ordinary text if it is
+    not a call.
 
     Attributes:
         calls: Calls parsed so far.
@@ -176,7 +181,7 @@ class CallReader:
         return "".join(shown)
 
     def finish(self) -> str:
-        """Ends the text: parses the buffered text and returns what of it is not a call."""
+        """Ends the text: parses the buffered text, and returns the part that is not a call."""
         section, self._buffer = self._buffer, ""
         if self._searched is None:
             return section.lstrip() if self._skips else section
@@ -184,7 +189,10 @@ class CallReader:
         return self._read(section, len(section))
 
     def _plain(self) -> str:
-        """Takes the text before a start marker, or a prefix of one, from the buffer."""
+        """Removes text from the buffer up to a start marker or the beginning of one; returns it.
+
+        Returns "" if the buffer begins with a start marker or with bare JSON.
+        """
         if self._skips or self._is_first:
             rest = self._buffer.lstrip()
             if not rest:
@@ -209,7 +217,7 @@ class CallReader:
         return shown
 
     def _call(self) -> str | None:
-        """Parses the buffered text up to the end marker; returns what of it is not a call.
+        """Parses the buffered text up to the end marker; returns the part that is not a call.
 
         Returns None if the buffer has no end marker yet.
         """
@@ -223,7 +231,7 @@ class CallReader:
         return self._read(section, at)
 
     def _read(self, section: str, end: int) -> str:
-        """Parses buffered text and appends its calls; returns what of it is not a call.
+        """Parses buffered text and appends its calls; returns the part that is not a call.
 
         Args:
             section: Text from the start marker on, with the end marker if there is one.
@@ -305,7 +313,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _parse_json(text: str) -> list[ToolCall]:
-    """Parses tool calls written as JSON objects, or a list of them; [] if any value is no call."""
+    """Parses tool calls written as JSON objects or lists of them; [] if any value is no call."""
     values = _json_values(text)
     if len(values) == 1 and isinstance(values[0], list):
         (values,) = values
