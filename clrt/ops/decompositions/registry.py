@@ -2,7 +2,7 @@
 
 A rule gets one node, with typed inputs, and a builder for the new nodes; it returns values for the
 node's outputs. Rules are registered per stage. The importer looks them up by the op's name in the
-file, planner and exporter by op class.
+file; planner and exporter by op class.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ Key: TypeAlias = "type[Op] | tuple[str, str]"
 
 
 class DecompositionStage(Enum):
-    """When a decomposition is applied, and to which nodes.
+    """Where a decomposition is applied, and to which nodes.
 
-    IMPORT: By the importer, to an op or form of an op in the file that clrt lacks. PLANNING: By the
-    optimiser, and by the planner once all shapes are numbers. LOWERING: By the planner only, to an
-    op without kernels of its own. REPEATED: By the planner, in a graph that runs repeatedly with
-    the same shapes. EXPORT: By the exporter, to an op that ONNX or ONNX Runtime lacks.
+    Attributes:
+        IMPORT: In the importer: ops (or forms of ops) in the file that the IR lacks.
+        PLANNING: In the optimiser, and in the planner once all shapes are numbers.
+        LOWERING: In the planner only: ops without kernels of their own.
+        REPEATED: In the planner: ops of a graph that has run repeatedly with the same shapes.
+        EXPORT: In the exporter: ops that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
@@ -45,12 +47,12 @@ class DecompositionStage(Enum):
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A registered rule that replaces nodes of some op by other nodes.
+    """A registered rule that replaces nodes of an op by other nodes.
 
     Attributes:
         rule: Builds the replacement nodes.
-        before: At import, the rule applies only to opsets below this one, and then precedes the op
-            class. None for all opsets.
+        before: At import, the rule applies only to opsets below this one, and then even if the IR
+            has a class for the op. None for all opsets, if the IR has no class.
     """
 
     rule: Rule
@@ -60,7 +62,8 @@ class Decomposition:
         """Adds replacement nodes for a node.
 
         Args:
-            node: Node of a graph, or of a model file at import; named in errors.
+            node: Node to replace, named in errors: an IR node, or at import the title of a node of
+                the file ("Add 'sum'").
             builder: Adds the nodes.
 
         Returns:
@@ -84,10 +87,10 @@ def register_decomposition(
     """Returns a decorator that registers a decomposition rule.
 
     Args:
-        keys: Op classes (subclasses included) that the rule replaces, or at import pairs of domain
-            and op type.
+        keys: Op classes (subclasses included) that the rule replaces; at import pairs of domain and
+            op name.
         audience: Stage that applies the rule.
-        before: At import, apply only to opsets below this one; None for all.
+        before: At import, apply only to opsets below this one; None for all opsets.
     """
 
     def add(rule: RuleOf) -> RuleOf:
@@ -106,7 +109,7 @@ def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
     Args:
         domain: Op domain; "" for ai.onnx.
         op_type: Op name.
-        opset: Opset of the domain in the file.
+        opset: Opset version of the domain in the file.
     """
     entries = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
     versioned = (d for d in entries if d.before is not None and opset < d.before)
@@ -120,8 +123,9 @@ def imported_ops() -> set[tuple[str, str]]:
 
 
 def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | None:
-    """Returns the decomposition of an op class, or of its nearest base, at a stage; None if
-    there is none.
+    """Returns the decomposition of an op class at a stage; None if there is none.
+
+    If the class has none, that of its nearest base class is returned.
     """
     key = audience, cls
     if key not in _BY_CLASS:

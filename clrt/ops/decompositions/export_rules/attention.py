@@ -86,15 +86,16 @@ def _update_cache(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
-    """Returns the additive bias of attention scores at export.
+    """Returns the additive bias of attention scores: the node's mask, and -inf for hidden keys.
 
     Args:
         node: FusedAttention node.
-        q, k: Queries and keys, sliced from the node's inputs.
+        q: Queries, sliced from the node's inputs.
+        k: Keys, sliced from the node's inputs.
         builder: Adds the nodes.
 
     Returns:
-        The node's mask, plus -inf for keys that a query may not see; None if there is neither.
+        The bias; None if the node has no mask and hides no keys.
     """
     mask, op = node.input(3), node.op_as(FusedAttention)
     if mask is not None and op.by_distance:
@@ -137,14 +138,14 @@ def _width(value: Value) -> Dim | None:
 
 
 def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: ExportBuilder) -> Value:
-    """Splits the heads of x, unless it is split already, and permutes its axes.
+    """Splits the last axis of x into heads, and permutes the axes.
 
     Args:
-        x: `[B, S, heads * size]` or `[B, heads, S, size]`.
+        x: `[batch, tokens, heads * size]`, or `[batch, heads, tokens, size]`, which is split.
         count: Number of heads.
         size: Elements per head.
-        perm: Permutation of `[B, S, heads, size]`; x of rank 4 may stay, or have its last two axes
-            swapped.
+        perm: Permutation of `[batch, tokens, heads, size]`: to `[batch, heads, tokens, size]` or
+            `[batch, heads, size, tokens]`.
         builder: Adds the nodes.
     """
     if x.type.rank == 4:
@@ -153,17 +154,21 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: Expo
 
 
 def _additive(mask: Value, dtype: DType, builder: ExportBuilder) -> Value:
-    """Converts a bool mask to an additive one of a dtype: 0 where true, -inf elsewhere."""
+    """Converts a bool mask to an additive mask of a dtype: 0 for true, -inf for false."""
     return builder(Where(), mask, builder.numbers(0, dtype), builder.numbers(-np.inf, dtype))
 
 
 def _positions(q: Value, k: Value, builder: ExportBuilder) -> tuple[Value, Value, list[Value]]:
-    """Returns query positions int64 `[Sq]`, key positions int64 `[Sk]`, and [Sq, Sk] as two
-    scalars.
+    """Returns the positions and numbers of queries and keys.
 
     Args:
-        q, k: Queries and keys; their lengths are the dims before the last.
+        q: Queries, `[…, queries, size]`.
+        k: Keys, `[…, keys, size]`.
         builder: Adds the nodes.
+
+    Returns:
+        Query positions 0, 1, 2, …, int64 `[queries]`; key positions, int64 `[keys]`; and two
+        scalars, the numbers of queries and of keys.
 
     Raises:
         UnsupportedError: The rank of q or k is unknown.
@@ -180,11 +185,12 @@ def _visible_keys(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Val
 
     Args:
         node: FusedAttention node.
-        q, k: Queries and keys.
+        q: Queries, `[…, queries, size]`.
+        k: Keys, `[…, keys, size]`.
         builder: Adds the nodes.
 
     Returns:
-        bool that broadcasts to `[B, 1, Sq, Sk]`; None if every query sees all keys.
+        bool that broadcasts to `[batch, 1, queries, keys]`; None if every query sees all keys.
     """
     op, lengths = node.op_as(FusedAttention), node.input(4)
     if lengths is None and not op.is_causal:

@@ -33,11 +33,11 @@ from clrt.ops.pointwise.table import (
 class ExportBuilder(OpBuilder):
     """Builds the nodes that replace one node at export.
 
-    Its own methods are the forms of clrt's ops for which ONNX Runtime has kernels: standard ONNX
-    ops, of which it lacks some dtypes.
+    ONNX Runtime lacks some dtypes of ONNX's ops. The methods of this class use ops and dtypes for
+    which it has kernels.
 
     Args:
-        node: Replaced node; its name prefixes the new names.
+        node: Replaced node; its name prefixes the names of new nodes.
         names: Names used in the graph.
         single: Constants of the graph that only one node reads.
     """
@@ -47,10 +47,12 @@ class ExportBuilder(OpBuilder):
         self._single = single
 
     def transposed(self, value: Value) -> Value:
-        """Swaps the last two axes of a value.
+        """Returns a value with its last two axes swapped, by a Transpose node or a new constant.
 
-        If it is a constant that only the replaced node reads, its elements are transposed instead
-        of adding a node.
+        It is a constant if `value` is one that only the replaced node reads.
+
+        Raises:
+            UnsupportedError: The rank of the value is unknown.
         """
         if value.numbers is not None and value in self._single:
             return self.numbers(np.ascontiguousarray(value.numbers.swapaxes(-1, -2)), value.dtype)
@@ -58,10 +60,10 @@ class ExportBuilder(OpBuilder):
         return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
 
     def program(self, steps: Sequence[ElementwiseInstruction], operands: Sequence[Value]) -> Value:
-        """Adds the steps of an elementwise program as nodes; returns the output of the last one.
+        """Adds the steps of an elementwise program as nodes; returns the program's result.
 
         Args:
-            steps: Elementwise program.
+            steps: Steps of the program, at least one.
             operands: Operands of the program.
         """
         values = list(operands)
@@ -79,9 +81,9 @@ class ExportBuilder(OpBuilder):
         return values[-1]
 
     def choice(self, condition: Value, x: Value, y: Value) -> Value:
-        """Adds nodes that select x where `condition` holds, else y.
+        """Returns elements of x where `condition` is true, else of y.
 
-        They are Where, or for bool, which ONNX Runtime's Where lacks, logical ops.
+        The node is a Where; for bool x and y, which ONNX Runtime's Where lacks, And, Or and Not.
         """
         if x.dtype is not DType.BOOL:
             return self(Where(), condition, x, y)
@@ -89,10 +91,15 @@ class ExportBuilder(OpBuilder):
         return self(Or(), self(And(), condition, x), others)
 
     def on_scale(self, x: Value, scale: Value, low: Value, high: Value) -> Value:
-        """Adds the ops of RoundToScale: rounds x to multiples of `scale`, clamped to `low` and
-        `high` multiples.
+        """Returns x rounded to multiples of `scale` (clrt's op RoundToScale).
 
-        They use Where because Max would propagate NaN.
+        The result is limited by Where nodes, because Max would propagate NaN.
+
+        Args:
+            x: Floats.
+            scale: Distance of the multiples.
+            low: Minimum of result / scale.
+            high: Maximum of result / scale.
         """
         levels = self(Div(), x, scale)
         levels = self(Where(), self(Greater(), levels, low), levels, low)
@@ -100,15 +107,19 @@ class ExportBuilder(OpBuilder):
         return self(Mul(), self(Round(), levels), scale)
 
     def swish(self, op: Swish, x: Value) -> Value:
-        """Adds Swish of x as Sigmoid and Mul, for which ONNX Runtime has more kernels; returns
-        the result.
+        """Returns Swish of x, as Sigmoid and Mul: ONNX Runtime has these for more dtypes.
+
+        Args:
+            op: The Swish op, for its factor alpha.
+            x: Floats.
         """
         scaled = x if op.alpha == 1 else self(Mul(), x, self.numbers(op.alpha, x.dtype))
         return self(Mul(), x, self(Sigmoid(), scaled))
 
     def columns(self, value: Value, start: int, width: int) -> Value:
-        """Slices `width` elements from `start` on of the last axis; returns `value` itself if
-        these are all.
+        """Returns elements `start` to `start + width` of the last axis.
+
+        Returns `value` itself if these are all elements.
         """
         if not start and value.shape is not None and provably_equal(value.shape[-1], width):
             return value

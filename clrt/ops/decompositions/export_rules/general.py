@@ -163,10 +163,10 @@ def _squared_distance(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
-    """Returns whether a MatMulNBits node equals DequantizeLinear and MatMul: its zero points are
-    constant floats that are integers within range.
+    """Returns whether DequantizeLinear and MatMul compute the same as a MatMulNBits node.
 
-    The pass that creates MatMulNBits from these two ops (`fuse_dequantized_matmul`) stores zero
+    They do if the zero points are constant floats with integer values in the range of the levels.
+    The pass that creates MatMulNBits from the two ops (`fuse_dequantized_matmul`) stores zero
     points as floats.
     """
     zero = node.input(3)
@@ -178,10 +178,10 @@ def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
 
 @register_decomposition(MatMulNBits, audience=DecompositionStage.EXPORT)
 def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports MatMulNBits as DequantizeLinear and MatMul if equivalent, else with its epilogue as
-    separate nodes.
+    """Exports MatMulNBits as DequantizeLinear and MatMul if they compute the same.
 
-    Returns None, to export the node as it is, if it has no epilogue.
+    Otherwise its epilogue becomes separate nodes. Returns None, to export the node as it is, if it
+    has no epilogue.
     """
     op = node.op_as(MatMulNBits)
     if _is_dequantized(node, op):
@@ -192,8 +192,9 @@ def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 
 def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
-    """Exports MatMulNBits as DequantizeLinear and MatMul, the pattern that clrt fused, for which
-    ONNX Runtime chooses the same kernel as in the original model.
+    """Exports MatMulNBits as DequantizeLinear and MatMul, and returns the result.
+
+    This is the pattern that clrt fused, so ONNX Runtime chooses the kernel of the original model.
     """
     op, a = node.op_as(MatMulNBits), node.arg(0)
     weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
@@ -227,10 +228,11 @@ def _has_zero_points(node: Node) -> bool:
 
 @register_decomposition(ConvInteger, audience=DecompositionStage.EXPORT)
 def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports ConvInteger with a zero point per output channel, which ONNX Runtime lacks, as the
-    difference of two convolutions.
+    """Exports ConvInteger with a zero point per output channel, which ONNX Runtime lacks.
 
-    Returns None, to export the node as it is, for at most one zero point.
+    The replacement is the difference of two convolutions, with weights and with zero points; or one
+    convolution if all zero points are equal. Returns None, to export the node as it is, if there is
+    at most one zero point.
     """
     if not _has_zero_points(node):
         return None
@@ -246,10 +248,10 @@ def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(GroupNormalization, audience=DecompositionStage.EXPORT)
 def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports GroupNormalization with scales per group, a form that ONNX has deprecated, with
-    scales per channel.
+    """Exports GroupNormalization with a scale and bias per group as one with them per channel.
 
-    Returns None, to export the node as it is, if its scales are per channel already.
+    ONNX has deprecated the form per group. Returns None, to export the node as it is, if scales are
+    per channel already.
     """
     op, (x, *affine) = node.op_as(GroupNormalization), [v for v in node.inputs if v is not None]
     if not op.per_group:
@@ -285,8 +287,9 @@ def _entry(node: Node) -> Decomposition | None:
 
 
 def decompose_all(graph: Graph) -> Graph:
-    """Returns a copy of a graph in which export decompositions replace clrt-specific ops;
-    subgraphs are unchanged.
+    """Returns a copy of a graph in which ONNX ops replace clrt-specific ops.
+
+    Subgraphs are unchanged.
     """
     copy = graph.copy()
     single = frozenset(v for v, users in copy.users().items() if v.is_constant and len(users) == 1)
@@ -311,11 +314,13 @@ def decompose_all(graph: Graph) -> Graph:
 
 
 def _rename_outputs(node: Node, results: dict[Value, Value], nodes: Sequence[Node]) -> None:
-    """Gives the last of the new nodes the name of the replaced node, and the new nodes its outputs.
+    """Makes new nodes compute the outputs of the node that they replace.
+
+    The last of them also gets its name.
 
     Args:
         node: Replaced node.
-        results: Output of `node` for each value that replaces it.
+        results: Output of `node` to use instead, by value that a new node computes.
         nodes: New nodes; at least one.
     """
     nodes[-1].name = node.name

@@ -17,14 +17,10 @@ from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, De
 
 @dataclass(frozen=True)
 class TreeEnsembleRegressor(Op):
-    """ONNX's op for decision trees whose leaves hold weights for any number of targets; clrt only
-    exports it.
+    """ONNX's op for decision trees whose leaves hold weights of targets; clrt only exports it.
 
-    Source: ai.onnx.ml, opset 1 to 3.
-
-    Attributes:
-        n_targets, aggregate_function, …: ONNX's attributes; lists have one element per node or per
-            leaf weight.
+    Fields are ONNX's attributes of the same names: `nodes_*` have an element per node of the trees,
+    `target_*` an element per weight of a leaf. Source: ai.onnx.ml, opset 1 to 3.
     """
 
     n_targets: int = 0
@@ -54,7 +50,7 @@ class TreeEnsembleRegressor(Op):
 
 @dataclass
 class _Rows:
-    """Attributes of TreeEnsembleRegressor as rows, under construction.
+    """Attributes of TreeEnsembleRegressor under construction, as rows of a table.
 
     Attributes:
         nodes: One row per node: tree, node, feature, value, mode, true child, false child, missing
@@ -100,9 +96,9 @@ def _add_tree(rows: _Rows, tree: int, root: int, tables: list[Array]) -> None:
 
     Args:
         rows: Rows to append to.
-        tree: Tree number in the rows.
-        root: Index of the root, or ~index of a leaf.
-        tables: Inputs of DecisionTrees after x.
+        tree: Number of the tree, to write to the rows.
+        root: Index of the root node; ~index of a leaf if the tree is a single leaf.
+        tables: The inputs of DecisionTrees after x, which describe all trees.
     """
     nodes, splits, _, starts, entries, weights = tables
     pending, count = [(0, root)], 1

@@ -33,9 +33,7 @@ def _scale(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ImageScaler")
 def _image_scaler(body: ImportBuilder) -> None:
-    """Decomposes ImageScaler: multiplies an image `[N, C, H, W]` by `scale` and adds `bias`
-    `[C]`.
-    """
+    """Decomposes ImageScaler: image * `scale` + `bias`, with a bias per channel (axis 1)."""
     bias = body.number(body.attrs["bias"])
     y = _scaled(body, body.inputs[0], body.attrs.get("scale", 1.0))
     body.outputs = [body("Add", y, body("Unsqueeze", bias, body.ints(1, 2)))]
@@ -43,10 +41,10 @@ def _image_scaler(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Crop")
 def _crop(body: ImportBuilder) -> None:
-    """Decomposes Crop of an image `[N, C, H, W]`.
+    """Decomposes Crop, which removes a border of images `[batch, channels, height, width]`.
 
-    `border` holds the elements to remove: left, top, right, bottom. If `scale` is set, it is the
-    output height and width, and only left and top of the border count.
+    `border` is the number of pixels to remove: (left, top, right, bottom). If `scale` is set, it is
+    the output's (height, width), and right and bottom are ignored.
     """
     left, top, right, bottom = (int(v) for v in body.attrs["border"])
     x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
@@ -80,9 +78,9 @@ def _dynamic_slice(body: ImportBuilder) -> None:
 def _constant_fill(body: ImportBuilder) -> None:
     """Decomposes ConstantFill: a tensor filled with the attribute `value`.
 
-    Its shape is the elements of the input (`input_as_shape`), else the shape of the input, or
-    without input the attribute `shape`; `extra_shape` is appended. Source: ONNX, opset 1 to 8;
-    PyTorch exported initial states of recurrent nets with it.
+    The shape is the attribute `shape` if there is no input, the elements of the input if
+    `input_as_shape` is set, else the shape of the input. `extra_shape` is appended to it. Source:
+    ONNX, opset 1 to 8; PyTorch exported initial states of recurrent nets with it.
     """
     dtype = onnx_dtype(body.attrs.get("dtype", DType.FLOAT32.onnx), body.op_type)
     shape = body.ints(*body.attrs.get("shape", ()))

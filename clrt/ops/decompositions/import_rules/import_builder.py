@@ -1,9 +1,9 @@
-"""Builder of clrt's import decompositions, for ops whose ONNX function body is missing or
-unused.
+"""Builder of clrt's import decompositions, which replace nodes of a model file.
 
-A rule is a function under `@register_import_decomposition` that builds the nodes that replace one
-node of the file, given its attributes and input types. It adds ops by their names and attributes in
-ONNX's newest opset. The importer converts them to IR ops, and decomposes those that have no class.
+They exist for ops whose ONNX function body is missing, wrong or slow. A rule is a function under
+`@register_import_decomposition`. It builds the nodes that replace one node of the file, from the
+node's attributes and input types. It adds ops by their names and attributes in ONNX's newest opset.
+The importer converts them to IR ops, and decomposes ops that have no class in the IR.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clrt.util.host_limits import MAX_COUNT, text_array
 
 @dataclass(frozen=True)
 class BodyNode:
-    """A node that an import rule adds, in the opsets that all import rules use.
+    """A node that an import decomposition adds, with an op of its domain's newest opset.
 
     Attributes:
         op_type: Op name.
@@ -46,10 +46,10 @@ class BodyNode:
 
 
 class ImportsBodies(Protocol):
-    """Interface to the importer, which converts the nodes that import rules add to IR nodes.
+    """Interface to the importer, which converts the nodes of import decompositions to IR nodes.
 
     Attributes:
-        names: Names in use.
+        names: Names in use in the graph.
     """
 
     names: Names
@@ -64,9 +64,8 @@ class ImportsBodies(Protocol):
 
         Args:
             node: The Scan, without its subgraph.
-            types: Input types of its subgraph; None for unknown ones.
-            step: Builds the subgraph: gets the importer of the subgraph and its inputs, returns its
-                outputs.
+            types: Types of the subgraph's inputs; None for unknown ones.
+            step: Builds the subgraph: returns its outputs from (importer of its nodes, its inputs).
         """
 
 
@@ -76,18 +75,18 @@ Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 class ImportBuilder(OpBuilder):
     """Builds the nodes that replace one node of a model file.
 
-    Named ops go to the importer, which decomposes those that have no class; their attributes are
-    those of ONNX's newest opset.
+    Ops are given by name, with the attributes of ONNX's newest opset. The importer converts them to
+    IR ops, and decomposes ops that have no class in the IR.
 
     Attributes:
         op_type: Op name of the replaced node.
-        opset: Opset of its domain.
-        output_count: Number of its outputs.
-        attrs: Its attributes that the file sets.
-        inputs: Its input values; `has` tells whether an optional one is present.
-        types: Its input types; None for an omitted or unknown input.
-        outputs: Values that replace its outputs, set by the import rule; None for an unsupported
-            output.
+        opset: Opset version of the replaced node's domain.
+        output_count: Number of outputs of the replaced node.
+        attrs: Attributes that the file sets on the replaced node, by name.
+        inputs: Inputs of the replaced node; None for an omitted one (see `has`).
+        types: Types of these inputs; None for an omitted or unknown one.
+        outputs: Values that replace the outputs of the node, set by the import decomposition; None
+            for an unsupported output.
     """
 
     def __init__(
@@ -133,9 +132,8 @@ class ImportBuilder(OpBuilder):
 
         Args:
             inputs: Initial states, then scanned tensors.
-            step: Builds the subgraph: gets a builder and the subgraph's inputs, returns its
-                outputs.
-            outputs: Number of outputs.
+            step: Builds the subgraph: returns its outputs from (builder of its nodes, its inputs).
+            outputs: Number of outputs of the Scan and of its subgraph.
             attrs: Attributes of the Scan.
         """
 
@@ -154,8 +152,9 @@ class ImportBuilder(OpBuilder):
         return self.numbers(value, self.input_dtype(index))
 
     def labels(self, strings: str, ints: str) -> Array | None:
-        """Returns the class labels of a classifier from one of two attributes; None if both are
-        absent.
+        """Returns the class labels of a classifier, strings or int64.
+
+        They are read from the attribute that is set; None if neither is.
 
         Args:
             strings: Name of the attribute with string labels.
@@ -266,7 +265,7 @@ class ImportBuilder(OpBuilder):
         return self("Add", value, self.inputs[index]) if self.has(index) else value
 
     def as_float32(self, index: int = 0) -> Value:
-        """Returns input `index`, cast to float32 if needed.
+        """Returns input `index` as float32: itself, or a cast of it.
 
         Raises:
             ModelError: The input is omitted.
@@ -275,16 +274,17 @@ class ImportBuilder(OpBuilder):
         return self.cast(self.inputs[index], DType.FLOAT32)
 
     def rows(self, value: Value, index: int = 0) -> Value:
-        """Returns `value` as a matrix of one row if input `index` is 1-D, else unchanged."""
+        """Returns `value` reshaped to one row, `[1, elements]`, if input `index` is 1-D.
+
+        Returns `value` itself if the input has another rank.
+        """
         type_ = self.types[index]
         if type_ is None or type_.rank != 1:
             return value
         return self("Reshape", value, self.ints(1, -1))
 
     def real(self) -> tuple[Value, DType]:
-        """Returns input 0 in its compute dtype, and this dtype: float64 for float64, else
-        float32.
-        """
+        """Returns input 0 as float64 if it is float64, else as float32; and this dtype."""
         if self.input_dtype() is DType.FLOAT64:
             return self.inputs[0], DType.FLOAT64
         return self.as_float32(), DType.FLOAT32
@@ -296,17 +296,16 @@ Expansion = Callable[[ImportBuilder], None]
 def register_import_decomposition(
     domain: str, *op_types: str, before: int | None = None
 ) -> Callable[[Expansion], Expansion]:
-    """Returns a decorator that registers an import rule, which replaces ops of a model file by
-    other nodes.
+    """Returns a decorator that registers an import decomposition of ops.
 
-    A rule sets `outputs` of its ImportBuilder. If it raises `Decompose`, the importer uses the
-    function body in the op's ONNX schema instead.
+    The decorated function sets `outputs` of its ImportBuilder. If it raises `Decompose`, the
+    importer uses the function body in the op's ONNX schema instead.
 
     Args:
-        domain: Domain of the ops.
+        domain: Domain of the ops; "" for ai.onnx.
         op_types: Names of the ops.
-        before: Opset below which the rule applies, even to ops that have an op class. None for all
-            opsets; op classes then take precedence.
+        before: Apply to opsets below this one only, and then even to ops with a class in the IR.
+            None for all opsets, and only for ops without such a class.
     """
 
     def add(expansion: Expansion) -> Expansion:

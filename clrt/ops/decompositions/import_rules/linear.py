@@ -16,8 +16,13 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _product(body: ImportBuilder, rows: int) -> Value:
-    """Returns x W^T + intercepts, `[N, rows]`, with W and the intercepts from the node's
-    attributes.
+    """Returns x @ coefficients.T + intercepts, as float32 `[rows of x, rows]`.
+
+    Coefficients and intercepts are attributes of the node.
+
+    Args:
+        body: Builder; input 0 is x, `[rows of x, features]`.
+        rows: Rows of the matrix of coefficients: targets or classes.
     """
     weights = np.asarray(body.attrs["coefficients"], np.float32).reshape(rows, -1)
     intercepts = np.asarray(body.attrs.get("intercepts") or [0.0], np.float32)

@@ -26,9 +26,9 @@ def _lookup(body: ImportBuilder, x: Value, keys: Array, values: Array, default: 
     Args:
         body: Builder.
         x: Tensor of keys.
-        keys: Keys; the first of equal ones counts.
-        values: One per key.
-        default: Value of elements of x that are no key.
+        keys: Keys, 1-D; if a key repeats, its first value is used.
+        values: Value of each key.
+        default: Value of elements of x that are not in `keys`.
 
     Raises:
         ModelError: The numbers of keys and values differ.
@@ -58,14 +58,14 @@ def _label_encoder(body: ImportBuilder) -> None:
 
 
 def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
-    """Returns the keys or values of LabelEncoder.
+    """Returns the keys or values of LabelEncoder, from the attribute that is set.
 
     Args:
         body: Builder.
-        name: "keys" or "values".
+        name: Prefix of the attribute: "keys" or "values".
 
     Returns:
-        1-D array; suffix of the attribute that holds it: int64s, floats, strings or tensor.
+        1-D array; and the suffix of the attribute: "int64s", "floats", "strings" or "tensor".
     """
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", None)):
         values = body.attrs.get(f"{name}_{kind}")
@@ -75,9 +75,7 @@ def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
 
 
 def _no_default(values: Array) -> Any:
-    """Returns LabelEncoder's value for unknown keys, by the dtype of `values`, if no default is
-    set.
-    """
+    """Returns ONNX's default value of LabelEncoder for unknown keys, by the dtype of `values`."""
     if values.dtype.kind == "f":
         return -0.0
     return "_Unused" if values.dtype.kind == "U" else -1

@@ -32,8 +32,9 @@ def transform(body: ImportBuilder, scores: Value) -> Value:
 
 
 def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
-    """Returns the softmax along the last axis in which elements near 0 (at most 1e-7) get
-    probability 0 and do not count.
+    """Returns the softmax along the last axis over elements that are not (almost) 0.
+
+    Elements of at most 1e-7 in absolute value get probability 0.
     """
     last = body.ints(-1)
     some = body("Greater", body("Abs", x), body.floats(1e-7))
@@ -43,8 +44,9 @@ def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
 
 
 def _probit(body: ImportBuilder, x: Value) -> Value:
-    """Returns the quantiles of the normal distribution for probabilities x, by Winitzki's
-    inverse of erf, as in ONNX Runtime.
+    """Returns the quantiles of the normal distribution for probabilities x.
+
+    Computed by Winitzki's approximation of the inverse of erf, as in ONNX Runtime.
     """
     one = body.floats(1)
     y = body("Sub", body("Mul", x, body.floats(2)), one)
@@ -58,14 +60,13 @@ def _probit(body: ImportBuilder, x: Value) -> Value:
 def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
     """Returns the scores of two classes, `[rows, 2]`, with the node's `post_transform`.
 
-    The score of class 0 is the negative of that of class 1. It is 1 - score if the transform is
-    PROBIT, or if it is NONE and `share` is set. Source: ONNX Runtime for NONE, else ONNX's
-    reference implementation.
+    The score of class 0 is -score; or 1 - score if the transform is PROBIT, or NONE with a
+    probability as score. Source: ONNX Runtime for NONE, else ONNX's reference implementation.
 
     Args:
         body: Builder.
         score: Score of class 1, `[rows, 1]`.
-        share: Whether the score is a probability.
+        share: Whether `score` is a probability.
     """
     name = body.attrs.get("post_transform", "NONE")
     complement = name == "PROBIT" or (name == "NONE" and share)
@@ -74,7 +75,12 @@ def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
 
 
 def best(body: ImportBuilder, scores: Value) -> Value:
-    """Returns the class with the largest score of each row of `[rows, classes]`, int64 `[rows]`."""
+    """Returns the index of the class with the largest score, int64 `[rows]`.
+
+    Args:
+        body: Builder.
+        scores: `[rows, classes]`.
+    """
     return body("ArgMax", scores, axis=1, keepdims=0)
 
 
@@ -84,6 +90,6 @@ def named(body: ImportBuilder, indices: Value, labels: Array | None) -> Value:
 
 
 def above(body: ImportBuilder, score: Value, threshold: float) -> Value:
-    """Returns 1 where a score `[rows, 1]` exceeds the threshold, else 0, int64 `[rows]`."""
+    """Returns 1 for scores `[rows, 1]` above the threshold, 0 for others, int64 `[rows]`."""
     over = body("Greater", score, body.floats(threshold))
     return body("Reshape", body("Cast", over, to=7), body.ints(-1))

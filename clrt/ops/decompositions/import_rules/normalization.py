@@ -13,10 +13,10 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "BatchNormalization")
 def _batch_normalization(body: ImportBuilder) -> None:
-    """Decomposes BatchNormalization in training: normalizes with the mean and variance of the
-    batch, and returns updated running statistics.
+    """Decomposes BatchNormalization in training mode, or with attribute `spatial` 0 (old opsets).
 
-    Before opset 9, attribute `spatial` 0 selects the inference form of `_by_element`.
+    In training mode, x is normalized by mean and variance of the batch, and running mean and
+    variance are updated.
     """
     if not body.attrs.get("spatial", 1):
         return _by_element(body)
@@ -44,8 +44,9 @@ def _batch_normalization(body: ImportBuilder) -> None:
 
 
 def _by_element(body: ImportBuilder) -> None:
-    """Decomposes BatchNormalization with `spatial` 0: mean and variance are inputs with one number
-    per element of a batch entry.
+    """Decomposes BatchNormalization with `spatial` 0, for inference.
+
+    Mean, variance, scale and bias then have a number per element of a sample, not per channel.
 
     Raises:
         UnsupportedError: The node has several outputs, as in training.

@@ -29,8 +29,10 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     before=7,
 )
 def _broadcasting(body: ImportBuilder) -> None:
-    """Decomposes binary ops before opset 7, whose attribute `axis` says which axis of input 0
-    aligns with the first axis of input 1; by default the last axes align.
+    """Decomposes binary ops before opset 7, which broadcast by attributes.
+
+    Attribute `axis` is the axis of input 0 that the first axis of input 1 aligns with; by default
+    the last axes align.
     """
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
@@ -90,8 +92,9 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Tile", before=6)
 def _tile(body: ImportBuilder) -> None:
-    """Decomposes Tile before opset 6, which repeats x along a single axis; count and axis are
-    inputs.
+    """Decomposes Tile before opset 6, which repeats x along one axis.
+
+    Inputs: x, number of repetitions, axis.
     """
     x, tiles, axis = body.inputs
     tiles, axis = (
@@ -105,8 +108,9 @@ def _tile(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Split", before=2)
 def _split(body: ImportBuilder) -> None:
-    """Decomposes Split before opset 2, whose sizes are an input of x's dtype or an attribute; by
-    default the outputs have equal sizes.
+    """Decomposes Split before opset 2, whose sizes are an attribute, or an input of x's dtype.
+
+    Without sizes, the outputs have equal sizes.
     """
     inputs = body.inputs[:1]
     attrs: dict[str, Any] = {"axis": int(body.attrs.get("axis", 0))}
@@ -121,8 +125,10 @@ def _split(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Upsample")
 def _upsample(body: ImportBuilder) -> None:
-    """Decomposes Upsample into Resize; its scales are an input, an attribute, or two attributes
-    for height and width.
+    """Decomposes Upsample into Resize.
+
+    Depending on the opset, its scales are an input, an attribute, or two attributes for height and
+    width.
     """
     attrs = body.attrs
     if "height_scale" in attrs:
@@ -170,9 +176,7 @@ def _has_one_element(body: ImportBuilder, index: int) -> bool:
 
 
 def _append_axes(body: ImportBuilder, value: Value, count: int) -> Value:
-    """Appends `count` axes of size 1 to the shape of a value; returns it unchanged if `count` <=
-    0.
-    """
+    """Appends `count` axes of size 1 to a value; returns the value itself if `count` <= 0."""
     if count <= 0:
         return value
     return body("Unsqueeze", value, body.ints(*range(-count, 0)))

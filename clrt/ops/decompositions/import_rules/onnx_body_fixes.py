@@ -15,8 +15,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Shrink")
 def _shrink(body: ImportBuilder) -> None:
-    """Decomposes Shrink; unlike ONNX's function body, it does not negate lambd in the dtype of
-    x, which may be unsigned.
+    """Decomposes Shrink: x + bias below -lambd, x - bias above lambd, else 0.
+
+    ONNX's function body negates lambd in the dtype of x, which is wrong for unsigned integers.
     """
     x, dtype = body.inputs[0], body.input_dtype()
     lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
@@ -31,8 +32,10 @@ def _shrink(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: ImportBuilder) -> None:
-    """Decomposes MeanVarianceNormalization; unlike ONNX's function body, it has no float32
-    constants and no cancelling difference of squares.
+    """Decomposes MeanVarianceNormalization: (x - mean) / standard deviation along `axes`.
+
+    ONNX's function body has float32 constants, whatever the dtype of x, and computes the variance
+    as a difference of squares, which cancels.
     """
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
@@ -42,8 +45,10 @@ def _mean_variance_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization", before=9)
 def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
-    """Decomposes MeanVarianceNormalization before opset 9, with its old attributes
-    `across_channels` and `normalize_variance`.
+    """Decomposes MeanVarianceNormalization before opset 9, which has other attributes.
+
+    Mean and variance are those of a channel, or of the whole tensor with `across_channels`; with
+    `normalize_variance` 0, x is only centred.
     """
     x = body.inputs[0]
     axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
@@ -54,7 +59,7 @@ def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
 
 
 def _of_unit_variance(body: ImportBuilder, centred: Value, axes: Value | None) -> Value:
-    """Divides values by their standard deviation.
+    """Returns values divided by their standard deviation.
 
     Args:
         body: Builder.
@@ -67,8 +72,9 @@ def _of_unit_variance(body: ImportBuilder, centred: Value, axes: Value | None) -
 
 @register_import_decomposition("", "CenterCropPad")
 def _center_crop_pad(body: ImportBuilder) -> None:
-    """Decomposes CenterCropPad with an int32 shape, which ONNX's function body rejects; int64
-    shapes use that body.
+    """Decomposes CenterCropPad with an int32 shape, by a cast to int64.
+
+    ONNX's function body rejects int32; nodes with an int64 shape use the function body.
     """
     if body.input_dtype(1) is DType.INT64:
         raise Decompose
@@ -78,10 +84,10 @@ def _center_crop_pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "AffineGrid")
 def _affine_grid(body: ImportBuilder) -> None:
-    """Decomposes AffineGrid; ONNX's function body wrongly drops a batch axis of size 1, and divides
-    by 0 for spatial dims of 1.
+    """Decomposes AffineGrid: sampling coordinates of an affine transform of images.
 
-    It uses that body if the number of spatial axes is unknown.
+    ONNX's function body wrongly drops a batch axis of size 1, and divides by 0 for spatial dims
+    of 1. It is used only if the number of spatial axes is unknown.
     """
     theta, size = body.inputs
     matrices, counts = (body.input_type(i).shape for i in (0, 1))
@@ -114,7 +120,5 @@ def _affine_grid(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "CastLike")
 def _cast_like(body: ImportBuilder) -> None:
-    """Decomposes CastLike into Cast with the same rounding mode, which ONNX's function body
-    drops.
-    """
+    """Decomposes CastLike into Cast; ONNX's function body drops the rounding mode."""
     body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

@@ -13,8 +13,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "LRN")
 def _lrn(body: ImportBuilder) -> None:
-    """Decomposes LRN: x / (bias + alpha / size * sum of squares over `size` neighbouring
-    channels) ** beta.
+    """Decomposes LRN: x / (bias + alpha * mean) ** beta.
+
+    The mean is that of the squares of `size` neighbouring channels; channels out of range are 0.
     """
     x, size = body.input_type(), int(body.attrs["size"])
     alpha, beta, bias = (
@@ -58,8 +59,9 @@ def _global_lp_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MaxUnpool")
 def _max_unpool(body: ImportBuilder) -> None:
-    """Decomposes MaxUnpool: writes elements of x to the positions from which MaxPool read them,
-    0 elsewhere.
+    """Decomposes MaxUnpool: writes elements of x to the positions that MaxPool read them from.
+
+    Other elements of the result are 0.
     """
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
     if body.input_type().rank not in (None, len(kernel) + 2):

@@ -15,8 +15,11 @@ CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides
 
 
 def is_list(body: ImportBuilder, index: int) -> bool:
-    """Returns whether input `index`, a scale or zero point, has several elements instead of one
-    for the whole tensor; False if its shape is unknown.
+    """Returns whether a scale or zero point has several elements; False if its shape is unknown.
+
+    Args:
+        body: Builder.
+        index: Input index of the scale or zero point.
     """
     type_ = body.types[index] if index < len(body.types) else None
     if type_ is None or type_.shape is None:
@@ -25,8 +28,11 @@ def is_list(body: ImportBuilder, index: int) -> bool:
 
 
 def column(body: ImportBuilder, index: int) -> Value:
-    """Returns input `index`, a scale of the whole tensor or of each row, as float32; `[M]`
-    becomes `[M, 1]`.
+    """Returns a scale as float32; a scale per row, `[rows]`, becomes `[rows, 1]`.
+
+    Args:
+        body: Builder.
+        index: Input index of the scale, of a whole tensor or of each row.
     """
     value = body.as_float32(index)
     if not is_list(body, index) or body.rank_of(index) > 1:
@@ -35,15 +41,15 @@ def column(body: ImportBuilder, index: int) -> Value:
 
 
 def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Value:
-    """Reshapes `y` to the shape of a matrix product, if a factor of the product is a vector; else
-    returns `y`.
+    """Returns a rescaled matrix product in the shape of the product.
 
-    Scales of shape `[1]` would otherwise add an axis.
+    If a factor of the product is a vector, scales of shape `[1]` have added an axis, so `y` is
+    reshaped; else it is returned unchanged.
 
     Args:
         body: Builder.
-        y: Result computed from the product.
-        sums: Product.
+        y: The rescaled product.
+        sums: The product before it was rescaled.
         a: Input index of the first factor.
         b: Input index of the second factor.
     """
@@ -53,7 +59,13 @@ def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Va
 
 
 def per_channel(body: ImportBuilder, value: Value, rank: int) -> Value:
-    """Reshapes `value` `[C]` so that it broadcasts along axis 1 of `[N, C, …]` of rank `rank`."""
+    """Reshapes `[channels]` to `[1, channels, 1, …]` with `rank` axes, to broadcast along axis 1.
+
+    Args:
+        body: Builder.
+        value: `[channels]`.
+        rank: Rank of the result.
+    """
     return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
 
 
@@ -65,8 +77,8 @@ def requantise(
     Args:
         body: Builder.
         sums: Integer sums of products.
-        factor: Scale of the sums divided by that of the result.
-        zero: Zero point of dtype `to`; None for 0.
+        factor: Scale of the sums / scale of the result.
+        zero: Zero point of the result, of dtype `to`; None for 0.
         to: Output dtype.
     """
     scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
@@ -81,10 +93,10 @@ def quantise(
     Args:
         body: Builder.
         x: Floats.
-        scale: Scale, one or per index of `axis`.
+        scale: One scale, or a scale for each index of an axis.
         zero: Zero point; None for 0.
-        to: Output dtype if `zero` is None; else it is that of `zero`.
-        axis: Axis of several scales.
+        to: Output dtype if `zero` is None; else the output has the dtype of `zero`.
+        axis: Axis of x that several scales belong to.
     """
     if zero:
         return body("QuantizeLinear", x, scale, zero, axis=axis)
@@ -115,12 +127,11 @@ def _qlinear_matmul(body: ImportBuilder) -> None:
 
 
 def qlinear_conv(body: ImportBuilder, x: Value, rank: int) -> Value:
-    """Returns the quantized convolution of x, with the scales and other inputs of the replaced
-    QLinearConv node.
+    """Returns the quantized convolution of x, by the inputs and attributes of a QLinearConv node.
 
     Args:
-        body: Builder.
-        x: `[N, C, …]`: input 0, or input 0 with channels moved to axis 1.
+        body: Builder of the replaced QLinearConv node.
+        x: Input 0, with channels moved to axis 1 if needed.
         rank: Rank of x.
     """
     _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = body.inputs[:8]

@@ -26,7 +26,7 @@ def _floats(body: ImportBuilder, name: str) -> Array:
 
 
 def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
-    """Returns the kernel function of each row of x and each support vector, `[rows, vectors]`.
+    """Returns the SVM kernel of each row of x with each support vector, `[rows, vectors]`.
 
     Args:
         body: Builder; input 0 is x, and the attributes hold the kernel's parameters.
@@ -53,8 +53,9 @@ def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
 
 
 def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
-    """Returns x^degree; integer degrees from 1 to 8 by multiplication, because x may be
-    negative.
+    """Returns x^degree elementwise.
+
+    For integer degrees from 1 to 8 it multiplies, because x may be negative.
     """
     if degree != int(degree) or not 1 <= degree <= 8:
         return body("Pow", x, body.floats(degree))
@@ -65,7 +66,14 @@ def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
 
 
 def _weighted(body: ImportBuilder, kernels: Value, weights: Array, bias: Array) -> Value:
-    """Returns kernels @ weights + bias, for kernel values `[rows, vectors]`."""
+    """Returns kernels @ weights + bias, `[rows, results]`.
+
+    Args:
+        body: Builder.
+        kernels: `[rows, vectors]`.
+        weights: `[vectors, results]`.
+        bias: `[results]` or `[1]`.
+    """
     product = body("MatMul", kernels, body.constant(np.ascontiguousarray(weights)))
     return body("Add", product, body.constant(bias))
 
@@ -97,14 +105,14 @@ def _svm_classifier(body: ImportBuilder) -> None:
 
 
 def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
-    """Decomposes SVMClassifier without support vectors, one score per class (liblinear).
+    """Decomposes SVMClassifier without support vectors: a linear score per class (liblinear).
 
     Args:
         body: Builder.
-        labels: Class labels; None if absent, for a single score with classes 0 and 1.
+        labels: Class labels; None if absent: then a single score decides between classes 0 and 1.
 
     Returns:
-        Labels and scores.
+        Outputs of the node: predicted labels `[rows]`, and scores `[rows, classes]`.
     """
     classes = 1 if labels is None else len(labels)
     planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")
@@ -115,16 +123,19 @@ def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
 
 
 def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int]) -> list[Value]:
-    """Decomposes SVMClassifier with support vectors: a decision per pair of classes votes for one
-    of the two (libsvm).
+    """Decomposes SVMClassifier with support vectors (libsvm).
+
+    For each pair of classes, a decision votes for one class of the pair; the class with the most
+    votes wins.
 
     Args:
         body: Builder.
-        labels: Class labels; None for class indices.
-        per_class: Number of support vectors per class.
+        labels: Class labels; None if class indices are the labels.
+        per_class: Number of support vectors of each class.
 
     Returns:
-        Labels and scores.
+        Outputs of the node: predicted labels `[rows]`; and scores, which are class probabilities if
+        the node has them, else decisions.
 
     Raises:
         ModelError: The numbers of labels and classes differ.
@@ -164,8 +175,12 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
 
 
 def _probabilities(body: ImportBuilder, decisions: Value, classes: int) -> Value:
-    """Returns class probabilities `[rows, classes]`, by Platt scaling and coupling of pairwise
-    decisions.
+    """Returns class probabilities `[rows, classes]`, by Platt scaling and pairwise coupling.
+
+    Args:
+        body: Builder.
+        decisions: Decision value of each pair of classes, `[rows, pairs]`.
+        classes: Number of classes.
     """
     a, b = _floats(body, "prob_a"), _floats(body, "prob_b")
     z = body("Add", body("Mul", decisions, body.constant(a)), body.constant(b))

@@ -1,7 +1,7 @@
 """Optimizers of ai.onnx.preview.training, as elementwise arithmetic per tensor.
 
-Inputs: learning rate, number of previous updates; then for k tensors all values, all gradients, and
-all states of each kind. Outputs: the new values and states.
+Inputs: learning rate, number of previous updates; then the values of all tensors, the gradients of
+all tensors, and for each kind of state the states of all tensors. Outputs: new values, new states.
 """
 
 from __future__ import annotations
@@ -61,13 +61,11 @@ class _Arithmetic:
         return self.body("Div", a, b)
 
     def mix(self, a: Value, x: Value, b: Value, y: Value) -> Value:
-        """Adds the nodes of a x + b y; returns the result."""
+        """Returns a * x + b * y, elementwise."""
         return self.add(self.mul(a, x), self.mul(b, y))
 
     def regularized(self, x: Value, gradient: Value) -> Value:
-        """Returns the gradient plus that of L2 regularization: attribute `norm_coefficient`
-        times x.
-        """
+        """Returns gradient + `norm_coefficient` (an attribute) * x, for L2 regularization."""
         return self.add(self.mul(self.attr("norm_coefficient", 0.0), x), gradient)
 
 
@@ -81,8 +79,8 @@ def _each(
     Args:
         body: Builder; its outputs are set.
         kinds: Number of inputs per tensor: value, gradient and states.
-        update: Gets arithmetic, learning rate, number of updates and the inputs of one tensor;
-            returns its new value and states.
+        update: Returns the new value and states of one tensor, from (arithmetic, learning rate,
+            number of previous updates, value, gradient and states of the tensor).
 
     Raises:
         ModelError: The number of inputs is not 2 plus a multiple of `kinds`.
@@ -153,14 +151,16 @@ def _adam(body: ImportBuilder) -> None:
 
 
 def _adam_rate(m: _Arithmetic, rate: Value, times: Value, alpha: float, beta: float) -> Value:
-    """Returns the corrected learning rate of Adam: rate sqrt(1 - beta^t) / (1 - alpha^t), or `rate`
-    if t is 0.
+    """Returns the corrected learning rate of Adam: rate * sqrt(1 - beta^t) / (1 - alpha^t).
+
+    Returns `rate` if t is 0.
 
     Args:
         m: Arithmetic of the op.
         rate: Learning rate.
-        times: Number of updates so far, t.
-        alpha, beta: Decay of the first and of the second moment.
+        times: Number of previous updates, t.
+        alpha: Decay of the mean of gradients.
+        beta: Decay of the mean of squared gradients.
     """
     body = m.body
     count = body.cast(times, m.dtype)

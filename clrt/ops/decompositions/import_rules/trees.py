@@ -26,16 +26,17 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass
 class _Forest:
-    """Tables of clrt.DecisionTrees, under construction.
+    """Tables of the op clrt.DecisionTrees, under construction.
 
     Attributes:
-        nodes: Per inner node: feature, mode, true child, false child; a child is the index of a
-            node, or ~index of a leaf.
-        splits: Threshold per inner node.
-        roots: Per tree, the index of its root node, or ~index of its only leaf.
-        starts: Start of each leaf in `targets` and `weights`, then their length.
-        targets: Target per leaf entry.
-        weights: Weight per leaf entry.
+        nodes: For each inner node [feature, mode, true child, false child]; a child is the index of
+            an inner node, or ~index of a leaf.
+        splits: Threshold of each inner node.
+        roots: For each tree, the index of its root node; ~index of its only leaf if it has no node.
+        starts: For each leaf, the index of its first entry in `targets` and `weights`; then the
+            length of these lists.
+        targets: Target that the weight of the same index is added to.
+        weights: Weights of all leaves, leaf by leaf.
     """
 
     nodes: list[list[int]] = field(default_factory=list)
@@ -46,8 +47,11 @@ class _Forest:
     weights: list[float] = field(default_factory=list)
 
     def add_leaf(self, targets: Sequence[int], weights: Sequence[float]) -> int:
-        """Adds a leaf with one weight per target in `targets`; returns ~index, its number as a
-        child.
+        """Adds a leaf; returns ~index of the leaf, as it is stored as a child of nodes.
+
+        Args:
+            targets: Targets to which the leaf adds weights.
+            weights: Weight of each of these targets.
         """
         self.targets += targets
         self.weights += weights
@@ -60,10 +64,10 @@ class _Forest:
         Args:
             body: Builder.
             count: Number of targets.
-            aggregate: Index into AGGREGATES.
+            aggregate: How trees are combined: index into `AGGREGATES`.
 
         Returns:
-            The output `[N, count]`, and its dtype.
+            The output, `[rows of input 0, count]`, and its dtype.
 
         Raises:
             ModelError: The trees are not well-formed.
@@ -87,8 +91,9 @@ class _Forest:
 
 
 def _int32(numbers: Sequence[Any]) -> Array:
-    """Converts numbers to int32; those out of range are clamped, and are then no valid indices
-    into tables.
+    """Converts numbers to int32; numbers out of range are clamped to int32's limits.
+
+    Clamped numbers are not valid as indices into tables, which is checked later.
     """
     ends = np.iinfo(np.int32)
     return np.clip(np.asarray(numbers, np.int64), ends.min, ends.max).astype(np.int32)
@@ -143,22 +148,26 @@ def _tree_ensemble(body: ImportBuilder) -> None:
 
 
 def _root(index: int, children: list[list[int]]) -> int:
-    """Returns the root of a tree of TreeEnsemble: `index`, or a leaf (~index) if both children of
-    this node are the same leaf.
+    """Returns the root of a tree of TreeEnsemble.
+
+    TreeEnsemble stores a tree that is a single leaf as a node with this leaf as both children.
 
     Args:
-        index: Index of the node in the attribute `tree_roots`.
-        children: True children, then false children, per node; ~index for leaves.
+        index: Index of the tree's root node in the file.
+        children: True children of all nodes, then false children of all nodes; ~index for leaves.
+
+    Returns:
+        `index`, or ~index of the leaf if the tree is a single leaf.
     """
     true, false = children[0][index], children[1][index]
     return true if true == false and true < 0 else index
 
 
 def _member_sets(values: Array | None) -> list[list[float]]:
-    """Returns the set of members of each set-membership node, in order of nodes.
+    """Returns the members of each node that tests whether a feature is in a set, in node order.
 
     Args:
-        values: Attribute `membership_values`: members of all nodes, separated by NaN; None if
+        values: Attribute `membership_values`: the sets of all such nodes, separated by NaN; None if
             absent.
     """
     sets: list[list[float]] = [[]]
@@ -224,16 +233,25 @@ def _convert_forest(a: Any, kind: str) -> _Forest:
 
 
 def _values(a: Any, name: str) -> list[float]:
-    """Returns a list of floats from an attribute: `name`, or in newer opsets the tensor
-    `{name}_as_tensor`; empty if both are absent.
+    """Returns the floats in attribute `{name}_as_tensor` if set, else in attribute `name`.
+
+    [] if both are absent.
+
+    Args:
+        a: Attributes of the node by name.
+        name: Name of the attribute in old opsets.
     """
     array = a.get(f"{name}_as_tensor")
     return list(a.get(name) or []) if array is None else array.reshape(-1).tolist()
 
 
 def _add_base(body: ImportBuilder, scores: Value, dtype: DType) -> Value:
-    """Adds the attribute `base_values`, if set, to scores of dtype `dtype`; returns them as
-    float32.
+    """Returns scores + attribute `base_values`, if it is set, as float32.
+
+    Args:
+        body: Builder.
+        scores: Sums of the trees, `[rows, targets]`.
+        dtype: Dtype of `scores`.
     """
     base = _values(body.attrs, "base_values")
     if base:
@@ -274,17 +292,16 @@ def _tree_ensemble_classifier(body: ImportBuilder) -> None:
 
 
 def _two_classes(body: ImportBuilder, forest: _Forest, labels: Array, share: bool) -> None:
-    """Decomposes TreeEnsembleClassifier with two labels and weights for class 0 only, whose sum is
-    the score of class 1.
+    """Decomposes TreeEnsembleClassifier with two labels, if all weights are those of class 0.
 
-    Source: ONNX Runtime; ONNX does not specify it.
+    Their sum is the score of class 1, as in ONNX Runtime; ONNX does not specify it.
 
     Args:
         body: Builder; its outputs are set.
         forest: Trees.
         labels: The two class labels.
-        share: Whether the score is a probability, as no weight is negative: class 1 is chosen above
-            0.5, else above 0.
+        share: Whether the score is a probability (no weight is negative). Class 1 is predicted
+            above 0.5 if it is, else above 0.
     """
     base = _values(body.attrs, "base_values")[:1]
     body.attrs = {**body.attrs, "base_values": base, "base_values_as_tensor": None}

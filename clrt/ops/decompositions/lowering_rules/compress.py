@@ -17,8 +17,9 @@ from clrt.ops.tensor.non_zero import Compress
 
 @register_decomposition(Compress, audience=DecompositionStage.PLANNING)
 def _as_gather(node: Node, builder: Builder) -> list[Value] | None:
-    """Replaces Compress by Gather; None if the condition or the shape of x is unknown, or the
-    condition selects out of range.
+    """Replaces Compress by Gather, if the condition and the shape of x are known.
+
+    Returns None if one is unknown, or the condition selects out of range.
     """
     op, x, condition = node.op_as(Compress), node.arg(0), node.arg(1)
     if condition.numbers is None or not x.type.is_static:

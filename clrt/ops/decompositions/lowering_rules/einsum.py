@@ -18,9 +18,10 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 @register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
 def _in_products(node: Node, make: OpBuilder) -> list[Value] | None:
-    """Decomposes Einsum into matrix products; diagonals stay Einsum nodes.
+    """Decomposes Einsum into matrix products, sums and transpositions.
 
-    Returns None if a dim is unknown, or the node only takes a diagonal.
+    Diagonals of operands stay Einsum nodes. Returns None if a dim is unknown, or the node computes
+    a diagonal only.
     """
     op = node.op_as(Einsum)
     operands = [v for v in node.inputs if v is not None]
@@ -49,12 +50,11 @@ class _Term:
 
 
 class _Products:
-    """Builds the nodes of an Einsum: transpositions, sums, and a product for each operand after the
-    first.
+    """Builds the nodes that replace an Einsum: products of two operands, sums, transpositions.
 
-    Operands are multiplied from left to right, and each sum is taken as early as possible. In the
-    product of two operands, a label is a batch label (in both, and needed later), a row or column
-    label (in one), or is summed.
+    Operands are multiplied from left to right; an axis is summed as early as possible. In a product
+    of two operands, a label of both operands is a batch axis if it is needed later, else it is
+    summed. A label of one operand is an axis of rows or columns.
     """
 
     def __init__(self, sizes: dict[str, Dim], output: Labels, make: OpBuilder) -> None:
@@ -84,11 +84,13 @@ class _Products:
         """Multiplies two terms.
 
         Args:
-            left, right: Terms.
-            later: Labels of the output and of the operands not multiplied yet.
+            left: First factor.
+            right: Second factor.
+            later: Labels of the Einsum's output and of operands that are not multiplied yet.
 
         Returns:
-            The product; shared labels that are not in `later` may remain to be summed.
+            The product. It may still have axes of labels that are not in `later`; the caller sums
+            them.
         """
         rows, columns = (
             self._ordered(set(a.labels) - set(b.labels)) for a, b in ((left, right), (right, left))
@@ -115,25 +117,26 @@ class _Products:
         return _Term(product, order)
 
     def _ordered(self, labels: Collection[str]) -> Labels:
-        """Sorts labels by their position in the output of the Einsum; labels absent from it come
-        first.
-        """
+        """Sorts labels by position in the Einsum's output; labels that it lacks come first."""
         positions = {x: k for k, x in enumerate(self._output)}
         return tuple(sorted(labels, key=lambda x: (positions.get(x, -1), x)))
 
     def _grouped(self, term: _Term, *groups: Labels) -> Value:
-        """Returns the tensor of a term with one axis per group of labels.
+        """Returns the tensor of a term, transposed and reshaped to one axis per group of labels.
 
         Args:
-            term: Term.
-            groups: Labels whose axes are merged, in output order; an empty group becomes an axis of
-                size 1.
+            term: An operand or product.
+            groups: Groups in the order of the result's axes; axes of the labels in a group are
+                merged. An empty group becomes an axis of size 1.
         """
         value = self._arrange(term, tuple(x for group in groups for x in group)).value
         return value if all(len(g) == 1 for g in groups) else self._view(value, *groups)
 
     def _distinct(self, value: Value, labels: Labels) -> _Term:
-        """Returns an operand as a term: the diagonal over the axes of each repeated label."""
+        """Returns an operand as a term with distinct labels.
+
+        Axes of a repeated label become one axis, their diagonal.
+        """
         distinct = tuple(dict.fromkeys(labels))
         if len(distinct) < len(labels):
             equation = Subscripts((labels,), distinct).equation()
@@ -141,9 +144,7 @@ class _Products:
         return _Term(value, distinct)
 
     def _without_ones(self, term: _Term) -> _Term:
-        """Returns a term without its axes of size 1 that broadcast against axes of other
-        operands.
-        """
+        """Returns a term without the axes of size 1 whose label has another size elsewhere."""
         assert term.value.shape is not None
         pairs = zip(term.labels, term.value.shape, strict=True)
         kept = tuple(

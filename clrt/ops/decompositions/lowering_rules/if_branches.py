@@ -31,8 +31,9 @@ _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
 @register_decomposition(If, audience=DecompositionStage.PLANNING)
 def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines one branch of an If if its condition is known; otherwise both branches and Where, if
-    they are small (`_both`).
+    """Inlines the branch of an If that runs, if its condition is known.
+
+    If the condition is unknown, small branches are both inlined, with Where (`_both`).
 
     Returns:
         The outputs; None if neither is possible.
@@ -48,9 +49,9 @@ def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
 def _both(node: Node, builder: Builder) -> list[Value] | None:
     """Inlines both branches of an If and selects their outputs with Where.
 
-    For small branches this is faster than reading the condition: at most `_FEW_NODES` nodes,
-    `_FEW_ELEMS` elements per tensor, and `_FEW_CONSTANTS` elements of constants. TensorFlow exports
-    `break` and `continue` as such branches.
+    For small branches this is faster than reading the condition. Both together may have at most
+    `_FEW_NODES` nodes, `_FEW_ELEMS` elements per tensor, and `_FEW_CONSTANTS` elements of
+    constants. TensorFlow exports `break` and `continue` as small branches.
 
     Returns:
         The outputs; None if the branches are larger, can fail, or their outputs differ in type.
@@ -85,8 +86,9 @@ def _computes(node: Node) -> bool:
 
 
 def _is_small(value: Value) -> bool:
-    """Returns whether a value is a device tensor of static shape with at most `_FEW_ELEMS`
-    elements.
+    """Returns whether a value is a device tensor of at most `_FEW_ELEMS` elements.
+
+    Returns False if its shape has symbols or is unknown.
     """
     dims = value.type.static_shape
     return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host

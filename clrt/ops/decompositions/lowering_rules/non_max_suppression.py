@@ -20,8 +20,8 @@ _MAX_PAIRS = 1 << 27
 def _on_device(node: Node, builder: Builder) -> list[Value] | None:
     """Replaces NonMaxSuppression by BestBoxes on the device and ListBoxes on the host.
 
-    Returns None if limits or shapes are unknown, boxes and scores are not float32, or the problem
-    is too large.
+    Returns None if a limit (number of boxes, overlap, score) or a shape is unknown, boxes or scores
+    are not float32, or there are more than `_MAX_PAIRS` pairs of boxes to compare per class.
     """
     op, boxes, scores = node.op_as(NonMaxSuppression), node.arg(0), node.arg(1)
     limits = [node.input(i) for i in range(2, 5)]

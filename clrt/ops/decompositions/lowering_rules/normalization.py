@@ -13,10 +13,10 @@ from clrt.ops.pointwise.table import Add, Mul
 
 @register_decomposition(Normalization, audience=DecompositionStage.PLANNING)
 def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
-    """Decomposes a normalization whose scale or bias has another shape than a normalized row: it
-    becomes one without them, then Mul and Add.
+    """Decomposes a normalization whose scale or bias has another shape than a normalized row.
 
-    Returns None if all have that shape, a shape is unknown, or dtypes differ.
+    It becomes a normalization with scale 1, then Mul and Add. Returns None if scale and bias have
+    the shape of a row, a shape is unknown, or dtypes differ.
     """
     op = node.op_as(Normalization)
     x, *affine = [v for v in node.inputs if v is not None]

@@ -21,13 +21,14 @@ _MAX_BYTES = 16 << 20
 
 
 class Hoisting:
-    """Hoists nodes out of a loop body: nodes that read one row of a tensor per iteration are
-    computed before the loop, for all rows at once.
+    """Hoists nodes that read one row of a tensor per iteration out of a loop body.
 
-    A product of all rows reads its weights once, and an elementwise node needs one launch.
+    They are computed for all rows at once, before the loop: a product then reads its weights once,
+    and an elementwise node needs one launch.
 
     Attributes:
-        added: Tensors computed before the loop, one per input appended to the body.
+        added: Tensors computed before the loop, in the order of the inputs that were appended to
+            the body for them.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class Hoisting:
 
         Args:
             body: Loop body; modified.
-            invariant: Maps body inputs that are the same tensor in all iterations to this tensor.
-            counters: Body inputs that are known numbers in each iteration.
-            iterations: Number of iterations; rows of tensors with more than twice as many are not
-                hoisted, because most would be unused.
+            invariant: Tensor outside of the loop by body input, for inputs that are the same tensor
+                in all iterations.
+            counters: Body inputs that are known numbers in each iteration: possible row indices.
+            iterations: Number of iterations; a tensor with more than twice as many rows is not
+                used, because most results would be unused.
             builder: Adds the nodes in front of the loop.
         """
         self.added: list[Value] = []
@@ -62,8 +64,9 @@ class Hoisting:
         body.remove_dead()
 
     def _replacement(self, node: Node) -> list[Node]:
-        """Returns the nodes that take the place of a node in the loop body: itself if it is not
-        hoisted.
+        """Hoists a node if possible, and returns the nodes that replace it in the loop body.
+
+        Returns the node itself if it is not hoisted.
         """
         op = node.op
         if isinstance(op, Gather) and op.axis == 0:
@@ -78,12 +81,12 @@ class Hoisting:
         return [node]
 
     def _row(self, value: Value, whole: Value, number: Value) -> Node:
-        """Returns the node that gathers one row of a hoisted tensor in the loop body.
+        """Returns a node for the loop body that gathers one row of a hoisted tensor.
 
         Args:
-            value: Output of the node: the row.
+            value: Output of the new node: the row.
             whole: Hoisted tensor, which becomes a new input of the body.
-            number: Row index in the body.
+            number: Value in the body: index of the row.
         """
         formal = Value(f"{value.name}.rows", whole.type)
         self._body.inputs.append(formal)
@@ -95,7 +98,8 @@ class Hoisting:
         """Hoists an elementwise node whose inputs are rows of the same index and scalar constants.
 
         Returns:
-            The node that gathers its row; `node` itself if it cannot be hoisted.
+            A node that gathers the row of the hoisted result; `node` itself if it cannot be
+            hoisted.
         """
         values = [v for v in node.inputs if v is not None]
         rows = [self._rows[v] for v in values if v in self._rows]
@@ -114,11 +118,11 @@ class Hoisting:
     def _without_product(self, node: Node, op: FusedMatMul) -> list[Node]:
         """Hoists the product of a row and a weight; the epilogue of the product stays in the loop.
 
-        If possible, the epilogue is fused with a product that is one of its operands.
+        If the epilogue reads another product, it becomes the epilogue of that product if possible.
 
         Returns:
-            The nodes that gather the row of the product and apply the epilogue; `node` itself if it
-            cannot be hoisted.
+            Nodes that gather the row of the hoisted product and apply the epilogue; `node` itself
+            if it cannot be hoisted.
         """
         a, b = node.arg(0), node.arg(1)
         if a not in self._rows or op.trans_a or not b.is_constant or len(b.dims) != 2:
@@ -138,12 +142,12 @@ class Hoisting:
         return [self._row(row, rows, number), self._with_epilogue(node, op, row)]
 
     def _with_epilogue(self, node: Node, op: FusedMatMul, row: Value) -> Node:
-        """Returns the node that applies the epilogue of a hoisted product in the loop body.
+        """Returns a node for the loop body that applies the epilogue of a hoisted product.
 
         Args:
-            node: Node of the product.
+            node: Node of the original product, with epilogue.
             op: The node's op.
-            row: Row of the hoisted product.
+            row: Row of the hoisted product, without epilogue.
         """
         extras = node.inputs[2:]
         for k, value in enumerate(extras):
@@ -164,5 +168,5 @@ class Hoisting:
 
 
 def _swap_operands(args: tuple[int, ...], place: int) -> tuple[int, ...]:
-    """Returns the operand numbers of an elementwise step with 0 and `place` exchanged."""
+    """Returns the operand indices of an elementwise step, with 0 and `place` exchanged."""
     return tuple({0: place, place: 0}.get(a, a) for a in args)

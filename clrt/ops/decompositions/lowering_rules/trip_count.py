@@ -21,15 +21,16 @@ _MAX_ELEMS = 64
 
 @dataclass(frozen=True)
 class TripCountGraph:
-    """The subgraph of a loop body that depends only on numbers known before the loop; it determines
-    when the loop ends.
+    """The part of a loop body that determines when the loop ends, for evaluation on the host.
+
+    It depends only on numbers that are known before the loop.
 
     Attributes:
         graph: Inputs: iteration number, condition, known numbers. Outputs: the next condition
-            unless it is constant, then the next numbers of `places`.
+            (unless `goes_on`), then the next values of the loop-carried values in `places`.
         places: Indices of the loop-carried values that the graph computes.
         starts: Initial values of the graph's inputs after iteration number and condition, by name.
-        carries: Names of the graph's inputs for the values of `places`.
+        carries: Name of the graph's input for each loop-carried value in `places`.
         limit: Maximum number of iterations; None if unlimited.
         goes_on: Whether the condition always holds.
     """
@@ -43,15 +44,16 @@ class TripCountGraph:
 
     @classmethod
     def of(cls, loop: Loop, body: Graph, inputs: Sequence[Value | None]) -> TripCountGraph | None:
-        """Extracts the subgraph from a loop body.
+        """Extracts the nodes of a loop body that determine when the loop ends.
 
         Args:
             loop: Loop op.
-            body: Its body, with known symbols bound to numbers.
+            body: Body of the loop, with known symbols bound to numbers.
             inputs: Inputs of the Loop node.
 
         Returns:
-            The subgraph; None if it does not determine when the loop ends, or no iteration runs.
+            The extracted graph; None if the end depends on unknown numbers, or the condition is
+            false from the start.
         """
         limit, condition = (None if v is None else _numbers(v) for v in inputs[:2])
         if any(
@@ -93,9 +95,8 @@ class TripCountGraph:
             most: Maximum number of iterations.
 
         Returns:
-            A dict of values at the start of each iteration, then one of the final values; keys are
-            indices of loop-carried values. None if there are more than `most` iterations, or a
-            value cannot be computed.
+            For the start of each iteration, and for the end of the loop, the values by index (of
+            `places`). None if there are more than `most` iterations, or a value cannot be computed.
         """
         values, history, going = dict(self.starts), list[dict[int, Array]](), True
         names = [v.name for v in self.graph.inputs[:2]]
@@ -119,7 +120,7 @@ def _computable(graph: Graph, known: set[Value]) -> list[Node]:
 
     Args:
         graph: Loop body.
-        known: Values known at planning; the outputs of the returned nodes are added.
+        known: Values known at planning; changed: outputs of the returned nodes are added.
     """
     nodes = []
     for node in graph.nodes:
@@ -138,17 +139,18 @@ def _is_known(value: Value, known: set[Value]) -> bool:
 
 
 def _is_small(value: Value) -> bool:
-    """Returns whether a value is a device tensor of static shape with at most `_MAX_ELEMS`
-    elements.
+    """Returns whether a value is a device tensor of at most `_MAX_ELEMS` elements.
+
+    Returns False if its shape has symbols or is unknown.
     """
     dims = value.type.static_shape
     return dims is not None and prod(dims) <= _MAX_ELEMS and not value.type.on_host
 
 
 def _numbers(value: Value) -> Array | None:
-    """Returns the elements of a small constant; None for other values.
+    """Returns the elements of a constant of at most `_MAX_ELEMS` elements; None for other values.
 
-    A plan that depends on these elements is valid only for them.
+    A plan that depends on these elements is valid for no other elements.
     """
     if not value.is_constant or not value.has_numbers or not _is_small(value):
         return None

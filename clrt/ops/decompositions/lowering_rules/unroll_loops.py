@@ -37,8 +37,9 @@ _MIN_KERNEL_ITERATIONS = 16
 
 @register_decomposition(Scan, audience=DecompositionStage.PLANNING)
 def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines the body of a Scan whose scanned tensors have one slice; None if they have more or
-    a shape is unknown.
+    """Inlines the body of a Scan with a single iteration: all scanned tensors have one slice.
+
+    Returns None if they have more slices, or a shape is unknown.
     """
     op = node.op_as(Scan)
     inputs = [v for v in node.inputs if v is not None and v.type.is_static]
@@ -65,39 +66,42 @@ def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Scan, audience=DecompositionStage.LOWERING)
 def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if both
-    are impossible.
+    """Runs a Scan as a kernel loop, or unrolls it to at most `_FEW_NODES` nodes.
+
+    Returns the outputs of the Scan; None if both are impossible.
     """
     return _unroll_scan(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Scan, audience=DecompositionStage.REPEATED)
 def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Scan to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if both
-    are impossible.
+    """Runs a Scan as a kernel loop, or unrolls it to at most `_MANY_NODES` nodes.
+
+    Returns the outputs of the Scan; None if both are impossible.
     """
     return _unroll_scan(node, builder, _MANY_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_FEW_NODES` nodes, or runs it as a kernel loop; None if both
-    are impossible.
+    """Runs a Loop as a kernel loop, or unrolls it to at most `_FEW_NODES` nodes.
+
+    Returns the outputs of the Loop; None if both are impossible.
     """
     return _unroll_loop(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.REPEATED)
 def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Unrolls a Loop to at most `_MANY_NODES` nodes, or runs it as a kernel loop; None if both
-    are impossible.
+    """Runs a Loop as a kernel loop, or unrolls it to at most `_MANY_NODES` nodes.
+
+    Returns the outputs of the Loop; None if both are impossible.
     """
     return _unroll_loop(node, builder, _MANY_NODES)
 
 
 def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Scan, or runs it as a kernel loop if it has at least `_MIN_KERNEL_ITERATIONS`
-    slices.
+    """Runs a Scan as a kernel loop if possible, else unrolls it: one copy of its body per slice.
 
     Args:
         node: Scan node.
@@ -105,7 +109,7 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
         most: Maximum number of nodes of the unrolled Scan.
 
     Returns:
-        The outputs; None if a shape is unknown, or both are impossible.
+        The outputs of the Scan; None if a shape is unknown, or both are impossible.
     """
     op = node.op_as(Scan)
     inputs = _tensors(node.inputs)
@@ -148,17 +152,17 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
 def _scan_in_kernel(
     node: Node, builder: Builder, axes: Sequence[int], count: int
 ) -> list[Value] | None:
-    """Runs a Scan as a kernel loop.
+    """Runs a Scan as a kernel loop: one kernel runs all iterations of its body.
 
     Args:
         node: Scan node.
         builder: Adds the nodes.
-        axes: Scan axis of each scanned tensor.
+        axes: Axis along which each scanned tensor is cut into slices.
         count: Number of slices.
 
     Returns:
-        The outputs; None if there are fewer than `_MIN_KERNEL_ITERATIONS` slices, or kernels cannot
-        run the body.
+        The outputs of the Scan; None if there are fewer than `_MIN_KERNEL_ITERATIONS` slices, or no
+        kernel can run the body.
     """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Scan)
@@ -190,12 +194,13 @@ def _scan_in_kernel(
 
 
 def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopBody | None:
-    """Converts a loop body, whose condition always holds, for a kernel loop; None if kernels cannot
-    run it.
+    """Converts the body of a loop with a known number of iterations for a kernel loop.
+
+    Returns None if no kernel can run it.
 
     Args:
-        body: Loop body.
-        types: Types of its inputs after the iteration number and the condition.
+        body: Loop body; its condition is ignored.
+        types: Types of the body's inputs after the iteration number and the condition.
         states: Number of loop-carried values.
     """
     try:
@@ -213,11 +218,11 @@ def _move_axis(builder: Builder, x: Value, start: int, end: int) -> Value:
 
 
 def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | None:
-    """Runs a Loop as a kernel loop of `count` iterations.
+    """Runs a Loop as a kernel loop: one kernel runs all `count` iterations of its body.
 
     Returns:
-        The outputs; None if there are fewer than `_MIN_KERNEL_ITERATIONS` iterations, or kernels
-        cannot run the body.
+        The outputs of the Loop; None if there are fewer than `_MIN_KERNEL_ITERATIONS` iterations,
+        or no kernel can run the body.
     """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Loop)
@@ -235,14 +240,13 @@ def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | N
 
 
 def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
-    """Returns `results` if they match the output types of the node, else None."""
+    """Returns `results` if their types are compatible with the node's outputs, else None."""
     pairs = zip(node.outputs, results, strict=True)
     return results if all(v.type.is_compatible(x.type) for v, x in pairs) else None
 
 
 def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Loop, or runs it as a kernel loop if it has at least `_MIN_KERNEL_ITERATIONS`
-    iterations.
+    """Runs a Loop as a kernel loop if possible, else unrolls it to a copy per iteration.
 
     Args:
         node: Loop node.
@@ -250,8 +254,8 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         most: Maximum number of nodes of the unrolled Loop.
 
     Returns:
-        The outputs; None if a shape or the number of iterations is unknown, no iteration runs, or
-        both are impossible.
+        The outputs of the Loop; None if a shape or the number of iterations is unknown, no
+        iteration runs, or both are impossible.
     """
     op = node.op_as(Loop)
     states = _tensors(node.inputs[2:])
@@ -304,11 +308,11 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
 
 
 def _tensors(values: Sequence[Value | None]) -> list[Value] | None:
-    """Returns `values` if all are device tensors of known shape, else None.
+    """Returns `values` if all are device tensors whose dims are known numbers, else None.
 
-    It also returns None while sizes are traced: tracing the nodes of an unrolled loop takes longer
-    than planning them for each shape, and the trace would be valid for one number of iterations
-    only.
+    Dims that are being traced (for a template) count as unknown: tracing the nodes of an unrolled
+    loop takes longer than planning them for each shape, and the trace would be valid for one number
+    of iterations only.
     """
     tensors = [v for v in values if v is not None and v.type.is_static and not v.type.on_host]
     traced = any(is_traced(d) for v in tensors for d in v.dims)
@@ -319,7 +323,7 @@ class _Copies:
     """Adds copies of a loop body to a graph, one per iteration.
 
     Attributes:
-        rows: Per copy, its outputs that are to be stacked; the caller appends them.
+        rows: For each copy, its scan outputs, which are to be stacked; the caller appends them.
     """
 
     def __init__(self, node: Node, body: Graph, builder: Builder) -> None:
@@ -331,10 +335,10 @@ class _Copies:
         """Adds a copy of the loop body.
 
         Args:
-            inputs: Inputs of the copy.
+            inputs: Values for the inputs of the body in this iteration.
 
         Returns:
-            Its outputs; None if a shape stays unknown or the host is needed.
+            Outputs of the copy; None if a shape stays unknown or a node must run on the host.
         """
         prefix, title = (f"{n}[{self._count}]." for n in (self._node.name, self._node.origins[0]))
         self._count += 1
@@ -351,15 +355,15 @@ class _Copies:
     def results(
         self, states: Sequence[Value], axes: Sequence[int], backwards: Sequence[int]
     ) -> list[Value] | None:
-        """Stacks the rows of all copies and returns the outputs of the loop node.
+        """Stacks the scan outputs of all copies and returns the outputs of the loop node.
 
         Args:
-            states: Final states, the first outputs.
-            axes: Axis of each stack along which its rows are stacked.
-            backwards: Per stack, 1 to stack from the last copy to the first.
+            states: Final values of the loop-carried values: the first outputs of the node.
+            axes: For each scan output, the new axis along which it is stacked.
+            backwards: For each scan output, 1 to stack from the last copy to the first, else 0.
 
         Returns:
-            The outputs; None if rows differ in shape, or the outputs do not match the node's types.
+            The outputs; None if copies differ in shape, or types differ from the node's outputs.
         """
         builder, outputs = self._builder, list(states)
         for column, axis, back in zip(zip(*self.rows, strict=True), axes, backwards, strict=True):

@@ -20,8 +20,9 @@ _ROWS = TensorScatter(-2)
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.PLANNING)
 def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
-    """Decomposes UpdateCache once all sizes are numbers, as only then it is known if the cache
-    is donated; None before.
+    """Decomposes UpdateCache once all its sizes are numbers; returns None before.
+
+    Only then is it known whether the memory of the cache can be overwritten.
     """
     op, cache = node.op_as(UpdateCache), node.arg(0)
     ready = cache.type.is_static and (not op.grows or node.arg(3).has_numbers)
@@ -29,8 +30,9 @@ def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
 
 
 def update_parts(node: Node, make: Builder) -> Sequence[Value]:
-    """Adds the nodes that UpdateCache stands for: padding of the cache, if it grows, and writing
-    of the rows; returns the new cache.
+    """Adds the nodes that UpdateCache stands for; returns the new cache as its only element.
+
+    They pad the cache if it may grow, and write the new rows.
     """
     op, (cache, rows, first, total) = node.op_as(UpdateCache), [node.arg(i) for i in range(4)]
     if op.grows:

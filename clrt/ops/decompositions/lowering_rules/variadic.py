@@ -1,4 +1,4 @@
-"""Elementwise ops of more operands than a kernel takes, as a tree."""
+"""Splits elementwise ops with more operands than a kernel reads into trees of nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from clrt.ops.pointwise.variadic import MAX_OPERANDS, Variadic
 
 @register_decomposition(Variadic, audience=DecompositionStage.PLANNING)
 def _in_levels(node: Node, make: Builder) -> list[Value] | None:
-    """Decomposes an op of more than `MAX_OPERANDS` operands into a tree of nodes; None for fewer
-    operands.
+    """Decomposes an op of more than `MAX_OPERANDS` operands into a tree of nodes.
+
+    Returns None if the op has at most `MAX_OPERANDS` operands.
     """
     op = node.op_as(Variadic)
     level = [v for v in node.inputs if v is not None]

@@ -18,17 +18,19 @@ _DOMAIN = "com.microsoft"
 
 
 def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
-    """Returns which attention scores `[B, H, S, T]` a padding mask keeps, as a bool that broadcasts
-    to them.
+    """Returns which attention scores a padding mask keeps.
 
-    The mask is `[B, T]` or `[B, S, T]`, or 1-D: the end of the keys of each batch row, optionally
-    followed by the starts. (Instead of starts, offsets for unpadded batches may follow, which have
-    no effect.)
+    The mask is `[batch, keys]` or `[batch, queries, keys]`, or 1-D: per batch row, the index after
+    its last key, optionally followed by the indices of first keys. (Instead of first keys, offsets
+    for unpadded batches may follow, which have no effect.)
 
     Args:
         body: Builder.
         index: Input index of the mask.
-        total: T, shape `[1]`.
+        total: Number of keys, shape `[1]`.
+
+    Returns:
+        bool that broadcasts to `[batch, heads, queries, keys]`; false for masked scores.
 
     Raises:
         UnsupportedError: The mask has another rank.
@@ -52,17 +54,18 @@ def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
 def _mask(
     body: ImportBuilder, index: int, total: Value, added: Value | None = None, like: int = 0
 ) -> Value | None:
-    """Returns the additive mask of attention scores `[B, H, S, T]`: the padding mask plus `added`.
+    """Returns the padding mask as an additive mask of attention scores, plus `added`.
 
     Args:
         body: Builder.
         index: Input index of the padding mask.
-        total: T, shape `[1]`.
+        total: Number of keys, shape `[1]`.
         added: Additive bias of the scores; None for none.
-        like: Input index whose dtype the scores have.
+        like: Index of an input with the dtype of the scores.
 
     Returns:
-        The mask; `added` if the padding mask is omitted.
+        Numbers that broadcast to `[batch, heads, queries, keys]`; only `added` if the node has no
+        padding mask.
     """
     if not body.has(index):
         return added
@@ -73,8 +76,9 @@ def _mask(
 
 
 def mask_of(body: ImportBuilder, seen: Value) -> Value:
-    """Converts a bool mask to an additive one in the dtype of input 0: 0 where true, else the
-    lowest finite number.
+    """Converts a bool mask to an additive mask with the dtype of input 0.
+
+    It is 0 for true, and the lowest finite number for false.
     """
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     return body("Where", seen, body.number(0.0), lowest)
@@ -89,18 +93,21 @@ def attend(
     mask: Value | None = None,
     past: tuple[Value, Value] | None = None,
 ) -> list[Value]:
-    """Adds ONNX's Attention on q, k, v `[B, S, H * D]`.
+    """Adds ONNX's Attention with the attributes of the replaced node.
 
     Args:
         body: Builder.
-        q, k, v: Queries, keys, values.
+        q: Queries, `[batch, tokens, heads * head_size]`.
+        k: Keys, in the same form.
+        v: Values, in the same form.
         heads: Number of heads.
-        mask: Additive mask; None for none.
-        past: Cached keys and values `[B, H, P, D]`; None for none.
+        mask: Additive mask of scores; None for none.
+        past: Cached keys and values, each `[batch, heads, past, head_size]`; None for none.
 
     Returns:
-        The result `[B, S, H * D]`; keys and values `[B, H, P + S, D]`; with four outputs also the
-        masked scores.
+        The result `[batch, tokens, heads * head_size]`; keys and values, past ones included,
+        `[batch, heads, past + tokens, head_size]`; and the masked scores if the replaced node has
+        four outputs.
     """
     causal = int(body.attrs.get("unidirectional", 0))
     attrs = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal, **_scale(body)}
@@ -115,8 +122,9 @@ def attend(
 
 
 def _scale(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the `scale` attribute for ONNX's Attention; empty for the default, which
-    com.microsoft writes as 0.
+    """Returns the `scale` attribute for ONNX's Attention.
+
+    {} for the default scale, which com.microsoft writes as 0.
     """
     scale = float(body.attrs.get("scale", 0.0))
     return {"scale": scale} if scale else {}
@@ -133,21 +141,24 @@ def _attend_with_capacity(
     count: Value,
     beams: Value | None,
 ) -> list[Value]:
-    """Adds ONNX's Attention with caches `[B, H, P, D]` that have spare capacity.
+    """Adds ONNX's Attention with caches of keys and values that have spare capacity.
 
     Args:
         body: Builder.
-        q, k, v: New queries, keys, values `[B, S, H * D]`.
+        q: New queries, `[batch, tokens, heads * head_size]`.
+        k: New keys, in the same form.
+        v: New values, in the same form.
         heads: Number of heads.
-        mask: Additive mask; None for none.
-        past: Caches of keys and values; their first `count` positions are filled.
+        mask: Additive mask of scores; None for none.
+        past: Caches of keys and of values, each `[batch, heads, positions, head_size]`; the first
+            `count` positions are filled.
         count: Number of filled positions, one element.
-        beams: Beam indices `[B / W, W, P]`: which of its W beams row b reads each position from;
-            None to read its own.
+        beams: For beam search, `[batch / beams, beams, positions]`: index of the beam in whose
+            cache a batch row reads each position. None if each row reads its own cache.
 
     Returns:
-        The result `[B, S, H * D]`; caches with the new keys and values; with more than three
-        outputs also the masked scores.
+        The result `[batch, tokens, heads * head_size]`; the caches with the new keys and values;
+        and the masked scores if the replaced node has more than three outputs.
     """
     q, k, v = (body.split_heads(t, heads) for t in (q, k, v))
     count = body.cast(body("Reshape", count, body.ints(1)), DType.INT64)
@@ -191,13 +202,13 @@ def _attend_with_capacity(
 
 
 def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Value) -> Value:
-    """Gathers a cache so that position p of row b comes from row `rows[b, p]`.
+    """Returns a cache in which position p of batch row b is copied from batch row `rows[b, p]`.
 
     Args:
         body: Builder.
-        value: Cache `[B, H, P, D]`.
-        rows: Source rows `[B, P]`.
-        positions: 0, 1, …, P - 1.
+        value: Cache of keys or values, `[batch, heads, positions, head_size]`.
+        rows: Batch row to copy from, `[batch, positions]`.
+        positions: All positions of the cache: 0, 1, 2, …
     """
     indices = [
         body("Unsqueeze", t, body.ints(2))
@@ -210,15 +221,17 @@ def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Val
 
 
 def _projection(body: ImportBuilder) -> Value:
-    """Returns input 0 @ weights + bias (inputs 1 and 2): queries, keys and values concatenated
-    along the last axis.
+    """Returns input 0 @ input 1 (weights) + input 2 (bias).
+
+    The result holds queries, keys and values, concatenated along the last axis.
     """
     return body.plus(body("MatMul", *body.inputs[:2]), 2)
 
 
 def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
-    """Splits concatenated queries, keys and values, by the widths in `qkv_hidden_sizes` or
-    equally.
+    """Splits the last axis into queries, keys and values.
+
+    Their widths are in attribute `qkv_hidden_sizes`; without it they are equal.
     """
     sizes = body.attrs.get("qkv_hidden_sizes")
     if sizes:
@@ -227,27 +240,26 @@ def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
 
 
 def project(body: ImportBuilder) -> list[Value]:
-    """Returns queries, keys and values: projections of input 0 by weights and bias in inputs 1
-    and 2.
-    """
+    """Returns queries, keys and values: input 0 @ input 1 (weights) + input 2 (bias), split."""
     return _split_qkv(body, _projection(body))
 
 
 def self_attention(
     body: ImportBuilder, qkv: Value, mask: int, past: int, added: Value | None = None, like: int = 0
 ) -> None:
-    """Adds attention on concatenated queries, keys and values, after the cached keys and values.
+    """Sets the outputs of a self-attention node: the result, then all keys and values.
 
     Args:
         body: Builder; its outputs are set.
-        qkv: Queries, keys and values concatenated, `[B, S, W]`.
+        qkv: Queries, keys and values of the new tokens, `[batch, tokens, width]`, concatenated
+            along the last axis.
         mask: Input index of the padding mask.
-        past: Input index of past keys and values by head, `[2, B, H, P, D]`.
+        past: Input index of past keys and values, `[2, batch, heads, past, head_size]`.
         added: Additive bias of the scores; None for none.
-        like: Input index whose dtype qkv has.
+        like: Index of an input with the dtype of `qkv`.
 
     Raises:
-        UnsupportedError: The node rotates q and k, or writes into its own input.
+        UnsupportedError: The node rotates queries and keys, or writes into its own input.
     """
     if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
         raise UnsupportedError("do_rotary and past_present_share_buffer")
@@ -268,23 +280,25 @@ def self_attention(
 
 @register_import_decomposition(_DOMAIN, "Attention")
 def _attention(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's Attention: projections to queries, keys and values, then
-    self-attention.
+    """Decomposes com.microsoft's Attention: a projection of x, then self-attention.
 
-    Inputs: x, weights, bias, padding mask, past keys and values, additive bias of the scores.
+    The projection computes queries, keys and values. Inputs: x, weights, bias, padding mask, past
+    keys and values, additive bias of the scores.
     """
     self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
 
 def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
-    """Returns q, k, v `[B, S, H * D]`, plus bias, from the first three inputs.
+    """Returns queries, keys and values plus bias, each `[batch, tokens, heads * head_size]`.
 
-    These may be separate, packed (`[B, S, H, 3, D]`, or `[B, S, H, 2, D]` for k and v), or split by
-    head.
+    They are the first three inputs, in this or another form: packed in input 0, `[batch, tokens,
+    heads, 3, head_size]`; keys and values packed in input 1, `[batch, tokens, heads, 2,
+    head_size]`; or `[batch, heads, tokens, head_size]`.
 
     Args:
         body: Builder.
-        bias: Input index of the biases of q, k and v, concatenated.
+        bias: Input index of the concatenated biases of queries, keys and values; keys and values
+            `[batch, heads, tokens, head_size]` have it added already.
     """
     packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:
@@ -318,11 +332,11 @@ def _multi_head(
 
     Args:
         body: Builder; its outputs are set.
-        bias: Input index of the bias of q, k and v.
+        bias: Input index of the concatenated biases of queries, keys and values.
         mask: Input index of the padding mask; the next one is the additive bias of the scores.
         past: Input index of past keys; the next one is past values.
         count: Input index of the number of filled cache positions.
-        beams: Input index of the beam indices.
+        beams: Input index of the beam that each position is read from (beam search).
     """
     heads, (q, k, v) = int(body.attrs["num_heads"]), _operands(body, bias)
     total, cache = body.dim_of(k, 1), None
@@ -350,11 +364,11 @@ def _decoder_masked_multi_head_attention(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "DecoderMaskedSelfAttention")
 def _decoder_masked_self_attention(body: ImportBuilder) -> None:
-    """Decomposes DecoderMaskedSelfAttention: attention of one new position to a cache `[2, B, H, P,
-    D]`, which may have spare capacity.
+    """Decomposes DecoderMaskedSelfAttention: attention of one new token to a cache.
 
-    In a cache with spare capacity, keys are stored as `[B, H, D / n, P, n]`, where n elements are
-    16 bytes.
+    The cache of keys and values is `[2, batch, heads, positions, head_size]`. If it has spare
+    capacity (`past_present_share_buffer`), keys are stored as `[batch, heads, head_size / n,
+    positions, n]`, with n elements in 16 bytes.
     """
     if not body.attrs.get("past_present_share_buffer", 0):
         self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))

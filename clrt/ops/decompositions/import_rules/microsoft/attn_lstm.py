@@ -25,13 +25,15 @@ _FUNCTIONS_PER_DIRECTION = 3
 
 @register_import_decomposition("com.microsoft", "AttnLSTM")
 def _attn_lstm(body: ImportBuilder) -> None:
-    """Decomposes AttnLSTM: an LSTM in which each step attends to a memory and passes the attention
-    output to the next step.
+    """Decomposes AttnLSTM: an LSTM in which each step attends to a memory.
 
-    Inputs 0 to 7 are those of LSTM; W applies to x concatenated with the last attention output.
-    Inputs 8 to 13: weights of queries `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`,
-    the memory `[B, S, M]`, its lengths, and weights `[D, M + H, …]` that combine attention result
-    and state; without these, the attention output is the attention result.
+    The attention output of a step is an input of the next step. Inputs 0 to 7 are the inputs of
+    LSTM; its weights W apply to x concatenated with the previous attention output. Inputs 8 to 13,
+    with D directions, H hidden elements, A elements of a query, and vectors of M elements in the
+    memory: weights of queries `[D, H, A]`; weights of the memory `[D, M, A]`; a vector `[D, A]`
+    that reduces a query plus a memory vector to a score; the memory `[batch, positions, M]`; its
+    length per batch row; and optional weights `[D, M + H, …]` that combine the attention result
+    with the state. Without them, the attention output is the attention result.
     """
     if body.input_dtype() is not DType.FLOAT32:
         raise UnsupportedError(f"dtype {body.input_dtype()}")
@@ -65,7 +67,13 @@ def _attn_lstm(body: ImportBuilder) -> None:
 
 
 def _valid_positions(body: ImportBuilder, count: Value, lengths: Value) -> Value:
-    """Returns which of positions 0 to count - 1 are below `lengths` `[B]`, bool `[B, count]`."""
+    """Returns whether positions 0 to count - 1 are below each length, bool `[batch, count]`.
+
+    Args:
+        body: Builder.
+        count: Number of positions, shape `[1]`.
+        lengths: Length of each batch row, int64 `[batch]`.
+    """
     return body("Less", body.count_up(count), body("Unsqueeze", lengths, body.ints(1)))
 
 
@@ -75,7 +83,7 @@ def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> V
     Args:
         body: Builder.
         index: Input index; its axis 0 is the direction.
-        number: Direction.
+        number: Index of the direction.
         count: Number of directions.
 
     Returns:
@@ -100,12 +108,23 @@ def _zeros(body: ImportBuilder, *sizes: Value) -> Value:
 
 
 def _reverse(body: ImportBuilder, value: Value, lengths: Value) -> Value:
-    """Reverses the first `lengths[b]` steps of each sequence b of `value` `[T, B, …]`."""
+    """Reverses the steps of each sequence; steps after its end stay in place.
+
+    Args:
+        body: Builder.
+        value: `[steps, batch, …]`.
+        lengths: Steps of each sequence, `[batch]`.
+    """
     return body("ReverseSequence", value, lengths, time_axis=0, batch_axis=1)
 
 
 def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
-    """Returns the attributes of ONNX's LSTM for direction `number` of AttnLSTM."""
+    """Returns the attributes of ONNX's LSTM for one direction of AttnLSTM.
+
+    Args:
+        body: Builder.
+        number: Index of the direction.
+    """
     attrs = {k: body.attrs[k] for k in ("clip", "hidden_size", "input_forget") if k in body.attrs}
     functions = [name.lower() for name in body.attrs.get("activations", ())]
     first, end = _FUNCTIONS_PER_DIRECTION * number, _FUNCTIONS_PER_DIRECTION * (number + 1)
@@ -123,11 +142,11 @@ def _step(
 ) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
     """Returns a function that builds the Scan body of AttnLSTM.
 
-    The body runs an LSTM step on x and the last attention output, then attention with the new state
-    as query.
+    The body runs an LSTM step on x and the previous attention output, then attention with the new
+    state as query.
 
     Args:
-        params: Parameters and attention memory by name; None for omitted ones.
+        params: Weights, attention memory and its mask by name; None for omitted ones.
         attrs: Attributes of the LSTM.
     """
 

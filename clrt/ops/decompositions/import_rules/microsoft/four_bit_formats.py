@@ -24,10 +24,11 @@ _TABLES = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 @register_import_decomposition(_DOMAIN, "MatMulBnb4")
 def _matmul_bnb4(body: ImportBuilder) -> None:
-    """Decomposes MatMulBnb4: a matrix product with weights `[N, K]` in a 4-bit float format.
+    """Decomposes MatMulBnb4: a matrix product with weights in a 4-bit float format.
 
-    Inputs: A; 4-bit levels of the flattened weights, upper half of a byte first; largest magnitude
-    per block, by which levels are multiplied.
+    Inputs: A; 4-bit codes of the flattened weights `[columns of the result, columns of A]`, upper
+    half of a byte first; the scale of each block. Each code stands for a value of a table (FP4 or
+    NF4), which is multiplied by the scale.
     """
     n, k, block = (int(body.attrs[name]) for name in ("N", "K", "block_size"))
     kind = int(body.attrs["quant_type"])
@@ -53,7 +54,7 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
 def _matmul_fp_q4(body: ImportBuilder) -> None:
     """Decomposes MatMulFpQ4: a matrix product with 4-bit quantized weights.
 
-    Inputs: A; blocks of 32 levels, column by column; shape `[K, N]` of the weights.
+    Inputs: A; blocks of 32 levels, column by column of the weights; the weights' (rows, columns).
 
     A block has a 4-byte scale, a 1-byte zero point (if `blk_quant_type` is 1), then 16 bytes of
     levels: the lower halves of the bytes hold the first 16 levels, the upper halves the last 16.

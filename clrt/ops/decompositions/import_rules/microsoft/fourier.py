@@ -13,11 +13,11 @@ _DOMAIN = "com.microsoft"
 
 
 def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
-    """Returns the axes that Rfft or Irfft transforms.
+    """Returns the axes that Rfft or Irfft transforms, in ascending order.
 
     Args:
         body: Builder.
-        behind: Number of axes of input 0 after the transformed ones.
+        behind: Number of axes of input 0 after the transformed axes.
 
     Raises:
         UnsupportedError: The transform is normalized or not onesided.
@@ -36,10 +36,10 @@ def _transform(
 
     Args:
         body: Builder.
-        x: Tensor `[…, 1 or 2]`.
-        axis: Transformed axis.
-        inverse: 1 for the inverse transform.
-        onesided: 1 if only the first half of the spectrum is present.
+        x: Real numbers `[…, 1]`, or complex numbers `[…, 2]` as (real part, imaginary part).
+        axis: Axis to transform.
+        inverse: 1 for the inverse transform; 0 for the forward transform.
+        onesided: 1 if the spectrum has only its first half, as for real signals; else 0.
     """
     axes = (None, body.numbers(axis))
     return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
@@ -57,8 +57,9 @@ def _rfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Irfft")
 def _irfft(body: ImportBuilder) -> None:
-    """Decomposes Irfft, assuming an even size of the last signal axis, which the spectrum does
-    not determine.
+    """Decomposes Irfft, the inverse Fourier transform to a real signal.
+
+    The size of the last signal axis does not follow from the spectrum; it is assumed to be even.
     """
     *others, last = _signal_axes(body, 1)
     y = body.inputs[0]
@@ -70,8 +71,9 @@ def _irfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "ComplexMul", "ComplexMulConj")
 def _complex_mul(body: ImportBuilder) -> None:
-    """Decomposes ComplexMul and ComplexMulConj: products of complex numbers `[…, 2]`;
-    ComplexMulConj conjugates the second factor.
+    """Decomposes ComplexMul and ComplexMulConj: elementwise products of complex numbers.
+
+    Numbers are `[…, 2]`, (real part, imaginary part). ComplexMulConj conjugates the second factor.
     """
     (a, b), (c, d) = (
         body.node("Split", [value], 2, num_outputs=2, axis=-1) for value in body.inputs[:2]

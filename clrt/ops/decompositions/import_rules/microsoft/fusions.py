@@ -127,11 +127,10 @@ def _skip_simplified_layer_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "EmbedLayerNormalization")
 def _embed_layer_normalization(body: ImportBuilder) -> None:
-    """Decomposes EmbedLayerNormalization: the sum of word, position and segment embeddings,
-    normalized.
+    """Decomposes EmbedLayerNormalization: LayerNorm of word + position + segment embeddings.
 
-    Inputs: token ids, segment ids, tables of words, positions and segments, gamma, beta, mask,
-    positions.
+    Inputs: token ids; segment ids; the three tables of embeddings; gamma and beta, the norm's scale
+    and bias; mask; positions.
     """
     positions = body.optional(8) or positions_of(body)
     tables = body.inputs
@@ -139,7 +138,7 @@ def _embed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def positions_of(body: ImportBuilder) -> Value:
-    """Returns positions 0, 1, …, S - 1 for token ids `[B, S]` in input 0."""
+    """Returns positions 0, 1, 2, … of the tokens in input 0, `[batch, tokens]`: `[tokens]`."""
     return body.count_up(body.dim_of(body.inputs[0], 1))
 
 
@@ -149,14 +148,14 @@ def embed(
     positions: Value,
     affine: Sequence[Value],
 ) -> None:
-    """Adds up word, position and segment embeddings and normalizes them.
+    """Sets the outputs of an embedding op: LayerNorm of word + position + segment embeddings.
 
     Args:
-        body: Builder; its outputs are set: normalized embeddings, lengths by the mask in input 7,
-            sums.
-        look_up: Returns rows of a table; gets the table's input index and the row ids.
-        positions: Position ids.
-        affine: Gamma and beta.
+        body: Builder; its outputs are set: normalized embeddings; number of unmasked tokens per
+            sequence (0 without a mask in input 7); sums before the norm.
+        look_up: Returns rows of a table, from (the table's input index, ids of the rows).
+        positions: Position ids of the tokens.
+        affine: Scale and bias of the norm.
     """
     ids = body.inputs[0]
     total = body("Add", look_up(2, ids), look_up(3, positions))
@@ -192,15 +191,15 @@ def _product(body: ImportBuilder) -> Value:
 
 
 def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
-    """Returns an operand of FusedMatMul, transposed as its attributes say.
+    """Returns an operand of FusedMatMul, transposed as the node's attributes say.
 
-    `transBatchA` or `transBatchB` moves axis 0 before the columns; `transA` or `transB` swaps rows
-    and columns.
+    First `transBatchA` or `transBatchB` moves axis 0 to the place of the rows; then `transA` or
+    `transB` swaps rows and columns.
 
     Args:
         body: Builder.
-        index: Input index.
-        side: "A" or "B".
+        index: Input index of the operand.
+        side: "A" for the left operand, "B" for the right one.
     """
     rank = body.rank_of(index)
     perm = list(range(rank))
@@ -213,7 +212,7 @@ def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
 
 
 def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
-    """Returns the parameter names of the node's attribute `activation`; empty if it is not set.
+    """Returns the names of the parameters that the node's activation has; () without activation.
 
     Raises:
         UnsupportedError: clrt lacks the activation.
@@ -231,15 +230,21 @@ def _named_parameters(body: ImportBuilder) -> dict[str, Any]:
 
 
 def _listed_parameters(body: ImportBuilder) -> dict[str, Any]:
-    """Returns the activation's parameters by name, from the list in attribute
-    `activation_params`.
-    """
+    """Returns the activation's parameters by name, from the list `activation_params`."""
     values = [float(v) for v in body.attrs.get("activation_params", ())]
     return dict(zip(_parameter_names(body), values, strict=False))
 
 
 def _activated(body: ImportBuilder, value: Value, parameters: dict[str, Any]) -> Value:
-    """Applies the activation in the node's attribute `activation`, if it is set, to `value`."""
+    """Applies the activation in the node's attribute `activation` to `value`.
+
+    Returns `value` itself if the attribute is not set.
+
+    Args:
+        body: Builder.
+        value: Tensor.
+        parameters: Parameters of the activation by name: alpha, min, …
+    """
     name = body.attrs.get("activation", "")
     if name == "Clip":
         bounds = [body.number(parameters[k]) if k in parameters else None for k in ("min", "max")]
@@ -263,13 +268,14 @@ def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
 def conv_and_activation(
     body: ImportBuilder, x: Value, weights: Value, bias: Value | None, added: Value | None
 ) -> Value:
-    """Returns the convolution of x, plus `added` if not None, then the activation of the replaced
-    node.
+    """Returns activation(convolution of x + `added`), with the attributes of the replaced node.
 
     Args:
         body: Builder.
-        x, weights, bias: Inputs of Conv; bias may be None.
-        added: Tensor added before the activation; None for none.
+        x: Input of Conv.
+        weights: Weights of Conv.
+        bias: Bias of Conv; None for none.
+        added: Tensor to add before the activation; None for none.
     """
     y = _conv(body, x, weights, bias)
     return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
@@ -290,8 +296,9 @@ def _nhwc_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "NhwcFusedConv")
 def _nhwc_fused_conv(body: ImportBuilder) -> None:
-    """Decomposes NhwcFusedConv: FusedConv with channels last in x and y, but first in the
-    weights.
+    """Decomposes NhwcFusedConv: FusedConv with channels on the last axis of input and output.
+
+    The weights have their channels on axis 1.
     """
     rank = body.rank_of()
     y = _conv(body, body.channels_first(body.inputs[0], rank), body.inputs[1], body.optional(2))
@@ -301,13 +308,14 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CausalConvWithState")
 def _causal_conv_with_state(body: ImportBuilder) -> None:
-    """Decomposes CausalConvWithState: a depthwise convolution of each position and those before it,
-    including past inputs.
+    """Decomposes CausalConvWithState: a depthwise convolution over each position and earlier ones.
 
-    Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1) dilation.
+    Inputs: x `[batch, channels, length]`; weights `[channels, 1, kernel]`; bias; state `[batch,
+    channels, (kernel - 1) * dilation]`, the positions before x. Output 1 is the new state: as many
+    last positions of old state and x.
 
-    Output 1 is the new state: the last P positions of past inputs and x. With `channels_last`, x
-    and the states are `[B, L, …]`, and all axes after L are channels.
+    With `channels_last`, x and the states are `[batch, length, …]`, with channels on all later
+    axes.
     """
     forms = {"ndim": 1, "state_window": 0}
     if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
@@ -340,7 +348,7 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
 
 
 def _one_axis_of_channels(body: ImportBuilder, value: Value) -> Value:
-    """Converts `[B, L, …]`, where all axes after L are channels, to `[B, C, L]`."""
+    """Merges all axes after `[batch, length]` to channels: `[batch, channels, length]`."""
     return body.channels_first(body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
@@ -351,9 +359,10 @@ def _group_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "SkipGroupNorm")
 def _skip_group_norm(body: ImportBuilder) -> None:
-    """Decomposes SkipGroupNorm: group normalization of x + skip + bias, and this sum.
+    """Decomposes SkipGroupNorm: outputs GroupNorm(x + skip + bias) and x + skip + bias.
 
-    Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, optional bias.
+    Inputs: x `[batch, height, width, channels]`; gamma and beta, the norm's scale and bias; skip,
+    per element or per channel; optional bias.
     """
     if not body.attrs.get("channels_last", 1):
         raise UnsupportedError("channels_last 0")
@@ -365,8 +374,11 @@ def _skip_group_norm(body: ImportBuilder) -> None:
 
 
 def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
-    """Returns GroupNorm of x, with the attributes, gamma and beta of the replaced node; x has
-    the shape and dtype of input 0.
+    """Returns GroupNorm of x with the attributes, scale and bias of the replaced node.
+
+    Args:
+        body: Builder; inputs 1 and 2 are the norm's scale and bias.
+        x: Tensor with the shape and dtype of input 0.
     """
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
@@ -390,14 +402,14 @@ def _bias_softmax(body: ImportBuilder) -> None:
 
 
 def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: int) -> Value:
-    """Returns the positions of RotaryEmbedding as `[B, S]`.
+    """Returns the token positions that RotaryEmbedding uses, `[batch, tokens]`.
 
     Args:
         body: Builder.
-        given: Positions `[B, S]`, or one number: the first position.
+        given: Positions `[batch, tokens]`, or one number: the position of every first token.
         rank: Rank of `given`.
-        like: Tensor with axis 0 of size B and axis `axis` of size S.
-        axis: Sequence axis of `like`.
+        like: Tensor whose axis 0 has the batch size.
+        axis: Axis of `like` with the number of tokens.
     """
     if rank > 1:
         return given

@@ -36,10 +36,10 @@ def _gated_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GatedRMSNorm")
 def _gated_rms_norm(body: ImportBuilder) -> None:
-    """Decomposes GatedRMSNorm: the RMS norm of groups of C elements, times the activation of a
-    gate.
+    """Decomposes GatedRMSNorm: RMS norm of each group of x, times the activation of a gate.
 
-    Inputs: x `[…, H * C]`, scale `[C]`, gate with the shape of x. Numerics: computed in float32.
+    Inputs: x `[…, groups * size]`; scale `[size]`; gate, in the shape of x. Numerics: computed in
+    float32.
     """
     size = body("Concat", body.ints(-1), body("Shape", body.inputs[1]), axis=0)
     epsilon = body.attrs.get("epsilon", 1e-5)
@@ -61,10 +61,8 @@ def _gated_rms_norm(body: ImportBuilder) -> None:
 def _branchwise_rms_norm(body: ImportBuilder) -> None:
     """Decomposes BranchwiseRMSNorm: the RMS norm of each branch of x.
 
-    Inputs: x `[…, C, H]` with C branches, or `[…, C * H]` if `num_branches` (C) is set; optional
-    scale `[C * H]`, `[C, H]` or `[H]`.
-
-    Numerics: computed in float32.
+    Inputs: x `[…, branches, size]`, or `[…, branches * size]` if `num_branches` is set; optional
+    scale `[branches * size]`, `[branches, size]` or `[size]`. Numerics: computed in float32.
     """
     branches, x = int(body.attrs.get("num_branches", 0)), body.as_float32()
     if branches:
@@ -87,10 +85,10 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "LinearAttentionGate")
 def _linear_attention_gate(body: ImportBuilder) -> None:
-    """Decomposes LinearAttentionGate: returns the decay, scale * softplus(a + bias), and
-    sigmoid(b), the learning rate of LinearAttention.
+    """Decomposes LinearAttentionGate, which computes two inputs of LinearAttention.
 
-    Inputs: a, its bias, scale, optional b. Numerics: the decay is computed in float32.
+    Outputs: logarithm of the decay, scale * softplus(a + bias); learning rate, sigmoid(b). Inputs:
+    a, bias of a, scale, optional b. Numerics: output 0 is computed in float32.
     """
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))

@@ -19,8 +19,9 @@ _DOMAIN = "com.microsoft"
 
 
 def split_groups(body: ImportBuilder) -> list[Value]:
-    """Returns q, k, v as `[B, heads, S, D]`, from the first three inputs or from a packed input
-    0.
+    """Returns queries, keys and values, each `[batch, heads, tokens, head_size]`.
+
+    They are the first three inputs, or all concatenated in input 0 if input 1 is omitted.
     """
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     operands = body.inputs[:3]
@@ -33,15 +34,15 @@ def split_groups(body: ImportBuilder) -> list[Value]:
 
 
 def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
-    """Returns the position of the first new row of each sequence, `[B]`.
+    """Returns the position of the first new token of each sequence, `[batch]`.
 
-    In a first call, a sequence may be shorter than the number of rows; its positions still start at
-    0.
+    In a first call, a sequence may be shorter than the number of tokens (padding follows); its
+    position is then 0.
 
     Args:
         body: Builder.
-        lengths: Length of each sequence including the new rows, `[B]`.
-        rows: Number of new rows, `[1]`.
+        lengths: Length of each sequence including the new tokens, `[batch]`.
+        rows: Number of new tokens per sequence, `[1]`.
     """
     return body("Max", body("Sub", lengths, rows), body.numbers(0))
 
@@ -53,15 +54,14 @@ def rotate(
     table: int,
     places: Value,
 ) -> list[Value]:
-    """Applies rotary embeddings to queries and keys, if the node has `do_rotary`, else returns them
-    unchanged.
+    """Applies rotary embeddings to queries and keys; unchanged if `do_rotary` is not set.
 
     Args:
         body: Builder.
-        operands: Queries and keys by head.
-        tables: Cosines and sines.
+        operands: Queries and keys, each `[batch, heads, tokens, head_size]`.
+        tables: Cosines and sines by position; None if omitted.
         table: Input index of the cosines.
-        places: Positions `[B, S]`.
+        places: Positions of the tokens, `[batch, tokens]`.
     """
     if not body.attrs.get("do_rotary", 0):
         return list(operands)
@@ -74,13 +74,14 @@ def rotate(
 
 
 def _quantize_rows(body: ImportBuilder, rows: Value, scale: int) -> Value:
-    """Converts new keys or values to the format of the cache: quantized to 8 or 4 bits, or
-    unchanged.
+    """Quantizes new keys or values to the 8 or 4 bits of the cache.
+
+    Returns them unchanged if the cache is not quantized. In 4 bits, two elements share a byte.
 
     Args:
         body: Builder.
-        rows: Keys or values by head.
-        scale: Input index of the scale; if omitted, the cache is not quantized.
+        rows: Keys or values, `[batch, heads, tokens, head_size]`.
+        scale: Input index of the scale; without this input the cache is not quantized.
     """
     if not body.has(scale):
         return rows
@@ -96,13 +97,13 @@ def _quantize_rows(body: ImportBuilder, rows: Value, scale: int) -> Value:
 
 
 def _dequantize_cache(body: ImportBuilder, cache: Value, scale: int) -> Value:
-    """Converts a cache from the format of `_quantize_rows` to the dtype of input 0.
+    """Dequantizes a cache of 8 or 4 bits per element to the dtype of input 0.
 
     Args:
         body: Builder.
-        cache: Keys or values by head.
-        scale: Input index of the scale; if omitted, the cache is not quantized and returned
-            unchanged.
+        cache: Keys or values, `[batch, heads, positions, …]`.
+        scale: Input index of the scale; without this input the cache is not quantized, and is
+            returned unchanged.
     """
     if not body.has(scale):
         return cache
@@ -119,7 +120,7 @@ def _bits(body: ImportBuilder) -> int:
     """Returns the bits per element of a quantized cache, from attribute `kv_cache_bit_width`.
 
     Raises:
-        UnsupportedError: The cache has another dtype than int8 for 8 bits and uint8 for 4.
+        UnsupportedError: The cache is neither int8 with 8 bits nor uint8 with 4 bits.
     """
     bits = int(body.attrs.get("kv_cache_bit_width", 0))
     wanted = {8: DType.INT8, 4: DType.UINT8}.get(bits)
@@ -129,27 +130,27 @@ def _bits(body: ImportBuilder) -> int:
 
 
 def grown(body: ImportBuilder, cache: Value, rows: Value, first: Value, total: Value) -> Value:
-    """Returns a cache that holds new rows, grown to a total length.
+    """Returns a cache with new rows written to it, padded to at least `total` positions.
 
     Args:
         body: Builder.
-        cache: `[B, K, P, D]`.
-        rows: New rows, `[B, K, S, D]`.
-        first: Position of the first new row per sequence, `[B]`.
+        cache: Keys or values, `[batch, kv_heads, positions, head_size]`.
+        rows: New rows, `[batch, kv_heads, tokens, head_size]`.
+        first: Position of the first new row of each sequence, `[batch]`.
         total: Minimum number of positions of the result, `[1]`.
     """
     return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
 def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
-    """Returns the number of positions that a sliding-window cache holds, `[B]`.
+    """Returns the number of positions of each sequence in a sliding-window cache, `[batch]`.
 
-    Once the cache is full, size - window + 1 positions are evicted at a time.
+    Each time the cache would overflow, its oldest size - window + 1 positions are evicted.
 
     Args:
-        body: Builder.
-        lengths: Number of positions of each sequence, `[B]`.
-        size: Capacity of the cache, `[1]`.
+        body: Builder; attribute `local_window_size` is the window.
+        lengths: Number of positions of each sequence, evicted ones included, `[batch]`.
+        size: Capacity of the cache in positions, `[1]`.
     """
     window = body.numbers(int(body.attrs["local_window_size"]) - 1)
     step = body("Sub", size, window)
@@ -159,14 +160,16 @@ def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
 
 
 def _slice_rows(body: ImportBuilder, cache: Value, first: Value, size: Value) -> Value:
-    """Returns consecutive rows of a cache, `[B, K, size, D]`.
+    """Returns `size` consecutive rows of each sequence in a cache.
 
     Args:
         body: Builder.
-        cache: `[B, K, P, D]`.
-        first: Position of the first returned row per sequence, `[B]`; rows past the end repeat the
-            last one.
+        cache: Keys or values, `[batch, kv_heads, positions, head_size]`.
+        first: Position of the first returned row of each sequence, `[batch]`.
         size: Number of rows, `[1]`.
+
+    Returns:
+        `[batch, kv_heads, size, head_size]`; rows past the end of the cache repeat its last row.
     """
     positions = body("Add", body("Unsqueeze", first, body.ints(1)), body.count_up(size))
     last = body("Sub", body.dim_of(cache, 2), body.numbers(1))
@@ -184,15 +187,15 @@ def _update_window(
 
     Args:
         body: Builder.
-        new: New keys and values by head.
-        before: Previous length per sequence, `[B]`.
-        lengths: New length per sequence, `[B]`.
-        rows: Number of new rows, `[1]`.
+        new: New keys and values, each `[batch, kv_heads, tokens, head_size]`.
+        before: Length of each sequence without the new tokens, `[batch]`.
+        lengths: Length of each sequence including the new tokens, `[batch]`.
+        rows: Number of new tokens per sequence, `[1]`.
 
     Returns:
-        Keys and values with all rows that the new queries see; keys and values to output, cut to
-        the capacity of the caches; position in the sequence of the first row that queries see,
-        `[B]`.
+        Caches of keys and values with old and new rows, for attention; the same caches after
+        eviction, cut to their capacity, as outputs; and for each sequence the position of the first
+        row in the caches for attention, `[batch]`.
     """
     body.input_type(3)
     size = body.dim_of(body.inputs[3], 2)
@@ -209,14 +212,14 @@ def _update_window(
 def _bias_of_keys(
     body: ImportBuilder, bias: Value, keys: Value, count: Value, by_row: bool
 ) -> Value:
-    """Returns the columns of an additive score bias that belong to the keys in `keys`.
+    """Returns the columns of an additive bias of scores for the given key positions.
 
     Args:
         body: Builder.
-        bias: Bias by query and key position.
-        keys: Key positions: `[P]` from 0 on, or per row `[B, 1, 1, P]`.
-        count: P, shape `[1]`.
-        by_row: Whether `keys` are per row.
+        bias: Bias, `[batch or 1, heads or 1, queries, positions]`.
+        keys: Key positions: 0, 1, 2, … `[keys]`, or of each sequence `[batch, 1, 1, keys]`.
+        count: Number of keys, shape `[1]`.
+        by_row: Whether each sequence has its own positions in `keys`.
     """
     if not by_row:
         # The bias covers filled positions only; the cache may have spare capacity.
@@ -230,16 +233,16 @@ def _bias_of_keys(
 
 
 def _scores_kind(body: ImportBuilder) -> int:
-    """Returns what output 3 of the node holds: 0 nothing, 1 scores before softmax, 2 after
-    softmax.
-    """
+    """Returns the content of output 3: 0 for none, 1 for scores before softmax, 2 for after."""
     kind = int(body.attrs.get("qk_output", 0))
     return kind if body.output_count > 3 and kind in (1, 2) else 0
 
 
 def _in_order(body: ImportBuilder) -> bool:
-    """Returns whether ONNX's Attention suffices: the keys that a query sees depend only on its
-    position and the sequence length, the softmax is plain, and no scores are output.
+    """Returns whether ONNX's Attention computes the node without a mask.
+
+    It does if the keys that a query sees depend only on the query's position and the sequence
+    length, the softmax is plain, and the node does not output scores.
     """
     window = int(body.attrs.get("local_window_size", -1))
     causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)
@@ -255,14 +258,14 @@ def _attend_in_order(
     rows: Value,
     attrs: Mapping[str, Any],
 ) -> Value:
-    """Adds attention to all keys of each sequence, or up to each query's position if causal.
+    """Adds attention of each query to all keys of its sequence; if causal, to those up to itself.
 
     Args:
         body: Builder.
-        operands: Queries, keys and values by head.
-        lengths: Length per sequence, `[B]`.
-        rows: Number of new rows, `[1]`.
-        attrs: Attributes of Attention.
+        operands: Queries, keys and values, each `[batch, heads, tokens, head_size]`.
+        lengths: Length of each sequence, `[batch]`.
+        rows: Number of new tokens per sequence, `[1]`.
+        attrs: Attributes of Attention (scale, softcap).
     """
     window = int(body.attrs.get("local_window_size", -1))
     causal: dict[str, Any] = {}
@@ -277,16 +280,19 @@ def _attend_in_order(
 def _with_sink(
     body: ImportBuilder, k: Value, v: Value, mask: Value, count: Value
 ) -> tuple[Value, Value, Value]:
-    """Appends one position with key and value 0, which absorbs part of the softmax, to k, v and
-    mask.
+    """Appends an attention sink: a position with key and value 0 that takes part in the softmax.
 
-    Its score is that of input 11 (per head), or 0.
+    Its score is input 11, a number per head, or 0.
 
     Args:
         body: Builder.
-        k, v: Keys and values by head.
-        mask: Additive mask.
-        count: Number of positions of k, `[1]`.
+        k: Keys, `[batch, heads, positions, head_size]`.
+        v: Values, in the same form.
+        mask: Additive mask of scores.
+        count: Number of positions of `k`, `[1]`.
+
+    Returns:
+        Keys, values and mask with the additional position.
     """
     extra = body.ints(1)
     k, v = (body.padded(t, 2, after=extra) for t in (k, v))
@@ -299,14 +305,13 @@ def _with_sink(
 
 @register_import_decomposition(_DOMAIN, "GroupQueryAttention")
 def _group_query_attention(body: ImportBuilder) -> None:
-    """Decomposes GroupQueryAttention: attention whose heads share keys and values in groups, with a
-    cache.
+    """Decomposes GroupQueryAttention: groups of query heads share keys and values, in a cache.
 
-    Inputs: q, k, v, past keys and values `[B, K, P, D]`, sequence lengths minus 1, total length,
-    cosines and sines of rotary embeddings, …
+    Inputs: queries, keys, values, past keys and past values (each `[batch, kv_heads, positions,
+    head_size]`), sequence lengths minus 1, total length, cosines and sines of rotary embeddings, …
 
-    Caches may have spare capacity. Sequence b has `seqlens_k[b] + 1` positions, of which the new
-    ones are last. A sliding-window cache holds only the last positions (`_cached_count`).
+    Caches may have spare capacity. The new tokens are the last ones of a sequence. A sliding-window
+    cache holds only the last positions (`_cached_count`).
     """
     windowed, window = (
         int(body.attrs.get(name, default))

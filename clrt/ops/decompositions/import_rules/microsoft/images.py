@@ -17,8 +17,7 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "ConvTransposeWithDynamicPads")
 def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
-    """Decomposes ConvTransposeWithDynamicPads: computes ConvTranspose without pads, then crops it
-    by the pads.
+    """Decomposes ConvTransposeWithDynamicPads: ConvTranspose without pads, cropped by the pads.
 
     Inputs: x, weights, pads, bias.
     """
@@ -33,7 +32,7 @@ def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
 def _maxpool_with_mask(body: ImportBuilder) -> None:
     """Decomposes MaxpoolWithMask: MaxPool that ignores elements where the mask is 0.
 
-    ONNX Runtime also ignores the rest of a window row after its first masked element.
+    ONNX Runtime differs: it also ignores all elements after a masked one in a row of the window.
     """
     x, mask = body.inputs
     lowest = body.floats(np.finfo(np.float32).min)
@@ -43,12 +42,12 @@ def _maxpool_with_mask(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CropAndResize")
 def _crop_and_resize(body: ImportBuilder) -> None:
-    """Decomposes CropAndResize: samples regions of images at a fixed output size.
+    """Decomposes CropAndResize: resizes regions of images to one output size.
 
-    Inputs: x `[N, C, H, W]`, regions `[R, 4]`, image index per region `[R]`, output size (height,
-    width).
+    Inputs: images `[batch, channels, height, width]`; regions `[regions, 4]`; index of the image
+    that each region is in, `[regions]`; output size (height, width).
 
-    Regions are top, left, bottom, right, in units in which the first pixel is 0 and the last one 1.
+    A region is (top, left, bottom, right), with 0 at the first and 1 at the last pixel of an axis.
     """
     x, _, images, size = body.inputs
     mode = body.attrs.get("mode", "bilinear")
@@ -84,16 +83,16 @@ def _crop_and_resize(body: ImportBuilder) -> None:
 
 
 def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
-    """Returns the sampled row or column coordinates of CropAndResize, and whether they are inside
-    x.
+    """Returns the rows or columns at which CropAndResize samples the images, as fractions.
 
     Args:
         body: Builder.
         axis: 0 for rows, 1 for columns.
-        shape: `[R, rows, columns]`: number of regions, and output size.
+        shape: (number of regions, rows, columns of the output).
 
     Returns:
-        Coordinates, 0 if outside, and a bool: both broadcast to `shape`.
+        Coordinates in pixels, 0 if outside of the image; and a bool, true if inside. Both broadcast
+        to `shape`.
     """
     start, end = (
         body("Gather", body.inputs[1], body.ints(column), axis=1) for column in (axis, axis + 2)

@@ -16,10 +16,11 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 @register_import_decomposition("com.microsoft", "LinearAttention")
 def _linear_attention(body: ImportBuilder) -> None:
-    """Decomposes LinearAttention: a state per head that each token decays, updates by k and v, and
-    reads by q.
+    """Decomposes LinearAttention: each head has a matrix as state, which every token updates.
 
-    Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, logarithm of the state's decay, learning
+    A token multiplies the state by a decay, adds the product of its key and value, and multiplies
+    its query by the new state. Inputs: queries, keys and values, each `[batch, tokens, heads *
+    size]`; initial state `[batch, heads, key_size, value_size]`; logarithm of the decay; learning
     rate.
 
     Decay and rate are per token and head; the decay may also be per row of the state.
@@ -67,8 +68,15 @@ def _linear_attention(body: ImportBuilder) -> None:
 
 
 def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
-    """Repeats each head of `[B, T, H, a, b]`; returns `[B, T, H * times, a, b]`, with the copies
-    of a head adjacent.
+    """Repeats each head `times` times; the copies of a head are adjacent.
+
+    Args:
+        body: Builder.
+        value: `[batch, tokens, heads, rows, columns]`.
+        times: Number of copies of each head.
+
+    Returns:
+        `[batch, tokens, heads * times, rows, columns]`.
     """
     if times == 1:
         return value
@@ -81,13 +89,13 @@ def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
 def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
     """Returns a function that builds the Scan body of LinearAttention, for one token.
 
-    The body multiplies the state `[B, H, D, E]` by the decay and adds k v, or, if there is a
-    learning rate, k rate (v - k state). It returns the new state and the product of q and this
-    state.
+    The body multiplies the state, `[batch, heads, key_size, value_size]`, by the decay and adds
+    k * v, or with a learning rate k * rate * (v - k @ state). It returns the new state, and
+    q @ new state.
 
     Args:
-        names: Names of the scanned inputs, which follow the state: q, k, v, then decay and rate if
-            present.
+        names: Names of the body's inputs after the state: "q", "k", "v", then "decay" and "rate" if
+            the update rule has them.
     """
 
     def token(body: ImportBuilder, inputs: list[Value]) -> list[Value]:

@@ -29,11 +29,11 @@ _END = 1 << 62
 
 @dataclass(frozen=True)
 class _Layer:
-    """A linear layer of all experts of MoE or QMoE.
+    """A linear layer of all experts of MoE or QMoE, computed by Gemm or MatMulNBits.
 
     Attributes:
-        inputs: Per expert, the inputs after x: weights and bias of Gemm, or those of MatMulNBits.
-        attrs: Attributes of MatMulNBits; empty for Gemm.
+        inputs: For each expert, the inputs of its Gemm or MatMulNBits node after x.
+        attrs: Attributes of MatMulNBits; {} if the layer is a Gemm.
     """
 
     inputs: list[list[Value | None]]
@@ -49,16 +49,16 @@ class _Layer:
 def _split_experts(
     body: ImportBuilder, value: Value | None, rows: slice, like: int
 ) -> list[Value | None]:
-    """Splits weights or biases `[E, N, …]` into one value per expert, with selected rows.
+    """Splits weights or biases of all experts into one value per expert, with selected rows.
 
     Args:
         body: Builder.
-        value: Weights or biases of all experts; None if omitted.
-        rows: Selected indices of axis 1.
-        like: Input index whose axis 0 has size E.
+        value: Weights or biases, `[experts, rows, …]`; None if omitted.
+        rows: Rows to keep.
+        like: Index of an input whose axis 0 is the number of experts.
 
     Returns:
-        One `[rows, …]` per expert; a None per expert if `value` is None.
+        For each expert `[kept rows, …]`, or None if `value` is None.
     """
     count = body.size_of(like, 0)
     if not value:
@@ -80,8 +80,9 @@ def _bits_of(body: ImportBuilder, index: int) -> int:
 
 
 def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> int:
-    """Returns the number of weights in each stored element of an MoE layer: 8 / bits if quantized,
-    else 1.
+    """Returns the number of weights in each stored element of an MoE layer.
+
+    This is 8 / bits for QMoE, 1 for MoE.
 
     Args:
         body: Builder.
@@ -92,14 +93,16 @@ def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> in
 
 
 def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised: bool) -> bool:
-    """Returns whether expert weights have the layout of files from before August 2025.
+    """Returns whether weights of experts are declared as in files from before August 2025.
 
-    They are then declared `[E, in, out / n]` but stored `[E, out, in / n]`, with n weights per
-    element. The shapes decide, as in ONNX Runtime's `moe_helper`.
+    Their declared shape is `[experts, inputs, outputs / n]`, although their memory is `[experts,
+    outputs, inputs / n]`, with n weights per element. Sizes of input 0 and of the weights decide,
+    as in ONNX Runtime's `moe_helper`.
 
     Args:
         body: Builder.
-        first, second: Input indices of the weights of the first two layers.
+        first: Input index of the weights of the first layer.
+        second: Input index of the weights of the second layer.
         quantised: Whether the op is QMoE.
     """
     shape = body.input_type(0).shape
@@ -119,14 +122,16 @@ def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised:
 def _weights_shape(
     body: ImportBuilder, index: int, *, swapped: bool, quantised: bool
 ) -> tuple[int, ...]:
-    """Returns the shape in which a layer's weights are stored: `[E, out, in / n]`, n weights per
-    element.
+    """Returns the shape of the memory of a layer's weights.
 
     Args:
         body: Builder.
         index: Input index of the weights.
-        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
+        swapped: Whether the weights are declared in the old order of axes (`_is_first_layout`).
         quantised: Whether the op is QMoE.
+
+    Returns:
+        (experts, outputs, inputs / number of weights per element).
 
     Raises:
         ModelError: The input is omitted, or rows do not fill whole bytes.
@@ -144,13 +149,13 @@ def _weights_shape(
 def _float_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Returns output rows of a layer of MoE.
+    """Returns a layer of MoE, or only some of its outputs.
 
     Args:
         body: Builder.
         index: Input index of the weights; the next input is the bias.
-        rows: Selected rows of the weights `[out, in]` of each expert.
-        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
+        rows: Outputs to keep: rows of an expert's weights `[outputs, inputs]`.
+        swapped: Whether the weights are declared in the old order of axes (`_is_first_layout`).
     """
     weights = body.inputs[index]
     if swapped:
@@ -164,17 +169,17 @@ def _float_layer(
 def _quantised_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Returns output rows of a layer of QMoE.
+    """Returns a layer of QMoE, or only some of its outputs.
 
-    Levels are grouped into blocks along K, or into one block per row. Zero points are inputs after
-    those of all layers.
+    Blocks of inputs, or whole rows, share a scale and a zero point. Zero points of the layers are
+    inputs 11, 12 and 13.
 
     Args:
         body: Builder.
-        index: Input index of the weights `[E, N, K * bits / 8]`; the next inputs are scales and
-            bias.
-        rows: Selected rows of the weights `[N, K]` of each expert.
-        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
+        index: Input index of the weights, `[experts, outputs, inputs * bits / 8]`; the next two
+            inputs are scales and bias.
+        rows: Outputs to keep: rows of an expert's weights `[outputs, inputs]`.
+        swapped: Whether the weights are declared in the old order of axes (`_is_first_layout`).
     """
     number, bits = index // 3 + 1, _bits_of(body, index)
     weights, scales = (body.array_of(i) for i in (index, index + 1))
@@ -204,17 +209,18 @@ def _quantised_layer(
 
 
 def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: bool) -> list[Value]:
-    """Returns the weight of each expert in the result of each token: a list of `[T, 1]`, one per
-    expert, 0 for experts that are not selected.
+    """Returns the weight of each expert in the result of each token.
 
-    The k experts with the largest router logits are selected; of equal logits, the larger index
-    wins.
+    Each token selects the k experts with the largest router logits; of equal logits, the expert
+    with the larger index wins. Their weights are the softmax of the logits.
 
     Args:
-        body: Builder.
-        weights: Weights `[T, E]` of all experts, from which those of the selected experts are read;
-            None for the softmax of the logits.
-        among_best: Whether the softmax covers the selected experts only.
+        body: Builder; input 1 holds the logits, `[tokens, experts]`.
+        weights: Weights that replace the softmax, `[tokens, experts]`; None for the softmax.
+        among_best: Whether the softmax covers the logits of selected experts only.
+
+    Returns:
+        For each expert `[tokens, 1]`; 0 for tokens that do not select it.
     """
     logits, axis, count = body.inputs[1], body.ints(1), body.size_of(2, 0)
     reversed_logits = body("Slice", logits, body.ints(-1), body.ints(-_END), axis, body.ints(-1))
@@ -234,12 +240,14 @@ def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: b
 
 
 def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
-    """Returns SwiGLU: gate * sigmoid(alpha gate) * (linear + beta), both operands clamped by
-    `swiglu_limit`.
+    """Returns SwiGLU: gate * sigmoid(alpha * gate) * (linear + beta).
+
+    With attribute `swiglu_limit`, `gate` is limited from above, and `linear` on both sides.
 
     Args:
         body: Builder; the node's attributes set alpha, beta and the limit.
-        gate, linear: Outputs of the two halves of the first layer.
+        gate: Output of the gate projection.
+        linear: Output of the other (up) projection.
     """
     alpha, beta = (body.attrs.get(f"activation_{n}", d) for n, d in (("alpha", 1.0), ("beta", 0.0)))
     if "swiglu_limit" in body.attrs:
@@ -276,9 +284,9 @@ def _mix(
 
     Args:
         body: Builder; its output is set.
-        layers: Input indices of the weights of the three layers: first, second, and the linear half
-            of the first for SwiGLU.
-        shares: Weight of each expert per token.
+        layers: Input indices of the weights of three layers: first (gate), second (down), and third
+            (up), which only SwiGLU uses.
+        shares: For each expert its weight in the result of each token, `[tokens, 1]`.
         quantised: Whether the op is QMoE.
 
     Raises:
@@ -320,10 +328,10 @@ def _mix(
 
 @register_import_decomposition(_DOMAIN, "MoE")
 def _moe(body: ImportBuilder) -> None:
-    """Decomposes MoE, a mixture of experts: the weighted sum of feed-forward networks selected per
-    token.
+    """Decomposes MoE, a mixture of experts: a weighted sum of feed-forward networks per token.
 
-    Inputs: tokens, router logits, then weights `[E, out, in]` and bias of each layer.
+    Inputs: tokens; router logits; then for each layer weights `[experts, outputs, inputs]` and
+    bias.
 
     `use_sparse_mixer` is ignored, as in ONNX Runtime on CPUs.
     """
@@ -335,10 +343,10 @@ def _moe(body: ImportBuilder) -> None:
 def _qmoe(body: ImportBuilder) -> None:
     """Decomposes QMoE, a mixture of experts with quantized weights.
 
-    Inputs: tokens, router logits; packed weights, scales and bias per layer; zero points per layer;
-    expert weights per token that replace the softmax of the logits.
-
-    `normalize_routing_weights` applies only to these expert weights, as in ONNX Runtime on CPUs.
+    Inputs: tokens; router logits; packed weights, scales and bias of each layer; zero points of
+    each layer; and optional weights of the experts for each token, which replace the softmax of the
+    logits. `normalize_routing_weights` applies only to these optional weights, as in ONNX Runtime
+    on CPUs.
     """
     kind = body.attrs.get("quant_type", "int")
     if kind != "int" or body.attrs.get("weights_prepacked", -1) > 0:

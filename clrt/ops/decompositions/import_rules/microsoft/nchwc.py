@@ -1,9 +1,9 @@
 """com.microsoft.nchwc: blocked layouts that ONNX Runtime writes when saving a model for one CPU.
 
-A tensor declared `[N, C, H, W]` is stored as `[N, C / block, H, W, block]`, with C padded to whole
-blocks; ops of other domains may read it in its declared shape. So each decomposition here converts
-its inputs to the declared layout, and its output back. Passes remove pairs of conversions between
-adjacent nodes.
+A tensor declared `[batch, channels, height, width]` is stored as `[batch, channels / block, height,
+width, block]`, with channels padded to whole blocks. Ops of other domains may read it in its
+declared shape. So each decomposition here converts its inputs to the declared layout, and its
+output back. Passes remove pairs of conversions between adjacent nodes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NCHWC = "com.microsoft.nchwc"
 
 
 def _plain(body: ImportBuilder, value: Value) -> Value:
-    """Converts a tensor with blocked channels to its plain layout.
+    """Converts a tensor with blocked channels to the plain layout of the same shape.
 
-    The memory of a blocked tensor is `[N, C / block, H, W, block]`, although its shape is `[N, C,
-    H, W]`, as that of the result.
+    The shape is `[batch, channels, height, width]`; the memory of a tensor with blocked channels is
+    `[batch, channels / block, height, width, block]`.
     """
     blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
     moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
@@ -30,10 +30,10 @@ def _plain(body: ImportBuilder, value: Value) -> Value:
 
 
 def _blocked(body: ImportBuilder, value: Value) -> Value:
-    """Converts a tensor from its plain layout to blocked channels.
+    """Converts a tensor from the plain layout to blocked channels; the shape stays the same.
 
-    The memory of the result is `[N, C / block, H, W, block]`, although its shape is `[N, C, H, W]`,
-    as that of `value`.
+    The shape is `[batch, channels, height, width]`; the memory of the result is `[batch, channels /
+    block, height, width, block]`.
     """
     count, size = body("Shape", value, end=1), body("Shape", value, start=2)
     parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
@@ -63,8 +63,8 @@ def _conv(body: ImportBuilder) -> None:
 
     Inputs: x, weights, bias, and a tensor added before the activation.
 
-    If there are fewer input channels than a block, they are not blocked in the weights, and in x
-    only for depthwise convolutions.
+    Weights with fewer input channels than a block have only their output channels blocked; x is
+    then plain, except for depthwise convolutions.
     """
     block = body.attrs["block"]
     outputs, inputs, *window = (body.size_of(1, axis) for axis in range(4))

@@ -21,10 +21,10 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "RelativePositionBias")
 def _relative_position_bias(body: ImportBuilder) -> None:
-    """Decomposes RelativePositionBias: T5's bias `[1, H, S, S]`, one number per head and bucket of
-    distances.
+    """Decomposes RelativePositionBias: T5's bias of scores, `[1, heads, queries, keys]`.
 
-    The table of numbers is declared `[buckets, H]` but stored column by column.
+    It is read from a table with a number per head and bucket of distances. The table is declared
+    `[buckets, heads]` but stored column by column.
     """
     buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
     queries, keys = (
@@ -51,9 +51,13 @@ def _relative_position_bias(body: ImportBuilder) -> None:
 def _bucket_of_each(count: int, limit: int) -> Array:
     """Returns the bucket of each distance from 0 to `limit`, int64 `[limit + 1]`.
 
-    The first half of the `count` buckets holds one distance each; the width of the others grows
-    logarithmically. Numerics: float32 as in T5, because some distances are exactly at the edge of a
-    bucket.
+    Buckets of the first half hold one distance each; those of the second half hold ranges of
+    logarithmically growing width. Numerics: float32 as in T5, because some distances are exactly at
+    the edge of a bucket.
+
+    Args:
+        count: Number of buckets.
+        limit: Maximum distance.
     """
     exact, distances = count // 2, np.arange(limit + 1)
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
@@ -64,11 +68,11 @@ def _bucket_of_each(count: int, limit: int) -> Array:
 
 @register_import_decomposition(_DOMAIN, "GatedRelativePositionBias")
 def _gated_relative_position_bias(body: ImportBuilder) -> None:
-    """Decomposes GatedRelativePositionBias: multiplies a position bias of attention scores by a
-    gate per query and head.
+    """Decomposes GatedRelativePositionBias: a position bias of scores, gated per query and head.
 
-    Inputs: queries `[B, S, H * D]`, their bias, position bias, gate weights, gate bias, scale of
-    the second gate per head, token offsets of an unpadded batch.
+    The gate is computed from the query: u * (r * scale - 1) + 2, with two sigmoids u and r. Inputs:
+    queries `[batch, tokens, heads * head_size]`, bias of queries, position bias, weights and bias
+    of u and r, scale per head, optional token offsets of an unpadded batch.
     """
     queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
     if body.has(6):
@@ -85,10 +89,10 @@ def _gated_relative_position_bias(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GemmaRotaryEmbedding")
 def _gemma_rotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes GemmaRotaryEmbedding: x cos(angle) + rotated x sin(angle), for queries and for
-    keys.
+    """Decomposes GemmaRotaryEmbedding: x * cos(angle) + rotated * sin(angle).
 
-    Inputs: angles `[B, S, D]`, queries, rotated queries (halves swapped), keys, rotated keys.
+    x are the queries or the keys, `rotated` the same with the halves of each head swapped. Inputs:
+    angles `[batch, tokens, head_size]`, queries, rotated queries, keys, rotated keys.
     """
     sine, cosine = (
         body.cast(body("Unsqueeze", body(op, body.inputs[0]), body.ints(1)), body.input_dtype(1))
@@ -104,10 +108,10 @@ def _gemma_rotary_embedding(body: ImportBuilder) -> None:
 def _mrotary_embedding(body: ImportBuilder) -> None:
     """Decomposes MRotaryEmbedding: rotary embeddings by positions in time, height and width.
 
-    Inputs: x, positions `[3, B, S]`, cosine table, sine table.
+    Inputs: x, positions `[3, batch, tokens]`, cosine table, sine table.
 
-    `mrope_section` says which of the three positions each table column uses. `is_packed_batching`
-    is ignored, as in ONNX Runtime.
+    `mrope_section` says which of the three positions each column of the tables uses.
+    `is_packed_batching` is ignored, as in ONNX Runtime.
     """
     sections = [int(v) for v in body.attrs["mrope_section"]]
     half, scale = sum(sections), body.attrs.get("scale", 1.0)

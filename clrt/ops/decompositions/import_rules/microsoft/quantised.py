@@ -40,8 +40,8 @@ def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
     Args:
         body: Builder; its output is set.
         y: Result, as floats.
-        index: Input index of the scale; the next input is the optional zero point.
-        like: Input index whose dtype the output has.
+        index: Input index of the output's scale; the next input is its optional zero point.
+        like: Index of an input with the dtype of the output.
     """
     dtype = body.input_dtype(like)
     body.outputs = [quantise(body, y, body.inputs[index], body.optional(index + 1), dtype)]
@@ -50,11 +50,11 @@ def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
 def integer_product(
     body: ImportBuilder, *operands: Value | None, factor: Value, bias: Value | None = None
 ) -> Value:
-    """Returns (A - its zero point) (B - its zero point) * factor + bias in float32.
+    """Returns (A - zero point of A) @ (B - zero point of B) * factor + bias in float32.
 
     Args:
-        body: Builder; its inputs 0 and 1 have the shapes of A and B.
-        operands: A, B and their zero points; None for 0.
+        body: Builder; its inputs 0 and 1 have the ranks of A and B.
+        operands: A, B, zero point of A, zero point of B; None for a zero point of 0.
         factor: Scale of the product.
         bias: Bias; None for none.
     """
@@ -139,10 +139,10 @@ def _qlinear_mul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MulInteger")
 def _mul_integer(body: ImportBuilder) -> None:
-    """Decomposes MulInteger: the int32 product (a - zero point of a) (b - zero point of b),
-    elementwise.
+    """Decomposes MulInteger: the elementwise int32 product of two quantized tensors.
 
-    Inputs: a, its optional zero point, b, its optional zero point.
+    Inputs: a, its optional zero point, b, its optional zero point. Zero points are subtracted from
+    the tensors first.
     """
     factors = []
     for index in (0, 2):
@@ -221,8 +221,11 @@ def _pool_attrs(body: ImportBuilder) -> dict[str, Any]:
 
 
 def _pool(body: ImportBuilder, op: str) -> None:
-    """Decomposes a quantized pooling op: dequantizes input 0, applies ONNX op `op`, and
-    quantizes the result.
+    """Decomposes a quantized pooling op: dequantizes input 0, pools, and quantizes the result.
+
+    Args:
+        body: Builder; its output is set.
+        op: Name of the ONNX pooling op to apply.
     """
     rank = body.rank_of(0)
     last = bool(body.attrs.get("channels_last", 0))
@@ -244,11 +247,10 @@ def _qlinear_global_average_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QEmbedLayerNormalization")
 def _qembed_layer_normalization(body: ImportBuilder) -> None:
-    """Decomposes QEmbedLayerNormalization: EmbedLayerNormalization with quantized tables, gamma and
-    beta.
+    """Decomposes QEmbedLayerNormalization: EmbedLayerNormalization of quantized operands.
 
-    Inputs: those of EmbedLayerNormalization up to the mask; then scales, then zero points, of the
-    three tables, gamma and beta.
+    Inputs: token ids, segment ids, five quantized operands (tables of words, positions and
+    segments; gamma; beta), mask, scales of the five operands, zero points of the five operands.
     """
 
     def dequantised(index: int, value: Value) -> Value:
@@ -261,8 +263,14 @@ def _qembed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
-    """Unpacks bytes into elements of `bits` bits, low-order bits first; the last axis becomes 8
-    / `bits` times as long.
+    """Unpacks bytes into elements of `bits` bits; the last axis becomes 8 / `bits` times as long.
+
+    The low-order bits of a byte are its first element.
+
+    Args:
+        body: Builder.
+        x: uint8 tensor.
+        bits: Bits per element: 1, 2, 4 or 8.
     """
     if bits == 8:
         return x
@@ -280,8 +288,10 @@ def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
 
 @register_import_decomposition(_DOMAIN, "MatMulNBits")
 def _matmul_nbits(body: ImportBuilder) -> None:
-    """Decomposes MatMulNBits with input `g_idx`, which holds the block of each index of K:
-    dequantizes the weights, then multiplies.
+    """Decomposes MatMulNBits with input `g_idx`: dequantizes the weights, then multiplies.
+
+    `g_idx` is, for each index of the summed axis, the index of the block whose scale and zero point
+    it uses.
     """
     k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
     a, weights, scales, _, groups = body.inputs[:5]

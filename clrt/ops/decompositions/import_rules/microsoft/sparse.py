@@ -22,11 +22,11 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 
 @register_import_decomposition("com.microsoft", "SparseAttention")
 def _sparse_attention(body: ImportBuilder) -> None:
-    """Decomposes SparseAttention: causal attention in which each block of queries sees only some
-    blocks of keys.
+    """Decomposes SparseAttention: causal attention of blocks of queries to some blocks of keys.
 
-    Inputs: q, k, v, key and value caches `[B, K, P, D]`, layout of blocks (2 inputs, see
-    `_seen_blocks`), total length, length per sequence, cosines and sines of rotary embeddings.
+    Inputs: queries, keys, values, caches of keys and of values (each `[batch, kv_heads, positions,
+    head_size]`), two inputs that list the visible blocks (`_seen_blocks`), total length, length of
+    each sequence, cosines and sines of rotary embeddings.
     """
     heads, block = body.count_of("num_heads"), body.numbers(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)
@@ -53,10 +53,13 @@ def _sparse_attention(body: ImportBuilder) -> None:
 
 
 def _seen_blocks(body: ImportBuilder) -> Value:
-    """Returns which blocks of keys each block of queries sees, uint8 `[layouts, blocks, blocks]`.
+    """Returns which blocks of keys (columns) each block of queries (row) sees: 1, or 0 for hidden.
 
-    Each layout is a sparse matrix in CSR form: input 5, `[layouts, blocks + 1]`, holds the row
-    offsets into input 6, the column indices.
+    Several heads share one such matrix, a layout. It is stored in CSR form: input 5, `[layouts,
+    blocks + 1]`, holds the start of each row in input 6, the column indices.
+
+    Returns:
+        uint8 `[layouts, blocks, blocks]`.
     """
     layouts = body.size_of(5, 0)
     ends = body.slice(body.inputs[5], 1, 1 << 31, 1)

@@ -31,9 +31,7 @@ def _expand_dims(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CDist")
 def _cdist(body: ImportBuilder) -> None:
-    """Decomposes CDist: distances `[M, K]` between the rows of input 0, `[M, N]`, and input 1,
-    `[K, N]`.
-    """
+    """Decomposes CDist: the distance of each row of input 0 to each row of input 1."""
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
@@ -43,8 +41,9 @@ def _cdist(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "UnfoldTensor")
 def _unfold_tensor(body: ImportBuilder) -> None:
-    """Decomposes UnfoldTensor: windows of `size` elements along axis `dim`, `step` apart, in a
-    new last axis.
+    """Decomposes UnfoldTensor: windows of an axis, whose elements form a new last axis.
+
+    Windows have `size` elements along axis `dim`, and start every `step` elements.
     """
     rank = body.rank_of()
     axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
@@ -82,8 +81,9 @@ def _grid_sample(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Pad")
 def _pad(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's Pad into ONNX's; pads may have shape `[1, n]`, and the value
-    shape `[1]`.
+    """Decomposes com.microsoft's Pad into ONNX's Pad.
+
+    Unlike in ONNX, the pads may have shape `[1, n]`, and the padding value shape `[1]`.
     """
     pads = body("Reshape", body.inputs[1], body.ints(-1))
     value = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else None
@@ -93,8 +93,9 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Range")
 def _range(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's Range into ONNX's; inputs may have shape `[1]`, and the step
-    may be omitted.
+    """Decomposes com.microsoft's Range into ONNX's Range.
+
+    Unlike in ONNX, inputs may have shape `[1]`, and the step may be omitted, for 1.
     """
     ends = [body("Reshape", x, body.ints()) for x in body.inputs[:2]]
     step = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else body.number(1)
@@ -103,8 +104,10 @@ def _range(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Unique")
 def _unique(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's Unique: distinct elements by first occurrence, the index of the
-    distinct value of each element, and counts.
+    """Decomposes com.microsoft's Unique: the distinct elements of a tensor.
+
+    Outputs: distinct elements in order of first occurrence; for each element its index among the
+    distinct ones; count of each distinct element.
     """
     y, _, which, counts = body.node("Unique", body.inputs, 4, sorted=0)
     body.outputs = [y, which, counts]
@@ -112,8 +115,10 @@ def _unique(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "NGramRepeatBlock")
 def _ngram_repeat_block(body: ImportBuilder) -> None:
-    """Decomposes NGramRepeatBlock: sets the scores `[B, V]` of tokens that would repeat an
-    n-gram of the token ids `[B, S]` to -inf.
+    """Decomposes NGramRepeatBlock: blocks next tokens that would repeat an n-gram of a sequence.
+
+    Inputs: token ids `[batch, tokens]`; scores of next tokens `[batch, vocabulary]`, which become
+    -inf for blocked tokens.
     """
     ids, scores = body.inputs
     size, last = body.count_of("ngram_size", most=_MAX_GRAM_TOKENS), body.ints(1)
@@ -137,11 +142,11 @@ def _ngram_repeat_block(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "WordConvEmbedding")
 def _word_conv_embedding(body: ImportBuilder) -> None:
-    """Decomposes WordConvEmbedding: per word and filter, the maximum over positions of
-    tanh(convolution), `[words, filters]`.
+    """Decomposes WordConvEmbedding: a vector per word, by a convolution over its characters.
 
-    Inputs: characters `[words, positions]`, padded with 0; filters `[F, 1, window, E]` and bias;
-    table `[characters, E]`. A word without characters yields zeros.
+    Element f is the maximum over positions of tanh(convolution with filter f). Inputs: character
+    ids `[words, positions]`, padded with 0; filters `[filters, 1, window, size]`; bias; table of
+    character vectors `[characters, size]`. A word without characters yields zeros.
     """
     ids, weights, bias, table = body.inputs
     letters = body("Gather", table, ids)

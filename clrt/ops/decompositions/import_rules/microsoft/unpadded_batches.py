@@ -16,12 +16,13 @@ _DOMAIN = "com.microsoft"
 
 
 def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Returns the positions of tokens in the flattened padded batch, int64 `[T]`.
+    """Returns the positions of tokens in the flattened padded batch, int64 `[tokens]`.
 
     Args:
         body: Builder.
-        tokens: Tokens of all sequences, concatenated, `[T, …]`.
-        offsets: `[B, S]`: flat positions of tokens, then of padding.
+        tokens: Tokens of all sequences, concatenated, `[tokens, …]`.
+        offsets: Positions in the flattened padded batch: first those of all tokens, then those of
+            padding; `[batch, sequence]`, which is the shape of the padded batch.
     """
     flat = body("Reshape", offsets, body.ints(-1))
     flat_positions = body.slice(flat, 0, body.dim_of(tokens, 0), 0)
@@ -29,12 +30,13 @@ def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Valu
 
 
 def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Returns tokens scattered into a zero-padded batch `[B, S, W]`.
+    """Returns tokens scattered into a zero-padded batch, `[batch, sequence, width]`.
 
     Args:
         body: Builder.
-        tokens: Tokens of all sequences, concatenated, `[T, W]`, of the dtype of input 0.
-        offsets: `[B, S]`: flat positions of tokens, then of padding.
+        tokens: Tokens of all sequences, concatenated, `[tokens, width]`, of the dtype of input 0.
+        offsets: Positions in the flattened padded batch: first those of all tokens, then those of
+            padding; `[batch, sequence]`.
     """
     width = body.dim_of(tokens, 1)
     flat = body("Concat", body("Reshape", body("Size", offsets), body.ints(1)), width, axis=0)
@@ -47,10 +49,11 @@ def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
 def _remove_padding(body: ImportBuilder) -> None:
     """Decomposes RemovePadding: concatenates the tokens of all sequences without padding.
 
-    Inputs: padded batch `[B, S, W]`, number of tokens per sequence, which precede its padding.
+    Inputs: batch `[batch, sequence, width]`, padded at the end; number of tokens of each sequence.
 
-    Outputs: tokens `[T, W]`; token offsets `[B, S]`, flat positions of tokens, then of padding;
-    cumulative sequence lengths `[B + 1]`; maximum sequence length `[1]`.
+    Outputs: tokens `[tokens, width]`; token offsets `[batch, sequence]`, which are positions in the
+    flattened padded batch, first of all tokens, then of padding; cumulative sequence lengths
+    `[batch + 1]`; maximum sequence length `[1]`.
     """
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
@@ -76,11 +79,13 @@ def _restore_padding(body: ImportBuilder) -> None:
 
 
 def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -> None:
-    """Adds attention within each sequence of an unpadded batch; its output is `[T, W]`.
+    """Sets the output of an attention op on an unpadded batch, `[tokens, width]`.
+
+    Tokens attend to the tokens of their own sequence.
 
     Args:
         body: Builder; its output is set.
-        operands: Queries, keys and values of all sequences, concatenated, `[T, W]`.
+        operands: Queries, keys and values, each `[tokens, width]` with the tokens of all sequences.
         first: Input index of the token offsets; the next inputs are the cumulative sequence lengths
             and the additive bias of the scores.
     """
@@ -99,11 +104,10 @@ def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -
 
 @register_import_decomposition(_DOMAIN, "PackedAttention")
 def _packed_attention(body: ImportBuilder) -> None:
-    """Decomposes PackedAttention: projections to q, k and v, then self-attention, on an unpadded
-    batch.
+    """Decomposes PackedAttention: projection and self-attention on an unpadded batch.
 
-    Inputs: x `[T, …]`, weights, bias, token offsets, cumulative sequence lengths, additive bias of
-    the scores.
+    The projection computes queries, keys and values from x. Inputs: x `[tokens, …]`, weights, bias,
+    token offsets, cumulative sequence lengths, additive bias of the scores.
     """
     _attend_packed(body, project(body), 3)
 
@@ -112,8 +116,9 @@ def _packed_attention(body: ImportBuilder) -> None:
 def _packed_multi_head_attention(body: ImportBuilder) -> None:
     """Decomposes PackedMultiHeadAttention: attention on an unpadded batch.
 
-    Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then token offsets, cumulative
-    sequence lengths, additive bias of the scores.
+    Inputs: queries, keys and values, each `[tokens, width]`, or all in input 0 as `[tokens, heads,
+    3, head_size]`; their concatenated biases; token offsets; cumulative sequence lengths; additive
+    bias of the scores.
     """
     if body.rank_of(0) == 4:
         parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
