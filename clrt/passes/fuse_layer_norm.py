@@ -125,7 +125,8 @@ def _core(view: GraphView, node: Node) -> _Norm | str | None:
     numerator, base = found["numerator"], found["base"]
     epsilon, nodes = scalar(found["epsilon"]), found.nodes[::-1]
     assert epsilon is not None
-    first, second = _DEVIATION.find(numerator, view), _DEVIATION.find(base, view)
+    first = _DEVIATION.find(numerator, view)
+    second = first if base is numerator else _DEVIATION.find(base, view)
     if isinstance(first, Captures) and isinstance(second, Captures):
         if first["x"] is not second["x"]:
             return "numerator and variance subtract means of different values"
