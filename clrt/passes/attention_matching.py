@@ -26,12 +26,12 @@ MASKED = -1e30
 
 @dataclass(frozen=True)
 class Choice:
-    """Attention mask in the form of a Where that replaces masked scores by a number.
+    """Attention mask as a Where node, which replaces masked scores by a number.
 
     Attributes:
         condition: Condition of the Where.
         number: Value that masked scores become; all its elements are equal, at most `MASKED`.
-        keep: Whether scores are kept where the condition is true, not where it is false.
+        keep: True if scores are kept where the condition is true; False if where it is false.
     """
 
     condition: Value
@@ -72,8 +72,8 @@ class Heads:
         scale: Constant factor: the attention operand is `scale` times `base`.
         by_head: Whether the heads axis of `base` comes before the tokens axis.
         repeat: Number of adjacent query heads that share each head.
-        source: Tensor [B, S, W] of which `base` is a range of columns, reshaped; None if there is
-            none.
+        source: Tensor [B, S, W] with W columns, a range of which `base` is reshaped from; None if
+            there is none.
         offset: First column of the heads in `source`.
     """
 
@@ -90,7 +90,7 @@ class Heads:
 
     @property
     def merged_shape(self) -> Shape:
-        """Shape [B, S, H * D] of the operand with heads side by side."""
+        """Shape [B, S, H * D] of the operand with heads side by side: [batch, tokens, columns]."""
         return (self.batch, self.length, self.count * self.size)
 
 
@@ -142,7 +142,7 @@ def _where(node: Node) -> Scores | str | None:
 
     Returns:
         The scores with the mask appended; a reject reason for a near miss; None if neither operand
-        is scores.
+        of the Where is attention scores.
     """
     for scores, number, keep in ((1, 2, True), (2, 1, False)):
         inner = find_scores(node.arg(scores))
@@ -164,7 +164,8 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
 
     Args:
         value: q, k or v of the attention, of rank 4; of rank 3 if there is one head.
-        transposed: Whether the value is [B, H, D, S] (k as MatMul reads it), not [B, H, S, D].
+        transposed: True if the value is [batch, heads, head size, tokens], as MatMul reads k; False
+            if it is [batch, heads, tokens, head size].
 
     Returns:
         The heads; a reject reason if the split is not recognised.
@@ -195,12 +196,13 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
 
 
 def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
-    """Looks through a Reshape to [B, H, S, D] and repeated heads, scale or Transpose before it.
+    """Looks through a Reshape to [batch, heads, tokens, head size], and ops before the Reshape.
+
+    These ops repeat heads, scale, or swap the last two axes, as some exporters do with k.
 
     Returns:
-        The source [B, H / n, S, D], the repetition n of its heads, the scale, and whether the last
-        two axes of `value` are those of the source swapped (some exporters transpose k as
-        [B * H, S, D]); None if `value` is no such Reshape.
+        The source [batch, heads / n, tokens, head size], the repetition n of its heads, the scale,
+        and whether the last two axes are swapped; None if `value` has another form.
     """
     view = produced_by(value, "Reshape")
     if view is None or value.shape is None or len(value.shape) != 4:
@@ -240,11 +242,13 @@ def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
 
 
 def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | None:
-    """Returns the heads of a value that `perm` transposes to [B, H, S, D]; None if unsupported.
+    """Returns the heads of an attention operand before a Transpose; None if unsupported.
 
     Args:
-        perm: Axis of `value` for each axis of [B, H, S, D], or of [B, S, D] if it has rank 3.
-        scale: Factor applied to the value afterwards.
+        value: Operand before the Transpose.
+        perm: Axis of `value` for each axis of [batch, heads, tokens, head size]; for each axis of
+            [batch, tokens, head size] if `value` has rank 3.
+        scale: Factor applied to the value after the Transpose.
     """
     shape = value.shape
     assert shape is not None
@@ -264,10 +268,11 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
 
 
 def _unsplit(heads: Heads) -> Heads:
-    """Sets `source` and `offset` of heads to the [B, S, W] tensor and column they are read from.
+    """Finds the tensor [batch, tokens, columns] that heads are split from; returns `heads`.
 
-    Looks through Reshape, scaling, Split and Slice. Returns `heads`, unchanged except for scale and
-    base if there is no such tensor.
+    Looks through Reshape, scaling, Split and Slice, and sets `source` and `offset` of `heads` to
+    the tensor and to the first column of the heads in it. If there is no such tensor, only scale
+    and base are updated.
     """
     value = heads.base
     view = produced_by(value, "Reshape")
@@ -289,7 +294,7 @@ def part_of(value: Value) -> tuple[Value, int] | None:
     """Looks through a Split or Slice along the last axis.
 
     Returns:
-        The input of the Split or Slice, and the index of its column that is the first of `value`;
+        The input of the Split or Slice, and the index of the first column that `value` has of it;
         None if `value` has another producer or the index is not constant.
     """
     node, shape = value.producer, value.shape
@@ -320,7 +325,8 @@ def merged(build: OpBuilder, heads: Heads) -> Value:
     """Returns heads as an operand of FusedAttention or FusedRotary, adding a Reshape if needed.
 
     Returns:
-        [B, S, W] with heads side by side; [B, H, S, D] if `heads.by_head`.
+        [batch, tokens, columns] with heads side by side; [batch, heads, tokens, head size] if
+        `heads.by_head`.
     """
     if heads.source is not None:
         return heads.source

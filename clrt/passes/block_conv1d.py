@@ -1,7 +1,8 @@
-"""1-D Conv with less than a SIMD vector of channels -> Conv of R outputs as R times the channels.
+"""1-D Conv of few channels -> Conv that computes R neighboring outputs as R times the channels.
 
-An output channel fills one SIMD lane. A block of R outputs reads a window that is (R - 1) strides
-longer, and blocks are R strides apart. Resamplers and other signal filters are such convolutions.
+An output channel fills one SIMD lane, so few channels leave lanes of a SIMD vector idle. A block of
+R outputs reads a window that is (R - 1) strides longer, and blocks are R strides apart. Resamplers
+and other signal filters are such convolutions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Geometry:
         axis: Axis of x along which windows move.
         taps: Window size of one output, in elements.
         stride: Distance of the windows of neighboring outputs, in elements.
-        pads: Number of zeros before and after x.
+        pads: Number of zeros (before, after) x.
         maps: Number of output channels.
         places: Number of outputs per block; 1 for the convolution of the model.
     """
@@ -52,7 +53,7 @@ class _Geometry:
 
     @property
     def work(self) -> float:
-        """Relative cost per output: vector lanes per output position, times the window's growth."""
+        """Relative cost per output: SIMD lanes per output, times relative length of the window."""
         lanes = -(-self.maps * self.places // _LANES) * _LANES
         return lanes / self.places * (self.taps + self.more) / self.taps
 
@@ -141,7 +142,15 @@ def _geometry(node: Node) -> _Geometry | str | None:
 
 
 def _weights(w: Array, line: _Geometry) -> Array:
-    """Returns shifted copies of weights [O, C, window]: [places * O, C, window of a block]."""
+    """Returns the weights of the block convolution: a shifted copy for each output of a block.
+
+    Args:
+        w: Weights, [output channels, input channels, window].
+        line: Geometry of the block convolution.
+
+    Returns:
+        [places * output channels, input channels, window of a block].
+    """
     maps, channels = w.shape[:2]
     taps = w.reshape(maps, channels, line.taps)
     blocks = np.zeros((line.places, maps, channels, line.taps + line.more), w.dtype)

@@ -22,6 +22,8 @@ _DAMPING = 0.01
 class Rounded:
     """Block-quantized weights `[N, K]`: element = (level - zero) * scale.
 
+    K is the summed axis of the matrix product, which is divided into blocks.
+
     Attributes:
         levels: Integer codes of the elements, uint8 `[N, K]`.
         scales: Scales, float32 `[N, blocks]`.
@@ -50,9 +52,11 @@ def round_blocks(
         weights: float32 `[N, K]`.
         block: Number of elements per block; the last block may be shorter.
         bits: Bits per element, at most 8.
-        moments: `[K, K]`, the sum of x xT over inputs x of the product. If given, rounding errors
-            are compensated in the columns not quantized yet, so that the product changes least.
-        search: Whether to also try ranges narrower than a block's, which reduces the error.
+        moments: `[K, K]`, the sum of outer products of the input rows of the matrix product. If
+            given, the rounding error of a column is compensated in columns not quantized yet, so
+            that the product changes least. None rounds each element to nearest.
+        search: Whether to also try quantized ranges narrower than that of a block's elements, which
+            reduces the error.
 
     Source: with moments, GPTQ (Frantar et al. 2022, arXiv 2210.17323).
     """
@@ -90,7 +94,7 @@ def round_blocks(
 def _grid(
     block: NDArray[np.float64], bits: int, reaches: tuple[float, ...]
 ) -> tuple[Floats, NDArray[np.uint8]]:
-    """Chooses scale and zero point of least squared error for one block of each row.
+    """Chooses the scale and zero point of least squared error for one block of each row.
 
     Args:
         block: Elements of the block, `[N, block size]`.
@@ -128,7 +132,10 @@ def _levels(
 
 
 def _inverse_root(moments: Floats) -> NDArray[np.float64]:
-    """Returns the upper triangular U for which U.T @ U is the inverse of the damped moments."""
+    """Returns the upper triangular U for which U.T @ U is the inverse of the damped moments.
+
+    Damping adds a small number to the diagonal, so that the matrix is invertible.
+    """
     damped = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped))) or 1.0
     damped[np.diag_indices(len(damped))] += _DAMPING * mean

@@ -15,7 +15,10 @@ from clrt.passes.matching import op_name, produced_by
 
 @dataclass(frozen=True)
 class Operands:
-    """Operands of a matrix product; `trans_…`: whether it swaps their last two axes first."""
+    """Operands a and b of a matrix product.
+
+    `trans_a` and `trans_b` say whether the product first swaps the operand's last two axes.
+    """
 
     a: Value
     b: Value
@@ -63,7 +66,7 @@ class CanonicalizeMatmul(Pass):
 
 
 def strip_transposes(node: Node) -> Operands:
-    """Returns the operands of a product as they were before Transposes of their last two axes."""
+    """Returns the operands of a matrix product before Transposes that swap their last two axes."""
     op = node.op_as(MatrixProduct)
     operands = []
     for value, swapped in zip((node.arg(0), node.arg(1)), op.transposed(), strict=True):

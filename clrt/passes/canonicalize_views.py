@@ -27,9 +27,9 @@ _REDUCTIONS = (ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum)
 class CanonicalizeViews(Pass):
     """Flatten, Squeeze, Unsqueeze, chains of Reshape -> one Reshape to the known (symbolic) shape.
 
-    The target has no -1 and no 0 that means "as the input", so that empty batches stay correct.
-    A Transpose that only moves axes of size 1 also becomes a Reshape, and so does a reduction over
-    axes of size 1.
+    The target shape has no -1 and no 0 that means "as the input", so that empty batches stay
+    correct. A Transpose that only moves axes of size 1 and a reduction over axes of size 1 also
+    become a Reshape.
 
     Args:
         transposes: Whether a Transpose that only moves axes of size 1 becomes a Reshape. Must be
@@ -117,7 +117,10 @@ class SimplifyTransposes(Pass):
 
 
 def reshape(build: OpBuilder, source: Value, like: Value) -> Value:
-    """Returns `source` reshaped to the known shape of `like`; `source` if the shapes are equal."""
+    """Adds a Reshape of `source` to the known shape of `like`; returns the reshaped value.
+
+    Returns `source` itself if the shapes are equal.
+    """
     if keeps_shape(source, like):
         return source
     assert like.shape is not None

@@ -1,7 +1,8 @@
 """Channels-last (NHWC) layout of convolutions and the nodes around them.
 
-A convolution is rewritten between two transposes. These sink through the nodes that follow until
-they cancel with those of the next convolution, so that a chain stays in one layout.
+A convolution is rewritten between two Transposes. The Transpose behind it sinks through the
+following nodes until it cancels with the Transpose before the next convolution. So a chain of
+convolutions stays in one layout.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _MAX_IMAGE_STEPS = 8
 def _reads_image(node: Node) -> bool:
     """Whether a 2-D convolution reads an image of 2 to 4 channels near a graph input.
 
-    Its windows must be larger than one element, and it must not have extra epilogue operands.
+    The convolution's windows must be larger than one element, and its epilogue must read no other
+    tensors.
     """
     op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     assert x.shape is not None and w.type.static_shape is not None
@@ -95,11 +97,11 @@ def _from_image(
 
     Args:
         node: The convolution of the model.
-        op: Its op.
-        steps: Its epilogue.
+        op: Op of `node`.
+        steps: Epilogue of `node`.
 
     Returns:
-        The output, channels last.
+        The output in channels-last layout.
     """
     x, w, y = node.arg(0), node.arg(1), node.output
     assert x.shape is not None and y.shape is not None and w.numbers is not None
@@ -151,10 +153,10 @@ def _is_depthwise(groups: int, maps: int, channels: int) -> bool:
 
 
 def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
-    """Returns how many groups of a convolution to merge into one of at least 8 channels.
+    """Returns how many groups of a convolution to merge into one, for at least 8 channels.
 
-    In a merged group, an output channel has zero weights for the inputs of groups that were not
-    its own.
+    In a merged group, an output channel has zero weights for the input channels of the other
+    original groups.
 
     Args:
         groups: Number of groups.
@@ -162,8 +164,9 @@ def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
         channels: Number of input channels per group.
 
     Returns:
-        The number of groups per merged group: 1 if they need no merging (also depthwise), all if
-            even that is narrower; None if no divisor up to `_MAX_MERGED` is enough.
+        Number of groups per merged group: 1 if groups are wide enough, or depthwise; all groups if
+            even all together have fewer than 8 channels; None if more than `_MAX_MERGED` groups
+            would have to be merged.
     """
     width = min(maps // groups, channels)
     if groups == 1 or width >= _MIN_GROUP_WIDTH or _is_depthwise(groups, maps, channels):
@@ -173,7 +176,16 @@ def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
 
 
 def _merge_groups(w: Array, groups: int, merged: int) -> Array:
-    """Expands weights [O, C, window] with zeros to [O, merged * C, window]; C is per group."""
+    """Expands the weights of a grouped convolution with zeros, for merged groups.
+
+    Args:
+        w: Weights, [output channels, input channels per group, window].
+        groups: Number of groups.
+        merged: Number of groups per merged group.
+
+    Returns:
+        [output channels, merged * input channels per group, window].
+    """
     maps, channels = w.shape[:2]
     expanded = np.zeros((maps, merged, channels, *w.shape[2:]), w.dtype)
     group_maps = maps // groups
@@ -190,9 +202,14 @@ def _has_lower_rank(value: Value, rank: int) -> bool:
 
 
 def _to_last(build: OpBuilder, value: Value, rank: int) -> Value:
-    """Returns an operand that broadcasts to `[N, C, …]` transposed to broadcast to `[N, …, C]`.
+    """Returns a channels-first operand of an elementwise op in channels-last layout.
 
+    The result broadcasts to `[batch, …, channels]` as `value` does to `[batch, channels, …]`.
     Constants are transposed at once; operands of one element are returned unchanged.
+
+    Args:
+        value: The operand.
+        rank: Rank of the op's result.
     """
     assert value.shape is not None
     if all(provably_equal(d, 1) for d in value.shape):
@@ -296,7 +313,7 @@ class UseChannelsLast(Pass):
 
 
 def _order(x: Value) -> tuple[int, ...]:
-    """Returns the channels-last axis for each axis of the channels-first x; x has a known rank."""
+    """Returns for each axis of a channels-first x its index in channels-last layout."""
     assert x.shape is not None
     return order_to_first(len(x.shape))
 
@@ -337,8 +354,8 @@ def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
 def _is_own_inverse(rank: int) -> bool:
     """Whether the permutations to channels last and to channels first are equal (rank 3).
 
-    SinkChannels then matches the Transposes that it adds, too; so it must reduce the number of
-    transposed operands to terminate.
+    If they are equal, SinkChannels also matches Transposes that it added itself. To terminate, it
+    must then reduce the number of transposed operands.
     """
     return order_to_last(rank) == order_to_first(rank)
 
@@ -356,7 +373,7 @@ class _Reordered:
 
     Attributes:
         op: Op with its axes mapped to the channels-last order.
-        inputs: Inputs after the first; a tuple of ints becomes an int64 constant.
+        inputs: Inputs after the first one; a tuple of ints becomes an int64 constant.
         every: Whether all inputs of the node become channels-last, as for Concat; then `inputs` is
             unused.
         bare: Whether the output needs no Transpose: a reduction dropped the spatial axes.

@@ -46,8 +46,9 @@ class WeightCompression:
         dtype: Name of the dtype it is stored in.
         nbytes_before: Uncompressed size in bytes.
         nbytes: Compressed size in bytes, including scales and zero points.
-        error: Root mean square of the elements' changes, relative to that of the elements.
-        largest: Maximum absolute change, relative to the maximum absolute element.
+        error: Root mean square of the elements' changes, divided by the root mean square of the
+            elements.
+        largest: Maximum absolute change, divided by the maximum absolute element.
     """
 
     name: str
@@ -67,8 +68,9 @@ class CompressWeights(Pass):
         to: Target dtype: float16, bfloat16, int8 or int4. Integers apply to weights of products and
             Gather only; Gather gets int8 for int4 too.
         wider: Weights that become int8 even if `to` is int4, as `most_changed` returns them.
-        moments: Maps the weight of a product to the `[K, K]` sum of outer products of the rows of
-            A, which weighs rounding errors (`round_blocks`); others are rounded to nearest.
+        moments: Maps the weight `[K, N]` of a product A @ B to the `[K, K]` sum of outer products
+            of the rows of A, which weighs rounding errors (`round_blocks`). Weights without moments
+            are rounded to nearest.
         shrunk: Maps each compressed weight to its size and error; filled by the pass.
         overflows: Names of weights left unchanged, since elements exceed the range of a 16-bit
             `to`; filled by the pass.
@@ -187,12 +189,13 @@ def quantisable_products(graph: Graph) -> list[Node]:
 def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Value]:
     """Returns the weights of matrix products that int4 quantization changes most.
 
-    Together they have at most a quarter of all elements of such weights.
+    The returned weights have at most a quarter of the elements of all weights of matrix products.
 
     Args:
         graph: Graph with float32 weights.
-        moments: Maps a weight to the `[K, K]` sum of outer products of the rows of A. A weight with
-            moments is ranked by the relative change of its product, others by their own.
+        moments: Maps the weight `[K, N]` of a product A @ B to the `[K, K]` sum of outer products
+            of the rows of A. A weight with moments is ranked by the relative change of its product,
+            a weight without moments by its own relative change.
     """
     changes: dict[Value, float] = {}
     for node in quantisable_products(graph):
@@ -212,7 +215,7 @@ def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Valu
 
 
 def _rows(node: Node) -> Array:
-    """Returns the elements of the constant B of a matrix product as `[N, K]`."""
+    """Returns the elements of the constant B of a matrix product as `[columns, summed axis]`."""
     numbers = node.arg(1).numbers
     assert numbers is not None
     return numbers if _by_rows(node) else numbers.T

@@ -57,8 +57,8 @@ class DemoteExactWeights(Pass):
 def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
     """Returns a weight as float16, else as bfloat16, whichever represents it exactly; else None.
 
-    The first elements are checked first, which rejects most weights early. Weights in memory-mapped
-    files are returned as ConcatenatedRows, which convert lazily.
+    Checks the first elements before all others, which rejects most weights early. A weight in a
+    memory-mapped file is returned as ConcatenatedRows, which converts when it is read.
     """
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]

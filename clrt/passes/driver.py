@@ -48,9 +48,9 @@ class Match:
     Attributes:
         view: The graph that the node is in.
         root: The matched node.
-        replaced_nodes: Nodes that the rewrite makes dead, including the root. If one of them would
-            still be needed, the driver discards the match and records a near miss. Defaults to the
-            root alone.
+        replaced_nodes: Nodes that the rewrite makes dead, including the root; by default, the root
+            alone. If one of these nodes would still be needed, the driver discards the match and
+            records a near miss.
         traversed_nodes: Nodes of the pattern that may stay alive after the rewrite.
         payload: Data that `match` passes to `rewrite`.
     """
@@ -72,17 +72,17 @@ class Match:
 class Pass(ABC):
     """A rewrite of a graph: `match` finds a pattern, `rewrite` builds its replacement. Stateless.
 
-    Passes of one class with equal settings are equal: the driver then skips nodes that have not
-    changed since either ran.
+    Passes of one class with equal settings are equal. The driver skips nodes that have not changed
+    since an equal pass ran.
 
     Class attributes:
         name: Name in reports, and `made_by` of the nodes that the pass creates.
         visits_outputs_first: Whether sweeps go from outputs to inputs.
-        is_local: Whether a match depends only on a node's op, inputs, types and users. Then only
-            nodes for which one of these changed are matched again.
+        is_local: Whether a match depends only on a node's op, inputs, types and users. If so, a
+            node is matched again only if its op, inputs, types or users have changed.
         required_op_classes: Op classes that must all occur in the graph, else the pass is skipped.
-        follow_ups: Passes that finish or clean up its rewrites. In a pipeline for a device, they
-            run after this pass if it changed anything, and repeat until nothing changes.
+        follow_ups: Passes that finish or clean up the rewrites of this pass. In a pipeline for a
+            device, they run after this pass if it changed anything, until nothing changes.
     """
 
     name: ClassVar[str]
@@ -107,7 +107,7 @@ class Pass(ABC):
 
     @abstractmethod
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        """Matches the pattern at `node`: returns a match, a near miss, or None if unrelated."""
+        """Matches the pattern at `node`; returns a match, a near miss, or None for other nodes."""
 
     @abstractmethod
     def rewrite(self, match: Match) -> Patch:
@@ -121,7 +121,7 @@ class GraphView:
         graph: The graph.
         budget: Remaining bytes and operations for constant folding, shared by all passes.
         memo: Cache of the running pass for this graph, kept from one run of the pass to the next.
-        worklist: Nodes of the graph in visiting order, and a log of changed ones.
+        worklist: Nodes of the graph in visiting order, and a log of changed nodes.
         counts: Number of nodes per op class.
     """
 
@@ -200,7 +200,7 @@ class GraphView:
 
         Args:
             node: The node.
-            read: Values that new nodes of the patch read or that replace others.
+            read: Values that new nodes of the patch read, or that replace other values.
             patch: The patch; outputs that it replaces are not needed.
             dead: Nodes known to be dead after the patch.
         """
@@ -281,8 +281,8 @@ class GraphView:
     def infer_types(self) -> None:
         """Infers the output types of nodes again, since folded inputs may refine them.
 
-        The first call visits all nodes, later ones only those touched since the last call, in
-        topological order.
+        Nodes are visited in topological order: all nodes in the first call, nodes touched since the
+        last call in later calls.
         """
         resolved: dict[str, Dim] = {}
         again = self.worklist.has_begun(_INFERENCE)
@@ -319,8 +319,8 @@ def fold_budget(graph: Graph) -> FoldBudget:
 def _resolved_dims(old: TensorType, new: TensorType) -> dict[str, Dim]:
     """Returns the unknown dims of type `old` that type `new` resolves, by symbol.
 
-    They are bound throughout the graph, as the node that resolves a dim may be removed later.
-    Symbols that the model file declares are left out, since the declarations may be wrong.
+    The driver binds these symbols throughout the graph, as the node that resolves a dim may be
+    removed later. Symbols that the model file declares are left out, as they may be wrong.
     """
     return infer_symbols(old.shape or (), new.shape or ())
 
@@ -401,7 +401,7 @@ class PassRunner:
         return record
 
     def infer_types(self) -> None:
-        """Infers output types of nodes touched since the last inference; of all nodes at first."""
+        """Infers output types of nodes touched since the last call; the first call visits all."""
         self._view.infer_types()
 
     def _sweep(self, pass_: Pass, record: PassOutcome) -> int:
@@ -443,7 +443,7 @@ class PassRunner:
         return len(record.hits) - before
 
     def _nodes(self, pass_: Pass) -> Iterable[Node]:
-        """Returns the nodes that a pass has to visit in a sweep, in the order that it asks for."""
+        """Returns the nodes that a pass has to visit in a sweep, in the pass's visiting order."""
         view, worklist = self._view, self._view.worklist
         classes = {cls for cls, count in view.counts.items() if count and pass_.may_match(cls)}
         if pass_.is_local and worklist.has_begun(pass_):

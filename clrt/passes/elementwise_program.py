@@ -60,7 +60,10 @@ class ProgramBuilder:
         return _Input(self.inputs.index(value))
 
     def step(self, op: IrOp, *args: Ref) -> Ref:
-        """Adds a step that applies an op, or reuses one of an equal Literal; returns its result."""
+        """Adds a step that applies an op; returns a reference to its result.
+
+        For a Literal that the program already has, returns the result of the existing step.
+        """
         if isinstance(op, Literal) and op in self._literals:
             return self._literals[op]
         self._steps.append((op, args))
@@ -70,7 +73,12 @@ class ProgramBuilder:
         return ref
 
     def run(self, op: IrOp, args: Sequence[Ref]) -> Ref:
-        """Adds an elementwise op, or all steps of a Fused op, on `args`; returns the result."""
+        """Adds an elementwise op, or all steps of a Fused op; returns a reference to the result.
+
+        Args:
+            op: Elementwise op or Fused op.
+            args: References to the operands.
+        """
         if not isinstance(op, Fused):
             return self.step(op, *args)
         return self.splice(op.steps, args)
@@ -79,8 +87,8 @@ class ProgramBuilder:
         """Appends the steps of another program.
 
         Args:
-            steps: Steps of the program.
-            args: References to its inputs, at least one.
+            steps: Steps of the other program.
+            args: References that replace the inputs of the other program, at least one.
 
         Returns:
             Reference to the result of the last step; `args[0]` if there are no steps.
@@ -91,7 +99,7 @@ class ProgramBuilder:
         return refs[-1] if steps else refs[0]
 
     def build(self) -> tuple[ElementwiseInstruction, ...]:
-        """Returns the steps; their args index `inputs` followed by the results of the steps."""
+        """Returns the steps as instructions, whose args index the inputs, then results of steps."""
         base = len(self.inputs)
         return tuple(
             ElementwiseInstruction(
@@ -111,8 +119,8 @@ class ProgramBuilder:
 def literal(value: Value, node: Node) -> Literal | None:
     """Returns an input of a node as a literal if it is a constant of one element, else None.
 
-    Returns None also if the constant's rank exceeds that of the other inputs, as it then determines
-    the output's rank, or if it is an integer that float64 does not represent exactly.
+    Also returns None if the rank of the constant exceeds that of the other inputs, since it then
+    determines the output's rank; and for integers that float64 does not represent exactly.
     """
     numbers = value.numbers if value.is_constant else None
     if numbers is None or not has_one_element(value):
@@ -130,7 +138,7 @@ def literal(value: Value, node: Node) -> Literal | None:
 def operand_refs(
     builder: ProgramBuilder, node: Node, known: dict[Value, Ref] | None = None
 ) -> list[Ref]:
-    """Returns references to a node's inputs: known values, else literals, else operands.
+    """Returns a reference to each input of a node: known if possible, else a literal or operand.
 
     Args:
         builder: Program to which literals and operands are added.

@@ -1,4 +1,4 @@
-"""Per-channel scales and shifts after a convolution -> folded into its weights and bias."""
+"""Per-channel scale and shift after a convolution -> folded into the weights and bias."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
     Args:
         view: Graph of both nodes.
         conv: The convolution.
-        node: Mul (scale) or Add (shift) of its output with a constant.
+        node: Mul (scale) or Add (shift) of the convolution's output with a constant.
     """
     weights, bias = conv.arg(1), conv.input(2)
     if view.only_user(conv.output) is not node:
@@ -128,7 +128,7 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
 def _by_channel(constant: Value, y: Value) -> Array | None:
     """Returns a constant as one number per channel of y, `[channels]`.
 
-    Returns None if it is not constant, or varies along another axis than channels (axis 1).
+    Returns None if `constant` is computed, or varies along another axis than channels (axis 1).
     """
     numbers = _numbers(constant)
     if numbers is None or y.shape is None or len(y.shape) < 3 or numbers.ndim > len(y.shape):

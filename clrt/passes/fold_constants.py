@@ -28,8 +28,8 @@ _MATMULS = ("MatMul", "Gemm", "clrt.FusedMatMul")
 class FoldConstants(Pass):
     """Node whose inputs are all constant -> constants, computed by the op's NumPy reference.
 
-    Results of more than 16 MiB that are larger than the inputs, or past the fold budget, are not
-    folded. Nor are Transposes of weights of matrix products: `canonicalize_matmul` absorbs them.
+    Not folded are results of more than 16 MiB that are larger than the inputs, results past the
+    fold budget, and Transposes of weights of matrix products, which `canonicalize_matmul` absorbs.
 
     Args:
         dequantize: Whether DequantizeLinear of weights of more than 4 bits is folded.
@@ -153,11 +153,11 @@ def _constant(build: Builder, value: Value, array: Array) -> Value:
 
 
 def _feeds_rounded(view: GraphView, node: Node) -> bool:
-    """Whether a product that FuseRoundedMatmul matches reads a dequantized weight.
+    """Whether a matrix product that FuseRoundedMatmul matches reads a dequantized weight.
 
     Args:
         view: Graph of the node.
-        node: DequantizeLinear of a weight.
+        node: DequantizeLinear that computes the weight.
     """
     for user in view.users(node.output):
         users = view.users(user.output) if op_name(user) == "Transpose" else [user]

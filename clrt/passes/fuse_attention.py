@@ -42,8 +42,8 @@ class _AttentionMatch:
         scores: Scaled and masked scores.
         final: Node whose output is replaced: the product with the values, or the Transpose after
             it.
-        nodes: All nodes of the pattern, which the rewrite makes dead.
-        nan_to_zero: Whether rows without any visible key become 0 instead of NaN.
+        nodes: All nodes of the attention, which the rewrite makes dead.
+        nan_to_zero: Whether result rows without any visible key become 0 instead of NaN.
     """
 
     q: Heads
@@ -56,7 +56,7 @@ class _AttentionMatch:
 
     @property
     def score_shape(self) -> Shape:
-        """Shape [B, H, Sq, Sk] of the scores: batch, heads, queries, keys."""
+        """Shape of the scores: [batch, heads, queries, keys]."""
         return (self.q.batch, self.q.count, self.q.length, self.k.length)
 
 
@@ -72,12 +72,12 @@ _GUARD = op(Where, op(IsNaN, _WEIGHTS, name="test") | _HIDES_ALL, equals(0), _WE
 class FuseAttention(Pass):
     """MatMul(Softmax(scaled, masked scores), values) -> FusedAttention.
 
-    q, k and v are traced back to projections [B, S, H * D] (or columns of one), through the Reshape
-    and Transpose that split the heads, and through the Expand that repeats heads of k and v in
-    grouped-query attention. Otherwise they are read as [B, H, S, D], as rotary embeddings and
-    caches produce them. The scale may be applied to the scores, to q, or to q and k. Masks are
-    added or applied by Where; nodes before the fused op combine several masks into one. A Where
-    that replaces NaN by 0 becomes `nan_to_zero`.
+    q, k and v are traced back through the Reshape and Transpose that split the heads, and the
+    Expand that repeats heads in grouped-query attention. They are then read from projections
+    [batch, tokens, columns], or from columns of one projection. If that fails, they are read as
+    [batch, heads, tokens, head size], as rotary embeddings and caches produce them. The scale may
+    be applied to the scores, to q, or to q and k. Several masks are combined into one by nodes
+    before the fused op. A Where that replaces NaN by 0 becomes `nan_to_zero`.
     """
 
     name = "fuse_attention"
@@ -126,8 +126,8 @@ def _without_guard(view: GraphView, softmax: Node) -> tuple[Value, list[Node], C
     """Looks through a Where after a softmax that zeroes rows without any visible key.
 
     Returns:
-        The attention weights, the nodes that compute them from the scores, and the Where as found;
-        None if there is none.
+        The attention weights after the Where, the nodes that compute them from the scores, and the
+        captures of the Where. Without such a Where, the softmax output, [softmax] and None.
     """
     weights = softmax.output
     users = [] if view.is_output(weights) else view.users(weights)
@@ -150,7 +150,7 @@ def _attention(
         softmax: Softmax of the scores.
         product: Product of the attention weights and the values.
         nodes: Nodes matched already, which the rewrite makes dead.
-        nan_to_zero: Whether rows without any visible key become 0 instead of NaN.
+        nan_to_zero: Whether result rows without any visible key become 0 instead of NaN.
     """
     rank = softmax.output.type.rank
     if softmax.output.dtype not in (DType.FLOAT32, DType.FLOAT16):
@@ -184,7 +184,7 @@ def _attention(
 
 
 def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str:
-    """Finds the Transpose from [B, H, S, D] to [B, S, H, D] after an attention.
+    """Finds the Transpose after an attention that swaps the heads axis and the tokens axis.
 
     Args:
         view: Graph of the nodes.
@@ -230,7 +230,10 @@ def _disagreement(attention: _AttentionMatch) -> str | None:
 
 
 def _aligned(shape: Shape, attention: _AttentionMatch) -> list[tuple[Dim, Dim]]:
-    """Pairs dims of a mask shape and of the scores, last axis first; rank 3 has no heads axis."""
+    """Pairs the dims of a mask shape with those of the scores, starting at the last axis.
+
+    Scores of rank 3 have no heads axis.
+    """
     rank = attention.scores.product.output.type.rank
     target = attention.score_shape if rank == 4 else (attention.q.batch, *attention.score_shape[2:])
     return list(zip(reversed(shape), reversed(target), strict=False))
@@ -251,10 +254,10 @@ def _unexpanded(mask: Value) -> Value:
 
 
 def _mask(build: OpBuilder, attention: _AttentionMatch) -> Value | None:
-    """Builds one mask, to be added to the scores, of all masks of an attention; None if none.
+    """Combines all masks of an attention into one, which is added to the scores; None if none.
 
-    A Where mask replaces earlier masks where it applies, rather than being added to them: if all
-    keys of a row are masked by Where, their scores must be equal.
+    A Where mask replaces earlier masks at the scores that it masks, instead of being added. So if a
+    Where masks all keys of a row, their scores are equal.
     """
     total: Value | None = None
     number_type = attention.scores.product.output.dtype.numpy
@@ -271,7 +274,10 @@ def _mask(build: OpBuilder, attention: _AttentionMatch) -> Value | None:
 
 
 def _of_rank_4(build: OpBuilder, mask: Value, attention: _AttentionMatch) -> Value:
-    """Inserts a heads axis of size 1 into a mask of rank 3 if the scores have no heads axis."""
+    """Returns a mask of rank 3 with a heads axis of size 1 if the scores have no heads axis.
+
+    Other masks are returned unchanged.
+    """
     shape = mask.shape
     assert shape is not None
     if attention.scores.product.output.type.rank == 4 or len(shape) < 3:

@@ -20,7 +20,10 @@ _OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
 
 @dataclass(frozen=True)
 class _Weight:
-    """MatMulNBits op and its constant inputs: packed `levels`; `scales`, `zeros` `[N, blocks]`."""
+    """MatMulNBits op and its constant inputs: packed levels, scales and zero points.
+
+    `scales` and `zeros` are `[N, blocks]`: one number per column of B and block of the summed axis.
+    """
 
     op: MatMulNBits
     levels: Array
@@ -31,8 +34,8 @@ class _Weight:
 class FuseDequantizedMatmul(Pass):
     """A @ DequantizeLinear(constant of 4 or 8 bits) -> MatMulNBits.
 
-    Constant folding turns 8-bit weights of up to 16 MiB as floats into floats before this pass;
-    weights that it leaves stay quantized on the device.
+    Before this pass, constant folding turns 8-bit weights into floats if the floats have at most
+    16 MiB. All other weights stay quantized on the device.
     """
 
     name = "fuse_dequantized_matmul"
@@ -64,7 +67,11 @@ class FuseDequantizedMatmul(Pass):
 
 
 def _weight(node: Node) -> _Weight | str:
-    """Converts DequantizeLinear of a constant `[K, N]` to MatMulNBits; else a reject reason."""
+    """Converts DequantizeLinear of a constant `[K, N]` to MatMulNBits.
+
+    Returns:
+        The op with its inputs; a reject reason if MatMulNBits does not support the weight.
+    """
     value, scale, zero = node.arg(0), node.arg(1), node.input(2)
     op = node.op_as(DequantizeLinear)
     assert value.numbers is not None
@@ -105,10 +112,10 @@ def _zeros(zero: Value | None, offset: int, blocks: int, n: int, dtype: DType) -
 
     Args:
         zero: Zero points of the weight; None for 0.
-        offset: Added to make quantized values unsigned.
-        blocks: Number of blocks along K.
+        offset: Number added to quantized values and zero points, so that they are unsigned.
+        blocks: Number of blocks along K, the summed axis.
         n: Number of columns N.
-        dtype: Float dtype of the result, which is exact.
+        dtype: Float dtype of the result, which represents the zero points exactly.
     """
     numbers = np.zeros(()) if zero is None or zero.numbers is None else zero.numbers
     return _by_column(numbers.astype(np.float32) + offset, blocks, n).astype(dtype.numpy)

@@ -20,9 +20,9 @@ MAX_OPERANDS = 8
 class FuseElementwise(Pass):
     """Elementwise node and its elementwise producers -> one Fused node; scalars become literals.
 
-    A producer is fused if only fused nodes read it, and if its shape is that of the result or it
-    has one element, so that nothing is computed more often than before. Results of a Cast to
-    16-bit or narrower floats, and floats of 8 bits or less, are stored, as storing rounds them.
+    A producer is fused if only fused nodes read it, and if it has the shape of the result or one
+    element. So nothing is computed more often than before. Values that only storing rounds are
+    never fused: results of a Cast to 16-bit floats, and low-precision dtypes such as 8-bit floats.
     """
 
     name = "fuse_elementwise"
@@ -61,7 +61,7 @@ class FuseElementwise(Pass):
 def _can_join(node: Node) -> bool:
     """Whether a node can be fused: elementwise, of known rank, without omitted inputs.
 
-    Nodes whose output elements are known at inference are not fused: FoldShapeData replaces them.
+    Nodes whose output elements type inference knows are not fused: FoldShapeData replaces them.
     """
     return (
         is_elementwise(node)
@@ -116,7 +116,7 @@ class _FusionGroup:
         self._operands, self._literals, self._steps = self._with(node)
 
     def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
-        """Computes operands and steps of the program of this group and `node`; changes nothing.
+        """Computes the program that this group would have with `node` added; changes nothing.
 
         Returns:
             The values that the program reads, its distinct literals (a step each), and its number
@@ -137,8 +137,8 @@ class _FusionGroup:
         """Finds a producer of the group's inputs that can be fused.
 
         Returns:
-            The producer, None if there is none; and the reject reason of the last producer that
-            was rejected before, "" if none was.
+            The producer, None if there is none. The reject reason of the last producer that was
+            tried and rejected, "" if none was.
         """
         refused, members = "", self.members
         read = dict.fromkeys(v for m in members for v in m.inputs)
@@ -167,9 +167,9 @@ class _FusionGroup:
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node ends with a Cast to a float dtype that kernels compute with in a wider one.
+    """Whether a node ends with a Cast to a float dtype that kernels compute in a wider dtype.
 
-    Only storing such a value, such as float16, rounds it.
+    An example is float16. Only storing such a value rounds it to the dtype.
     """
     op, dtype = node.op, node.output.dtype
     last = op.steps[-1].op if isinstance(op, Fused) else op

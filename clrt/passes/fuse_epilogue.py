@@ -20,7 +20,7 @@ class FuseEpilogue(Pass):
     """Elementwise node on the output of a product or convolution -> steps of its epilogue.
 
     Applies to bias, activation, residual and the like, if no other node reads the output. The fused
-    node gets the position of the elementwise node, where all inputs are computed: no cycle arises.
+    node gets the position of the elementwise node, at which all its inputs are computed.
     """
 
     name = "fuse_epilogue"
@@ -94,7 +94,7 @@ def _absorb(view: GraphView, producer: Node, op: EpilogueOp, node: Node) -> Prog
 def _slower(builder: ProgramBuilder) -> str | None:
     """Returns why vectorised float32 kernels cannot compute an epilogue; None if they can.
 
-    Returns None also if the output of the product is not float32.
+    Also returns None if the product's output is not float32, which those kernels do not compute.
     """
     dtypes = [v.dtype for v in builder.inputs]
     if dtypes[0] is not DType.FLOAT32 or can_vectorise(builder.build(), dtypes):

@@ -53,9 +53,9 @@ class FuseFakeQuantize(Pass):
 class FuseRoundedMatmul(Pass):
     """MatMul or Gemm of DequantizeLinear(q) and DequantizeLinear(constant) -> RoundedMatMul.
 
-    The A of RoundedMatMul is float32 and is quantized by the kernel: if q is QuantizeLinear(x) with
-    the same scale and zero point, A is x; else A is the result of DequantizeLinear(q), whose
-    elements the quantization does not change.
+    The kernel of RoundedMatMul quantizes its float32 input A. If q is QuantizeLinear(x) with the
+    same scale and zero point, A is x. Otherwise A is DequantizeLinear(q), and quantizing it gives q
+    again.
     """
 
     name = "fuse_rounded_matmul"
@@ -85,7 +85,10 @@ class FuseRoundedMatmul(Pass):
 
 @dataclass(frozen=True, eq=False)
 class RoundedProduct:
-    """RoundedMatMul and its inputs without bias: float32 A, 8-bit B, B's `[N]` scales and zeros."""
+    """RoundedMatMul and its inputs except bias: float32 a, 8-bit b, scales and zero points of b.
+
+    `scales` and `zeros` are `[N]`: one number per column of b.
+    """
 
     op: RoundedMatMul
     a: Value
@@ -168,7 +171,7 @@ def _unquantized(node: Node) -> Value | str:
         node: A DequantizeLinear.
 
     Returns:
-        The float32 value x; a reject reason if `node` has no such form.
+        The float32 value x; a reject reason if `node` does not have this form.
     """
     quantize, op = node.arg(0).producer, node.op_as(DequantizeLinear)
     if quantize is None or not isinstance(quantize.op, QuantizeLinear):
@@ -203,7 +206,7 @@ def _unquantized(node: Node) -> Value | str:
 
 
 def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
-    """Reshapes scales or zero points `[n]` along op's axis so that they broadcast against x."""
+    """Reshapes scales or zero points `[n]` so that they broadcast against x along the op's axis."""
     if parameter.size == 1:
         return parameter.reshape(())
     rank = x.type.rank

@@ -70,7 +70,10 @@ class FuseGelu(Pass):
 
 
 def _flatten(view: GraphView, root: Node) -> _FlatProduct:
-    """Flattens the product `root` and those of its factors that are products only it reads."""
+    """Flattens a tree of multiplications with the last node `root`.
+
+    A factor that is a product itself is flattened if no other node reads it.
+    """
     product = _FlatProduct()
 
     def visit(node: Node) -> None:
@@ -97,7 +100,11 @@ def _flatten(view: GraphView, root: Node) -> _FlatProduct:
 
 
 def _one_plus(view: GraphView, value: Value) -> tuple[Node, list[Node]] | None:
-    """Matches 1 + f(…), where f is Erf or Tanh; returns the node of f and [the Add], else None."""
+    """Matches 1 + f(…), where f is Erf or Tanh.
+
+    Returns:
+        The node of f, and a list of the Add node; None for other values.
+    """
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None
@@ -145,7 +152,11 @@ def _argument(view: GraphView, inner: Node, x: Value) -> tuple[str, list[Node]] 
 
 
 def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | None:
-    """Matches x + 0.044715 x³ (power 3) or 1 + 0.044715 x² (power 2); returns nodes, else None."""
+    """Matches x + 0.044715 x³ (`power` 3) or 1 + 0.044715 x² (`power` 2).
+
+    Returns:
+        The nodes that compute `value` from x; None for other values.
+    """
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None

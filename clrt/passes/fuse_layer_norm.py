@@ -61,8 +61,8 @@ class _Norm:
         centred: Whether the mean is subtracted: layer normalization, not RMS.
         epsilon: Number added to the variance, or to the mean square without `centred`.
         nodes: Nodes of the pattern, which the rewrite makes dead.
-        scale: Factor per column, [D]; None for 1.
-        bias: Shift per column, [D]; None for 0.
+        scale: Factor per column, `[columns]`; None for 1.
+        bias: Shift per column, `[columns]`; None for 0.
     """
 
     x: Value
@@ -143,10 +143,10 @@ def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
     Args:
         view: Graph of the nodes.
         node: Last node of the normalization.
-        norm: The match; scale, bias and nodes are set. RMS normalization has no bias.
+        norm: The match, which is changed in place. RMS normalization gets no bias.
 
     Returns:
-        The last node of the extended pattern.
+        The last node of the extended match; `node` if no scale or bias follows.
     """
     last = node
     for name in ("Mul", "Add"):
@@ -166,15 +166,15 @@ def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
 
 
 def _per_column(user: Node, node: Node, x: Value) -> Value | None:
-    """Returns the operand of `user` that scales or shifts columns: a vector `[D]`.
+    """Returns the operand of `user` that scales or shifts columns.
 
     Args:
         user: Mul or Add that reads the output of `node`.
-        node: Normalization node.
-        x: Input of the normalization, `[…, D]`.
+        node: Last node of the normalization.
+        x: Input of the normalization, `[…, columns]`.
 
     Returns:
-        The operand that is not the output of `node`; None if it is not of shape `[D]`.
+        The operand that is not the output of `node`; None if it is not a vector `[columns]`.
     """
     for product, operand in operand_orders(user):
         if product is not node.output or operand is product or not keeps_shape(user.output, x):

@@ -19,7 +19,7 @@ from clrt.passes.pattern_pass import PatternPass
 
 
 def _swaps_halves(found: Captures) -> bool:
-    """Whether a Concat of parts of x is of its second and first half, along the last axis."""
+    """Whether a Concat joins the second and the first half of x, along the last axis."""
     rotated, node = found["rotated"], found.node("rotated")
     if rotated.shape is None:
         return False
@@ -37,7 +37,7 @@ def _has_columns(value: Value, count: int) -> bool:
 
 
 def _is_supported(found: Captures) -> Verdict:
-    """Whether FusedRotary computes a matched embedding; else the reject reason."""
+    """Returns True if FusedRotary can compute a matched embedding, else a reject reason."""
     x, cos, sin = found["x"], found["cos"], found["sin"]
     if x.dtype is not DType.FLOAT32 and x.dtype is not DType.FLOAT16:
         return f"there is no rotary kernel for {x.dtype}"
@@ -68,8 +68,9 @@ _ROTATED_HALF = op(Concat, op(Neg, _part("second")), _part("first"), name="rotat
 class FuseRotary(PatternPass):
     """Rotary embedding of heads, as exported from Llama-like models -> FusedRotary.
 
-    FusedRotary reads heads from the projection [B, S, W] and writes them side by side, as
-    FusedAttention reads them. The Transpose to [B, H, S, D] that is added after it then cancels.
+    FusedRotary reads heads from a projection [batch, tokens, columns] and writes them side by side,
+    as FusedAttention reads them. A Transpose to [batch, heads, tokens, head size] is added after
+    FusedRotary; it cancels with the model's own Transpose.
     """
 
     name = "fuse_rotary"

@@ -16,8 +16,8 @@ _X = any_value("x")
 class FuseSwish(PatternPass):
     """x * sigmoid(alpha x) -> Swish.
 
-    As one op, Swish fits the epilogue of the product that computes x. So does a multiplication by a
-    second product of the same rows (SwiGLU); one launch then computes both products.
+    As one op, Swish fits the epilogue of the matrix product that computes x. So does multiplying by
+    a second matrix product of the same rows (SwiGLU); one launch then computes both products.
     """
 
     name = "fuse_swish"

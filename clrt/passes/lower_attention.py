@@ -18,10 +18,11 @@ _BY_HEAD = (0, 2, 1, 3)
 
 
 class LowerAttention(Pass):
-    """Attention of [B, H, S, D] or [B, S, H * D] -> FusedAttention, whose output is [B, S, H * D].
+    """ONNX Attention -> FusedAttention, which writes [batch, tokens, heads * head size].
 
-    Heads that were split from a projection are read from the projection. For [B, H, S, D], a
-    Transpose is added after FusedAttention; it cancels with the exporter's Transpose back.
+    Heads that were split from a projection are read from the projection. If the model's operands
+    are [batch, heads, tokens, head size], a Transpose to this layout is added after FusedAttention;
+    it cancels with the exporter's Transpose back.
     """
 
     name = "lower_attention"
@@ -57,11 +58,13 @@ class LowerAttention(Pass):
 
 
 def _by_head(build: OpBuilder, value: Value, parts: Shape) -> Value:
-    """Builds the conversion of [B, S, H * D] to [B, H, S, D]; returns rank 4 unchanged.
+    """Builds the conversion of a value of rank 3 to [batch, heads, tokens, head size].
+
+    Values of rank 4 are returned unchanged.
 
     Args:
-        value: q, k, v or the output of an attention.
-        parts: Batch size B, number of heads H, length S and head size D.
+        value: q, k, v or the output of an attention, [batch, tokens, heads * head size].
+        parts: Batch size, number of heads, number of tokens, and head size.
     """
     if value.type.rank == 4:
         return value
@@ -71,7 +74,7 @@ def _by_head(build: OpBuilder, value: Value, parts: Shape) -> Value:
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:
-    """Finds the projection [B, S, W] that the heads of q, k or v were split from.
+    """Finds the projection [batch, tokens, columns] that the heads of q, k or v were split from.
 
     Returns:
         The projection and the first column of the heads in it; `value` and 0 if there is none.

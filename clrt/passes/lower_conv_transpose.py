@@ -38,9 +38,9 @@ class _Axis:
     Attributes:
         size: Window size of the ConvTranspose in elements.
         stride: Stride s of the ConvTranspose, the number of phases.
-        before: Elements of padding before, by which the ConvTranspose crops y.
-        first: First element of x that any phase at position q reads, relative to q.
-        last: Last element of x that any phase at position q reads, relative to q, inclusive.
+        before: Number of elements by which padding crops the start of y.
+        first: Index of the first element of x that any phase at position q reads, minus q.
+        last: Index of the last element of x that any phase at position q reads, minus q.
         more: Number of positions q minus number of elements of x.
         whole: Whether y includes all phases of the last position.
     """
@@ -58,9 +58,9 @@ class _Axis:
         """Computes the geometry of an axis.
 
         Args:
-            size: Window size.
-            stride: Stride.
-            before: Padding before.
+            size: Window size of the ConvTranspose in elements.
+            stride: Stride of the ConvTranspose.
+            before: Number of elements by which padding crops the start of y.
             beyond: Size of y minus stride times size of x.
         """
         more = -(-beyond // stride)
@@ -80,14 +80,14 @@ class _Axis:
         return -self.first, self.more + self.last
 
     def tap(self, phase: int, place: int) -> int | None:
-        """Returns the window index of the weight by which a tap contributes to a phase.
+        """Returns the index in the ConvTranspose's window of a weight of the equivalent Conv.
 
         Args:
-            phase: Phase r of y[s * q + r].
-            place: Index of the tap, which reads x[q + first + place].
+            phase: Phase r of y[s * q + r], an output channel of the equivalent Conv.
+            place: Index in the window of the equivalent Conv, which reads x[q + first + place].
 
         Returns:
-            The index; None if the tap does not contribute to the phase.
+            The index; None if the weight is 0, as the phase does not depend on the element of x.
         """
         tap = phase + self.before - (self.first + place) * self.stride
         return tap if 0 <= tap < self.size else None
@@ -96,8 +96,8 @@ class _Axis:
 class LowerConvTranspose(Pass):
     """ConvTranspose -> Conv with the phases of y as output channels, Reshape and Transpose.
 
-    Applies to float32 without groups or dilations, if zero padding of the shorter windows costs at
-    most 2.5 times the operations.
+    Applies to float32 without groups or dilations, if zero weights increase the number of
+    operations at most 2.5 times.
     """
 
     name = "use_sub_pixels"
@@ -175,7 +175,10 @@ def _reject_reason(node: Node) -> str | None:
 
 
 def _windows(node: Node) -> Windows:
-    """Returns the windows of a ConvTranspose; `image` is the size of y minus stride * size of x."""
+    """Returns the windows of a ConvTranspose for an x of size 0.
+
+    So `image` of the result is the size of y minus stride times size of x.
+    """
     op, w = node.op_as(ConvTranspose), node.arg(1)
     return op.windows((0,) * len(w.dims), w.dims)
 
@@ -185,7 +188,15 @@ def _axes(windows: Windows) -> tuple[_Axis, ...]:
 
 
 def _phases(w: Array, axes: Sequence[_Axis]) -> Array:
-    """Rearranges weights [C, O, window] to [phases * O, C, taps]; 0 where a phase has no weight."""
+    """Rearranges the weights of a ConvTranspose to weights of the equivalent Conv.
+
+    Args:
+        w: [input channels, output channels, window].
+        axes: Geometry of each spatial axis.
+
+    Returns:
+        [phases * output channels, input channels, taps], 0 for taps that a phase does not read.
+    """
     channels, maps = w.shape[:2]
     strides, taps = [a.stride for a in axes], [a.taps for a in axes]
     by_phase = np.zeros((*strides, *taps, maps, channels), w.dtype)

@@ -1,9 +1,9 @@
 """DFT and STFT of few points -> GEMM and Conv with constant matrices.
 
 A DFT is linear: a row of samples times a matrix of roots of unity. Real and imaginary parts are
-adjacent in memory, so they are rows and columns of that matrix too, and the nodes around the
-product are views. An STFT is a convolution with the frame step as stride, and real and imaginary
-parts of frequencies as output channels.
+adjacent in memory. So the matrix has a row and a column for each part, and the Reshapes around the
+product are views. An STFT is a convolution: the stride is the frame step, the output channels are
+the real and imaginary parts of frequencies.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _transform_of_stft(node: Node) -> Transform | str:
 
 
 def _are_numbers(types: Types, *indices: int) -> bool:
-    """Whether the inputs at `indices` are known numbers; omitted inputs count as known."""
+    """Whether the elements of the inputs at `indices` are known numbers; so are omitted inputs."""
     known = [elements(types, i) for i in indices if has_input(types, i)]
     return all(f is not None and all(isinstance(d, int) for d in f) for f in known)
 
@@ -127,7 +127,8 @@ def _parts(x: Value, axis: int) -> int | str:
     """Returns the numbers per element of x: 1 (real) or 2 (complex), or a reject reason.
 
     Args:
-        axis: Axis of real and imaginary part; x is real if it has no such axis.
+        x: Input of a DFT or STFT.
+        axis: Index of the axis of real and imaginary part. If x has no such axis, x is real.
     """
     if x.shape is None or not x.dtype.is_float or x.dtype is DType.FLOAT64:
         return f"its input is {x.type}"
@@ -148,8 +149,9 @@ def _numbers(node: Node, transform: Transform) -> Array:
     """Computes the constant operand that replaces a DFT or STFT, in float64.
 
     Returns:
-        For a DFT the matrix `[transform.rows, transform.columns]`; for an STFT weights of a Conv,
-        `[transform.columns, numbers per sample, points]`, multiplied by the window.
+        For a DFT the matrix `[transform.rows, transform.columns]`. For an STFT weights of a Conv,
+        `[transform.columns, numbers per sample, points]`, multiplied by the window; a sample has 1
+        number (real) or 2 (complex).
     """
     matrix = transform.matrix()
     if isinstance(node.op, DFT):
@@ -166,7 +168,7 @@ def _dft(build: OpBuilder, node: Node, x: Value, transform: Transform, matrix: V
 
     Args:
         node: The DFT.
-        x: Its input as float32.
+        x: Input of the DFT as float32.
         transform: Transform along the axis.
         matrix: Constant `[transform.rows, transform.columns]`.
     """
@@ -205,7 +207,7 @@ def _stft(build: OpBuilder, node: Node, x: Value, transform: Transform, weights:
 
     Args:
         node: The STFT.
-        x: Its signal as float32.
+        x: Signal of the STFT as float32.
         transform: Transform of each frame.
         weights: Constant weights of the convolution, with the window.
     """

@@ -29,7 +29,12 @@ def class_name(op: type[IrOp]) -> str:
 
 
 def produced_by(value: Value | None, *names: str) -> Node | None:
-    """Returns the node that computes a value if its op is one of `names` (`op_name`), else None."""
+    """Returns the node that computes a value if its op has one of the names, else None.
+
+    Args:
+        value: The value; None has no node.
+        names: Op names as `op_name` returns them.
+    """
     node = None if value is None else value.producer
     return node if node is not None and op_name(node) in names else None
 
@@ -71,7 +76,12 @@ def uniform(value: Value | None) -> float | None:
 
 
 def never_negative(value: Value, depth: int = 8) -> bool:
-    """Whether no element of a float value can be negative or -0; follows at most `depth` nodes."""
+    """Whether provably no element of a float value is negative or -0.
+
+    Args:
+        value: The value.
+        depth: Maximum number of producing nodes to look through.
+    """
     if value.is_constant:
         numbers = value.numbers
         return numbers is not None and not bool(np.signbit(numbers.astype(np.float64)).any())
@@ -102,7 +112,8 @@ def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
     """Matches the commutative op `name` of x and a one-element constant.
 
     Returns:
-        (x, number of the constant); None for other nodes, or if the constant broadcasts x.
+        (x, number of the constant); None for other nodes, or if the output has another shape than
+        x.
     """
     if node is None or op_name(node) != name:
         return None
@@ -117,7 +128,8 @@ def scaled(node: Node | None) -> tuple[Value, float] | None:
     """Matches x * c, c * x or x / c with a one-element constant c.
 
     Returns:
-        (x, factor c or 1 / c); None for other nodes, or if c broadcasts x or divides by 0.
+        (x, factor c or 1 / c). None for other nodes, for x / 0, or if the output has another shape
+        than x.
     """
     if node is None:
         return None
@@ -135,7 +147,12 @@ def equals(number: float) -> Pattern:
 
 
 def multiple_of(x: Pattern, name: str) -> Pattern:
-    """Matches x * c, c * x or x / c as `scaled` does; `scaled` of the named node has the factor."""
+    """Matches x * c, c * x or x / c with a one-element constant c.
+
+    Args:
+        x: Pattern of x.
+        name: Name under which the product is captured. `scaled` of its node returns the factor.
+    """
     return through(lambda n: pair[0] if (pair := scaled(n)) else None, x, name)
 
 

@@ -35,7 +35,7 @@ class _QkvProjection:
 
     @property
     def weight(self) -> Value:
-        """Weight matrix of the projection, `[K, N]` or with trans_b `[N, K]`."""
+        """Weight matrix of the projection, `[K, N]`; `[N, K]` if its op has trans_b."""
         return self.node.arg(1)
 
     @property
@@ -49,7 +49,7 @@ class _QkvProjection:
 class MergeQkv(Pass):
     """Two or three projections of one value that an attention reads -> one product.
 
-    FusedRotary of q or k is kept and reads its columns of the merged product.
+    If q or k has a FusedRotary, the FusedRotary is kept and reads columns of the merged product.
 
     One product of three times the width is faster than three products, and reads its input once.
     Layers that share weights share the merged weight.

@@ -11,10 +11,10 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class PatternPass(Pass):
-    """A pass that matches nodes by a pattern; `rewrite` gets what it found as the payload.
+    """A pass that matches nodes by a pattern; `rewrite` gets the `Captures` as the payload.
 
     Class attributes:
-        pattern: Pattern of the output of the root.
+        pattern: Pattern of the output of the root node, at which the pass matches.
         replaces_root_only: Whether matched nodes except the root may be used elsewhere, too.
     """
 

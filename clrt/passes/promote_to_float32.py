@@ -20,12 +20,11 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class PromoteToFloat32(Pass):
     """Node on 16-bit floats, or floats that its kernels do not support -> the node in float32.
 
-    Casts remain only at the borders of float32 regions, so intermediate results are not rounded to
-    16 bits. The fast kernels compute in float32.
-    Elementwise and data movement nodes, which support every dtype, are promoted only if an input
-    was cast from float32. Weights and caches stay in 16 bits if kernels read them directly
-    (`InputTraits.half_storage`). A product with constant B records the original dtype of A
-    (`a_dtype`), to which kernels may round A.
+    The fast kernels compute in float32. Casts remain only where float32 nodes border on others, so
+    intermediate results are not rounded to 16 bits. Elementwise and data movement nodes, which
+    support every dtype, are promoted only if an input was cast from float32. Weights and caches
+    stay in 16 bits if kernels read them directly (`InputTraits.half_storage`). A product with
+    constant B records the original dtype of A (`a_dtype`), to which kernels may round A.
     """
 
     name = "widen_floats"
@@ -84,7 +83,15 @@ class PromoteToFloat32(Pass):
 
 
 def _with_dtype(op: Op, node: Node) -> Op:
-    """Returns `op`; for a 16-bit MatMul with constant B, a FusedMatMul that records A's dtype."""
+    """Returns the op of a promoted node, which records the original dtype of A if possible.
+
+    Args:
+        op: Op of the node.
+        node: The node before promotion.
+
+    Returns:
+        For a 16-bit MatMul with constant B, a FusedMatMul with `a_dtype`; otherwise `op`.
+    """
     if type(op) is not MatMul or not node.arg(1).is_constant:
         return op
     dtype = node.arg(0).dtype
@@ -120,7 +127,10 @@ def _wide_source(value: Value) -> Value | None:
 
 
 def _fits(node: Node, op: Op) -> bool:
-    """Whether float32 inputs change only narrow outputs of a node, and change them to float32."""
+    """Whether a node of float32 inputs has float32 outputs in place of narrow ones.
+
+    Narrow means as in `_is_narrow`. The dtypes of all other outputs must stay the same.
+    """
     types = [
         None if v is None else _widened(v.type) if _is_narrow(v, op) else v.type
         for v in node.inputs

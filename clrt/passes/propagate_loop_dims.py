@@ -17,8 +17,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, infer_types
 class PropagateLoopDims(Pass):
     """Dim of a loop-carried value that no iteration changes -> its initial size, in the body.
 
-    Exporters give such dims separate symbols. Fusion could not prove them equal to dims of the
-    tensors outside the loop that the body reads.
+    Exporters give dims inside the body symbols of their own, so fusion could not prove them equal
+    to dims of tensors from outside the loop that the body also reads.
     """
 
     name = "carry_shapes"
@@ -40,7 +40,7 @@ class PropagateLoopDims(Pass):
 
 
 def _body(node: Node) -> Graph | None:
-    """Returns a copy of a loop's body with loop-invariant dims resolved; None if it has none."""
+    """Returns a copy of a loop's body with loop-invariant dims resolved; None if there are none."""
     op = node.op_as(Loop, Scan)
     resolved = _resolved_dims(node)
     while resolved:
@@ -54,9 +54,12 @@ def _body(node: Node) -> Graph | None:
 
 
 def _resolved_dims(node: Node) -> dict[str, Dim]:
-    """Returns the unknown dims of a loop body's inputs, by symbol, as of the first iteration.
+    """Returns the sizes in the first iteration of the unknown dims of a loop body's inputs.
 
-    Dims with several sizes, or with a size that is an expression, are left out.
+    Symbols with several sizes, or with a size that is an expression, are left out.
+
+    Returns:
+        Size by symbol: a number, or a dim of the graph around the loop.
     """
     sizes: dict[str, Dim] = {}
     for formal, shape in _initial_shapes(node):
@@ -88,7 +91,7 @@ def _initial_shapes(node: Node) -> Iterator[tuple[Value, Shape]]:
 
 
 def _changed(node: Node, body: Graph, resolved: dict[str, Dim]) -> set[str]:
-    """Returns the names of dims in `resolved` that an iteration changes, or may change.
+    """Returns the symbols in `resolved` whose sizes an iteration changes or may change.
 
     Args:
         node: The loop, with its original body.

@@ -107,8 +107,8 @@ def _neutral(number: float, *, both: bool) -> Callable[[Node], Value | None]:
     """Returns a rule that maps a binary node with a neutral operand to its other operand.
 
     Args:
-        number: Neutral number: an operand all of whose elements equal it has no effect.
-        both: Whether the first operand may be neutral, too, not only the second.
+        number: Neutral number of the op. An operand is neutral if all its elements equal it.
+        both: Whether either operand may be neutral; if False, only the second one.
     """
 
     def rule(node: Node) -> Value | None:

@@ -15,7 +15,7 @@ class PassOutcome:
     Attributes:
         name: Name of the pass.
         hits: Root nodes of the applied patches, as "Op 'name'".
-        misses: Near misses at nodes still in the graph, as (node as "Op 'name'", reason).
+        misses: Near misses at nodes that are still in the graph, as ("Op 'name'", reason).
         nodes_after: Number of nodes in the graph after the run.
         seconds: Duration of the run.
     """

@@ -1,4 +1,4 @@
-"""QuantizedGather -> one with exact scales, so that matrix products can share its table."""
+"""QuantizedGather -> QuantizedGather with exact scales, to share its table with products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clrt.passes.driver import GraphView, Match, Pass
 class ShareGatherWeights(Pass):
     """QuantizedGather -> QuantizedGather(exact=1), whose table has the layout of float32 products.
 
-    A table that is also the weight of a matrix product is then stored on the device only once.
+    If a matrix product reads the same table as its weight, the device then stores the table once.
     """
 
     name = "keep_scales"

@@ -40,9 +40,9 @@ class Grid:
 class SimplifyAffineGathers(Pass):
     """Gather of all elements in order -> Reshape; GreaterOrEqual that always holds -> constant.
 
-    Gather with indices 0, 1, 2, … of all rows, and GatherND with all index tuples in row-major
-    order, return x in another shape. Both of torch's exporters create them for transformers' masks
-    (vmap over index tensors).
+    A Gather with indices 0, 1, 2, … of all rows returns x in another shape, and so does a GatherND
+    with all index tuples in row-major order. Both of torch's exporters create such nodes for the
+    masks of transformers models (vmap over index tensors).
     """
 
     name = "simplify_index_grids"
@@ -200,8 +200,8 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
 def _is_always(node: Node) -> bool:
     """Whether a GreaterOrEqual is provably true for all elements.
 
-    This requires affine operands: a right one of equal elements, at most the first element of the
-    left one, and a left one that does not decrease along any axis.
+    Both operands must be affine. The left operand must not decrease along any axis. The elements of
+    the right operand must be equal, and at most the first element of the left operand.
     """
     left, right = grid(node.arg(0)), grid(node.arg(1))
     if left is None or right is None or any(not provably_equal(s, 0) for s in right.steps):
@@ -213,7 +213,11 @@ def _is_always(node: Node) -> bool:
 
 
 def _gathers_all(node: Node) -> str | None:
-    """Returns why a Gather does not read all rows in order; "" if it does, None if unknown."""
+    """Returns why a Gather does not read all rows in order; "" if it does.
+
+    Returns None if its indices are not known to be affine, or if it gathers along another axis
+    than 0.
+    """
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)
     if positions is None or x.shape is None or int_attribute(node.op, "axis", 0) != 0:
@@ -231,7 +235,10 @@ def _gathers_all(node: Node) -> str | None:
 
 
 def _gathers_all_nd(node: Node) -> str | None:
-    """Returns why a GatherND does not read all elements in order; "" if so, None if unknown."""
+    """Returns why a GatherND does not read all elements in order; "" if it does.
+
+    Returns None if its indices are not known to be affine.
+    """
     x, y = node.arg(0), node.output
     columns = _columns(node.arg(1))
     if columns is None or x.shape is None or y.shape is None:
@@ -260,8 +267,8 @@ def _columns(indices: Value) -> list[Grid | None] | None:
     """Splits an array of index tuples, `[…, components]`, into one grid per component.
 
     Returns:
-        The grids, None for a component that is not affine; None if `indices` is neither constant
-        nor a Concat along the last axis.
+        A grid per component, None in place of one that is not affine. None instead of the list if
+        `indices` is neither constant nor a Concat along the last axis.
     """
     known = _known(indices)
     if known is not None:

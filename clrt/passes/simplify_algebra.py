@@ -33,11 +33,12 @@ Rule = Callable[[GraphView, Node, Builder], "Value | None"]
 class SimplifyAlgebra(Pass):
     """Elementwise node -> a cheaper node of nearly the same result.
 
-    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (corrected for -infinity and -0
-    unless x is known to be neither), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x,
-    Cast after a lossless Cast -> one Cast.
+    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x), x ** -1 -> 1 / x,
+    (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless Cast -> one Cast. The sqrt is
+    corrected for -infinity and -0, unless x is known to be neither.
 
-    Numerics: x * (1 / c) equals x / c if c is a power of two, else differs by at most one ulp more.
+    Numerics: x * (1 / c) equals x / c if c is a power of two; otherwise its error is at most one
+    ulp larger.
     """
 
     name = "simplify_algebra"
@@ -113,7 +114,10 @@ def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
 
 
 def _is_moderate(number: float) -> bool:
-    """Whether the magnitude of a factor is from 1e-6 to 1e6, so that factors can be merged."""
+    """Whether the magnitude of a factor is from 1e-6 to 1e6.
+
+    Only two factors in this range are merged into one.
+    """
     return _FACTOR_RANGE[0] <= abs(number) <= _FACTOR_RANGE[1]
 
 

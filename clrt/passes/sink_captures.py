@@ -11,8 +11,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class SinkCaptures(Pass):
     """Captured value of If, Loop or Scan that is constant -> constant of the inner graph.
 
-    Many captures become constant only when the outer graph is folded. As a capture, the weight of a
-    product in a Loop would be packed in each iteration; as a constant, it is packed once.
+    Many captured values become constant only when the outer graph is folded. A captured weight of a
+    matrix product in a Loop would be packed in each iteration; a constant weight is packed once.
     """
 
     name = "sink_constants"

@@ -16,8 +16,8 @@ from clrt.passes.matching import has_one_element, produced_by
 class SinkExpand(Pass):
     """f(Expand(x), y) -> f(x, y) if y has the output shape; f(Expand(x), c) -> Expand(f(x, c)).
 
-    f is elementwise, c has one element. The result of the first Expand is then not stored, and f
-    computes fewer elements.
+    f is elementwise, and c has one element. The expanded x is then not stored, and in the second
+    case f computes fewer elements.
     """
 
     name = "sink_expand"

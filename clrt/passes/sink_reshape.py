@@ -16,7 +16,7 @@ from clrt.passes.matching import has_one_element, keeps_shape, produced_by
 class SinkReshape(Pass):
     """f(Reshape(x)) -> Reshape(f(x)), if f multiplies by a matrix or is elementwise with scalars.
 
-    Exporters flatten [B, S, K] to [B * S, K] around every Gemm.
+    Exporters flatten [batch, tokens, columns] to [batch * tokens, columns] around every Gemm.
     """
 
     name = "sink_reshape"
@@ -62,7 +62,8 @@ def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
     """Matches a FusedMatMul of matrices whose A is a Reshape that merges leading axes only.
 
     Returns:
-        The match, whose payload are the inputs with A before the Reshape; a near miss; None.
+        A match, whose payload is the inputs of the product with A before the Reshape; a near miss;
+        None for other nodes.
     """
     inner = produced_by(node.arg(0), "Reshape")
     if inner is None or not isinstance(node.op, FusedMatMul):

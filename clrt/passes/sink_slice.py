@@ -14,7 +14,7 @@ from clrt.passes.pattern_pass import PatternPass
 
 
 def _is_foldable(found: Captures) -> Verdict:
-    """Whether a table may be looked up at all rows before the slice; else the reject reason."""
+    """Returns True if a Gather may read all rows before the slice, else a reject reason."""
     table, rows = found["table"].numbers, found["rows"].numbers
     if table is None or rows is None or table.ndim == 0:
         return False

@@ -16,9 +16,10 @@ from clrt.passes.matching import has_known_shape, produced_by
 class SinkTranspose(Pass):
     """Reshape(Transpose(x)) -> Transpose(Reshape(x)), if merged axes are adjacent in x.
 
-    Merged axes are those that the Reshape combines into one. Between convolutions and products,
-    models convert feature maps to tokens and back: [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. With
-    channels-last feature maps, the Transposes cancel and no element moves.
+    Merged axes are axes that the Reshape combines into one. Between convolutions and matrix
+    products, models convert feature maps to tokens and back: [batch, channels, height, width] ->
+    [batch, channels, tokens] -> [batch, tokens, channels]. With channels-last feature maps, the
+    Transposes cancel and no element moves.
     """
 
     name = "sink_transpose"
@@ -56,14 +57,15 @@ class _Moved:
 
 
 def _moved(transpose: Node, y: Value) -> _Moved | str:
-    """Returns the Reshape and Transpose of the Transpose's input that yield y.
+    """Returns how to compute y by a Reshape first, then a Transpose.
 
     Args:
-        transpose: The Transpose.
-        y: Reshape of its output.
+        transpose: The Transpose, which now comes first.
+        y: Output of the Reshape of the Transpose's output.
 
     Returns:
-        Target shape and permutation; a reject reason if there are none.
+        Target shape of the new Reshape and permutation of the new Transpose; a reject reason if
+        there are none.
     """
     before, after = transpose.output.shape, y.shape
     if before is None or after is None:
@@ -82,9 +84,10 @@ def _moved(transpose: Node, y: Value) -> _Moved | str:
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
-    """Splits the axes before and after a Reshape into the shortest runs of equal element counts.
+    """Splits the axes before and after a Reshape into pairs of runs with equal element counts.
 
-    Each run has at least one axis of both shapes; trailing axes of size 1 are in the last run.
+    The runs are as short as possible, but have at least one axis each. Trailing axes of size 1 are
+    in the last run.
 
     Returns:
         Ranges (axes of `before`, axes of `after`) per run; None if the shapes cannot be split.

@@ -14,9 +14,9 @@ class _Reader:
     """Progress of one pass in a worklist's log of touched nodes.
 
     Attributes:
-        read: Number of log entries read.
-        deferred: Nodes touched during the last sweep after it had passed their position; the next
-            sweep visits them.
+        read: Number of log entries that the pass has read.
+        deferred: Nodes touched in the last sweep after the sweep had passed their position. The
+            next sweep visits them.
     """
 
     read: int
@@ -26,11 +26,11 @@ class _Reader:
 class Worklist:
     """Nodes of a graph in visiting order, and a log of touched nodes that passes read.
 
-    A node is touched when it is new, when its inputs or the type of an input or output change, and
-    when the users of its outputs change. A reader is any hashable key, such as a pass.
+    A node is touched if it is new, if its inputs change, if the type of an input or output changes,
+    or if the users of its outputs change. A reader of the log is any hashable key, such as a pass.
 
     Attributes:
-        places: Position in the visiting order of each node that is in the graph.
+        places: Maps each node that is in the graph to its position in the visiting order.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -54,9 +54,9 @@ class Worklist:
             self._log.append(node)
 
     def begin(self, reader: Hashable) -> None:
-        """Starts a reader: `due` then yields nodes that are touched after this call only.
+        """Starts a reader: `due` then yields only nodes that are touched after this call.
 
-        The reader visits the current nodes of the graph without this worklist.
+        The caller itself visits the nodes that are in the graph now.
         """
         self._readers[reader] = _Reader(len(self._log))
 
