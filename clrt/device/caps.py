@@ -41,7 +41,7 @@ AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
 VNNI_INT8 = MatrixShape(1, 16, 4, "int8", "int32", "vnni")
 AVX_VNNI_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx_vnni")
 AVX2_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx2")
-# Values of the macro DOTS of common/dots.clh.
+# Values of the macro DOT_ISA of common/dots.clh.
 _DOT_CODES = {VNNI_INT8: 1, AVX2_INT8: 2, AVX_VNNI_INT8: 3}
 # Execution units per core, on devices that report execution units as compute units; no such device
 # has more.
@@ -94,7 +94,7 @@ class DeviceCaps:
 
     @property
     def int8_dot_isa(self) -> int:
-        """Code of the int8 dot-product instructions (macro DOTS, common/dots.clh); 0 if none."""
+        """Code of the int8 dot-product instructions (macro DOT_ISA, common/dots.clh); 0 if none."""
         return next((code for shape, code in _DOT_CODES.items() if shape in self.matrix_shapes), 0)
 
     @property

@@ -187,7 +187,7 @@ class _AttentionTile:
         """
         split = isinstance(y, Scratch)
         lanes, lines = self.tunables["T_LANES"], self.tunables["T_LINES"]
-        defines = {**heads.defines, **self.tunables, "PARTS": int(split)}
+        defines = {**heads.defines, **self.tunables, "SPLIT_KEYS": int(split)}
         for name in MASKING:
             del defines[name]
         kernel = KernelSpec.of("attention/fused_attention_gpu.cl", GPU.entry, **defines)
@@ -209,7 +209,7 @@ def _merge_launch(heads: Attended, sums: Scratch, splits: int) -> Launch:
     """
     names = ("S_D", "S_DV", "NAN_TO_ZERO", "DATA_T", "STORAGE")
     defines = {name: heads.defines[name] for name in names}
-    kernel = KernelSpec.of("attention/attention_joined.cl", "attention_joined", **defines)
+    kernel = KernelSpec.of("attention/attention_reduce_splits.cl", "attention_joined", **defines)
     args = {name: heads.args[name] for name in ("queries", "key_count", "heads", "group")}
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
     size = (heads.v_size, rows, pairs) if splits > 1 else (0, 0, 0)

@@ -26,7 +26,7 @@ class SplitK:
 
     Attributes:
         parts: Number of splits: one per work-group of the kernel that computes A.
-        args: Arguments of the macro NEXT_INPUTS, for the kernel that computes A.
+        args: Arguments of the macro FUSED_GEMM_PARAMS, for the kernel that computes A.
         add_up: The later launch that sums the partial products.
     """
 
@@ -77,7 +77,7 @@ class ChainedGemm:
         With them the kernel also computes this GEMM, by split-K.
         """
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
-        return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
+        return {"FUSED_GEMM": 1, **tunables, **self.kernel.product.b_defines}
 
     @property
     def lanes(self) -> int:
@@ -105,7 +105,7 @@ class ChainedGemm:
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """Arguments of macro NEXT_INPUTS for a kernel that does not compute the chained GEMM."""
+        """Arguments of FUSED_GEMM_PARAMS for a kernel that does not compute the chained GEMM."""
         unread = unread_arg(self.kernel.product.a.buffer.buffer)
         return {"parts": unread, "next_b": unread, "next_n": 0, "span": 1}
 
@@ -194,18 +194,22 @@ class InlineProjection:
     def defines(self) -> dict[str, Define]:
         """Macros with which the consuming kernel (fused_attention.cl) computes the GEMM inline."""
         n_whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
-        return {"PROJECT": 1, "S_N_WHOLE": n_whole, **self.kernel.product.epilogue.defines}
+        return {
+            "INLINE_PROJECTION": 1,
+            "S_N_WHOLE": n_whole,
+            **self.kernel.product.epilogue.defines,
+        }
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the macro PROJECT_INPUTS of the consuming kernel."""
+        """Arguments of the macro INLINE_PROJECTION_PARAMS of the consuming kernel."""
         product = self.kernel.product
         tensors = {"projected": product.result, "x": product.a.buffer, "project_b": self.kernel.b}
         return {**tensors, "depth": product.k, **product.epilogue.args}
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """Arguments of the macro PROJECT_INPUTS if the GEMM is not computed inline."""
+        """Arguments of the macro INLINE_PROJECTION_PARAMS if the GEMM is not computed inline."""
         return {**placeholder_args(self.args, self.kernel.product.y), "depth": 0}
 
 

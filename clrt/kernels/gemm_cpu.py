@@ -232,7 +232,7 @@ class GemmKernel:
         If a split-float path (AMX, int16 dots) exists and is faster, the launch uses that path.
 
         Args:
-            more: Arguments of the kernel's macros ROW_INPUTS and NEXT_INPUTS.
+            more: Arguments of the kernel's macros ROW_INPUTS and FUSED_GEMM_PARAMS.
         """
         caps = ctx.caps
         if self.unit is not None and self.goes_by_unit(caps):
@@ -290,15 +290,18 @@ class GemmKernel:
             height: Row blocks per work-group; rows, if the split-float path is used.
             groups: Number of work-groups.
             flops: Floating-point operations, for the profile.
-            more: Arguments of the kernel's macros ROW_INPUTS, NEXT_INPUTS and, if the split-float
-                path is used, UNIT_INPUTS.
+            more: Arguments of the kernel's macros ROW_INPUTS, FUSED_GEMM_PARAMS and, if the
+                split-float path is used, MMA_INPUTS.
         """
         product = self.product
         if self.unit is not None and "words" not in more:
             more |= {"words": unread_arg(product.y), **dict.fromkeys(SplitFloatWork.NUMBERS, 0)}
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
-        if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:
+        if (
+            not any(self.spec.has(macro) for macro in ("FUSE_NORM", "FUSED_GEMM"))
+            and not product.y_offset
+        ):
             args["y"] = replace(product.result, rows=RowPitchSupport(product.n, ("y_pitch",)))
         return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 

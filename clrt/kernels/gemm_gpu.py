@@ -353,7 +353,7 @@ def join_launch(product: GemmProblem, sums: Scratch, parts: int) -> Launch:
         sums: Partial products, float32 [parts, batch, M, N].
         parts: Number of splits; if 1, the launch has no work-groups.
     """
-    kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
+    kernel = KernelSpec.of("matmul/reduce_split_k.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
     args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
     size = (product.n, product.m, product.batches)

@@ -236,7 +236,7 @@ def _emit(
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
+        "DOT_ISA": int(VNNI_INT8 in ctx.caps.matrix_shapes),
         "MOST_ROWS": _MAX_ROWS,
         **defines,
     }

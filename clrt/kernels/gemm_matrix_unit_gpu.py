@@ -131,10 +131,10 @@ class MatrixUnitConfig:
         macros: dict[str, Define] = {
             "UNIT": _UNIT_CODES[gpu_matrix_shapes.instructions_of(self.unit)],
             "OPERAND": gpu_matrix_shapes.OPERANDS.index(self.unit.operands) + 1,
-            "PARTS_A": self.parts[0],
-            "PARTS_B": self.parts[1],
+            "TERMS_A": self.parts[0],
+            "TERMS_B": self.parts[1],
         }
-        return macros | ({"UNIT_IN_C": 1} if gpu_matrix_shapes.is_in_c(self.unit) else {})
+        return macros | ({"MMA_IN_C": 1} if gpu_matrix_shapes.is_in_c(self.unit) else {})
 
 
 def products_of(kernel: KernelSpec) -> int:
@@ -142,7 +142,7 @@ def products_of(kernel: KernelSpec) -> int:
     if kernel.entry != UNIT.entry:
         return 0
     defines = dict(kernel.defines)
-    return _products((int(defines["PARTS_A"]), int(defines["PARTS_B"])))
+    return _products((int(defines["TERMS_A"]), int(defines["TERMS_B"])))
 
 
 def bytes_in_flight(kernel: KernelSpec) -> float:
@@ -150,7 +150,7 @@ def bytes_in_flight(kernel: KernelSpec) -> float:
     defines = dict(kernel.defines)
     lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
     nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)
-    return nbytes * _DEPTH / int(defines[_ITEMS[defines["PARTS_A"] != "1"]])
+    return nbytes * _DEPTH / int(defines[_ITEMS[defines["TERMS_A"] != "1"]])
 
 
 def _products(parts: tuple[int, int]) -> int:

@@ -36,7 +36,7 @@ _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, con
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
 _NUMBER = Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
-_SECOND = Code("const {1} v{0} = SECOND;")
+_SECOND_GEMM = Code("const {1} v{0} = SECOND_GEMM;")
 # Memory limit of the im2col buffer of a chunk of images, in bytes.
 _COLUMNS_BYTES = 64 << 20
 
@@ -90,7 +90,7 @@ class EpilogueOperand:
             and strides that are multiples of `width` step by whole rows. 0 if the value must be
             contiguous.
         in_tile: Whether the launch itself computes the operand, as a second product; the epilogue
-            reads it by the macro SECOND.
+            reads it by the macro SECOND_GEMM.
     """
 
     value: Value
@@ -135,11 +135,11 @@ class Epilogue:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros by which GEMM kernels apply an epilogue: INPUTS, OPERANDS, READS, BODY, RESULT."""
+        """Macros by which GEMM kernels apply an epilogue, EPILOGUE_PARAMS and so on."""
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             if operand.in_tile:
-                reads.append(_SECOND.substitute(k, kind))
+                reads.append(_SECOND_GEMM.substitute(k, kind))
                 continue
             dtype = operand.value.dtype
             inputs.append(_INPUT.substitute(k, type=dtype.cl))
@@ -149,16 +149,16 @@ class Epilogue:
         inputs.append(number_inputs(len(self.numbers)))
         operands += map(_NUMBER.substitute, range(len(self.numbers)))
         return {
-            "INPUTS": Code("").join(inputs),
-            "OPERANDS": Code("").join(operands),
-            "READS": Code(" ").join(reads),
-            "BODY": self.body,
-            "RESULT": self.result,
+            "EPILOGUE_PARAMS": Code("").join(inputs),
+            "EPILOGUE_ARGS": Code("").join(operands),
+            "EPILOGUE_LOADS": Code(" ").join(reads),
+            "EPILOGUE_BODY": self.body,
+            "EPILOGUE_RESULT": self.result,
         }
 
     @property
     def args(self) -> dict[str, Any]:
-        """Kernel arguments of the macro INPUTS: operands, their strides, and numbers."""
+        """Kernel arguments of EPILOGUE_PARAMS: operands, their strides, and numbers."""
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
             if operand.in_tile:

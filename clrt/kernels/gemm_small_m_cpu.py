@@ -20,7 +20,7 @@ MOST_ROWS = 8
 """Maximum number of rows of A for the small-M kernel."""
 # Work-groups per core. More would repeat the normalization of A, which each does for itself.
 _GROUPS = 4
-SECOND = Code("second[i * T_NV + j]")
+SECOND_GEMM = Code("second[i * T_NV + j]")
 """Expression by which an epilogue reads the second product of a launch: value of the macro."""
 
 
@@ -84,7 +84,7 @@ def emit_few_rows(
         "T_NV": tunables["T_NV"],
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "NORM": int(norm is not None),
+        "FUSE_RMS_PROLOGUE": int(norm is not None),
         **product.epilogue.defines,
         **product.b_defines,
     }
@@ -93,7 +93,7 @@ def emit_few_rows(
         args |= norm.args | {"rows": ctx.scratch(groups * product.m * product.k)}
     if second is not None:
         _, merged = merge(second, ctx)
-        defines["SECOND"] = SECOND
+        defines["SECOND_GEMM"] = SECOND_GEMM
         args["b2"] = pack_b(merged, panel, ctx)[1]
     kernel = KernelSpec.of("matmul/few_rows_cpu.cl", "few_rows_cpu", **defines)
     flops = product.flops * (1 if second is None else 2)

@@ -1,8 +1,8 @@
 """Partition of large CPU GEMMs by the split-float paths of gemm_cpu.
 
 Float operands are split into bfloat16 terms, which AMX multiplies
-(kernels_cl/common/unit_product.clh), or into int16 terms with a scale, which int16 dot products
-multiply (kernels_cl/common/word_product.clh).
+(kernels_cl/common/amx_split_gemm.clh), or into int16 terms with a scale, which int16 dot products
+multiply (kernels_cl/common/int16_split_gemm.clh).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SplitFloatThresholds(Thresholds):
     group: ClassVar = "matrix_unit_shares"
     rows: ClassVar[int] = 32
     depth: ClassVar[int] = 32
-    macro: ClassVar[str] = "MATRIX_UNIT"
+    macro: ClassVar[str] = "USE_AMX"
 
     def pays(self, product: GemmProblem, caps: DeviceCaps) -> bool:
         """Returns whether a GEMM is large enough for the split-float path to be faster."""
@@ -94,7 +94,7 @@ class Int16DotThresholds(SplitFloatThresholds):
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8
     depth: ClassVar[int] = 64
-    macro: ClassVar[str] = "WORD_UNIT"
+    macro: ClassVar[str] = "USE_INT16_DOT"
 
     @classmethod
     def words(cls, rows: int, depth: int) -> int:
@@ -102,7 +102,7 @@ class Int16DotThresholds(SplitFloatThresholds):
 
     @classmethod
     def defines(cls, caps: DeviceCaps) -> dict[str, Define]:
-        return {cls.macro: 1, "DOTS": int(VNNI_INT8 in caps.matrix_shapes)}
+        return {cls.macro: 1, "DOT_ISA": int(VNNI_INT8 in caps.matrix_shapes)}
 
 
 def unit_of(
@@ -153,7 +153,7 @@ class SplitFloatWork:
     height: int
     groups: int
 
-    # Number arguments of the macro UNIT_INPUTS.
+    # Number arguments of the macro MMA_INPUTS.
     NUMBERS: ClassVar = ("slot", "b_at", "sums_at", "sums_row", "pieces", "columns")
 
     @property

@@ -16,7 +16,7 @@ from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.gemm_matrix_unit_gpu import GPU_UNIT, emit_unit, reject_unit
 from clrt.kernels.gemm_problem import GemmProblem, merge
-from clrt.kernels.gemm_small_m_cpu import SECOND, RmsNormPrologue
+from clrt.kernels.gemm_small_m_cpu import SECOND_GEMM, RmsNormPrologue
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
 from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
@@ -136,11 +136,11 @@ def emit_levels_cpu(
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "DOTS": ctx.caps.int8_dot_isa,
-        "NORM": int(norm is not None),
+        "DOT_ISA": ctx.caps.int8_dot_isa,
+        "FUSE_RMS_PROLOGUE": int(norm is not None),
     }
     if second is not None:
-        defines["SECOND"] = SECOND
+        defines["SECOND_GEMM"] = SECOND_GEMM
     kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
     records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
     args = product.args | product.epilogue.args | levels.args(WIDTH) | {"records": records}

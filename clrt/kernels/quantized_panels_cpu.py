@@ -84,8 +84,8 @@ class QuantizedPanels(QuantizedWeights):
         return {
             "DOT_BLOCK": self.block,
             "BITS": self.bits,
-            "ZERO": self.zero,
-            "MINIMA": int(self.has_minima),
+            "ZERO_LEVEL": self.zero,
+            "HAS_MINIMA": int(self.has_minima),
             "SCALE_BYTES": 4 if self.wide_scales else 2,
         }
 
@@ -108,7 +108,7 @@ class QuantizedPanels(QuantizedWeights):
         """B as a packed weight: records `[panel, block]`."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
-        layout = {"BITS": self.bits, "DOT_BLOCK": self.block, "MINIMA": int(self.has_minima)}
+        layout = {"BITS": self.bits, "DOT_BLOCK": self.block, "HAS_MINIMA": int(self.has_minima)}
         packing = BlockPacking("pack_levels", layout, WIDTH, self.blocks * self.record)
         on_device = None if self.wide_scales else packing.of(self.type, self.n, self.k)
         return PackedWeight(self.value, name, self._pack, count * self.record, on_device)

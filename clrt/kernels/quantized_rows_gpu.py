@@ -114,8 +114,8 @@ class PackedQuantizedRows(QuantizedWeights):
             "BITS": self.bits,
             "HIGH_BITS": self.high,
             "LEVEL_BLOCK": self.block,
-            "ZERO": self.zero,
-            "MINIMA": int(self.has_minima),
+            "ZERO_LEVEL": self.zero,
+            "HAS_MINIMA": int(self.has_minima),
             "SCALE_BYTES": self.scale_bytes,
             "SHARED": self.shared,
         }

@@ -31,7 +31,7 @@ class RowNorm:
     @property
     def defines(self) -> dict[str, Define]:
         """Macros that select the normalization in kernels: common/normalize_row.clh."""
-        return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
+        return {"FUSE_NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
 
     @property
     def args(self) -> dict[str, Any]:

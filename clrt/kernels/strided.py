@@ -119,7 +119,7 @@ def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[
 def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) -> dict[str, int]:
     """Returns sizes or strides as kernel arguments `prefix`0, `prefix`1, … (common/axes.clh).
 
-    The macro AXES declares MAX_RANK such parameters, the macro THREE three of them.
+    The macro PARAMS_6 declares MAX_RANK such parameters, the macro PARAMS_3 three of them.
 
     Args:
         prefix: Prefix of the argument names.
@@ -181,7 +181,7 @@ def copy_launches(
 def launch_places(
     kernel: KernelSpec, dims: Sequence[int], caps: DeviceCaps, work: int = 1, /, **args: Any
 ) -> Launch:
-    """Returns the launch of a kernel over all indices of a shape (macro EACH_PLACE).
+    """Returns the launch of a kernel over all indices of a shape (macro FOR_EACH_ELEMENT).
 
     A GPU work-item computes one index; a CPU work-item (macro CPU) computes several, row by row.
     The global size is one-dimensional, so that short rows leave no work-item idle. The macros are
@@ -191,7 +191,7 @@ def launch_places(
         kernel: The kernel; macro CPU is added on CPUs.
         dims: The shape, of at most MAX_RANK axes.
         work: Elements that the kernel accesses per index.
-        args: Kernel arguments besides those of the macro PLACES.
+        args: Kernel arguments besides those of the macro ELEMENT_PARAMS.
     """
     d = pad_rank(dims, 1)
     size, local, share = (prod(d),), None, prod(d)
@@ -210,7 +210,7 @@ def launch_grid(
     /,
     **args: Any,
 ) -> Launch:
-    """Returns the launch of a kernel over a 2-D or 3-D grid (macros PLACE_2 and PLACE_3).
+    """Returns the launch of a kernel over a 2-D or 3-D grid (macros GLOBAL_XY and GLOBAL_XYZ).
 
     On GPUs the grid is flattened to one dimension (macro FLAT), so that short rows leave no
     work-item idle. The macros are declared in common/axes.clh.

@@ -4,12 +4,12 @@
 // share a head of k and v. y [batch, queries, heads, S_DV]. The masks and other options are macros
 // of common/attention.clh. Vector lanes hold queries, so elements of K and V are broadcast, and
 // only small blocks of Q and of the result are transposed. Work-group (block of queries, `span`
-// heads, batch) of one work-item: T_VW * T_NQ queries, or T_VW at the end; span is 1 without NEXT.
+// heads, batch) of one work-item: T_VW * T_NQ queries, or T_VW at the end; span is 1 without FUSED_GEMM.
 //   T_NQ        vectors of queries;  T_MK, T_MV  keys, and columns of V, per register tile
 //   T_KB        keys per block, a multiple of T_MK
-//   NEXT        for few queries: a work-item also multiplies its heads of y by the B of the product
+//   FUSED_GEMM        for few queries: a work-item also multiplies its heads of y by the B of the product
 //               that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
-//   PROJECT     a work-item first computes the columns of q, k and v of its heads, in `projected`:
+//   INLINE_PROJECTION     a work-item first computes the columns of q, k and v of its heads, in `projected`:
 //               the product x project_b with a generated epilogue (common/finish.clh)
 #include "common/base.clh"
 #include "common/attention.clh"
@@ -28,17 +28,17 @@
 #include "common/repeat.clh"
 #include "common/scalar.clh"
 #include "common/next_product.clh"
-#ifndef PROJECT
-#define PROJECT 0
+#ifndef INLINE_PROJECTION
+#define INLINE_PROJECTION 0
 #endif
-#if PROJECT
+#if INLINE_PROJECTION
 #include "common/finish.clh"
 // Parameters of the projection: projected [queries, columns] of q, k and v, x [queries, depth],
 // packed project_b [panel][depth][T_NV * T_VW]. With depth 0, q, k and v have been computed before.
-#define PROJECT_INPUTS \
-  , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth INPUTS
+#define INLINE_PROJECTION_PARAMS \
+  , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth EPILOGUE_PARAMS
 #else
-#define PROJECT_INPUTS
+#define INLINE_PROJECTION_PARAMS
 #endif
 
 #if MASK_BOOL
@@ -225,7 +225,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
                          const IDX_T v_step, const IDX_T mask_batch, const IDX_T mask_head,
                          const IDX_T mask_query, const IDX_T mask_key,
                          const float scale, const IDX_T left_window,
-                         const float softcap NEXT_INPUTS PROJECT_INPUTS) {
+                         const float softcap FUSED_GEMM_PARAMS INLINE_PROJECTION_PARAMS) {
   const IDX_T first = get_group_id(0) * (VW * T_NQ);
   const IDX_T first_head = get_group_id(1) * span;
   const IDX_T head_end = i_min(first_head + span, heads);
@@ -233,7 +233,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
   const IDX_T keys = KEYS_OF(batch);
   const IDX_T y_step = heads * S_DV;
   const IDX_T behind_block = first + VW * T_NQ;
-#if PROJECT
+#if INLINE_PROJECTION
   if (depth) {
     const IDX_T M = queries, N = q_step, y_pitch = N, K = depth, a_row = depth, i0 = 0, i1 = 0;
     const IDX_T first = 0, end = (M + T_MR - 1) / T_MR;
@@ -271,7 +271,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
       ATTEND(attend_wide);
     }
   }
-#if NEXT
+#if FUSED_GEMM
   if (next_n) {
     const IDX_T row = batch * queries + first, column = first_head * S_DV;
     multiply_part(AT(parts), get_group_id(1), get_num_groups(2) * queries, row,

@@ -12,7 +12,7 @@
 #include "common/storage.clh"
 
 #include "common/attention_scalar.clh"
-#include "common/online_key.clh"
+#include "common/online_softmax.clh"
 #define VALUE_AT(d) LOAD(value, d)
 
 __kernel void fused_attention_any(OUT(DATA_T, y), ATTENTION_INPUTS) {

@@ -9,9 +9,9 @@
 //   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run
 //      of columns per work-item.
 // The data of the next step are loaded into registers meanwhile.
-//   PARTS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row, part,
+//   SPLIT_KEYS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row, part,
 //          S_DV + 2]: weighted sums of values, maximum score, sum of weights, which
-//          attention_joined.cl merges
+//          attention_reduce_splits.cl merges
 // Options of common/attention.clh that are kernel arguments here, not defines, to compile fewer
 // kernels: causal, at_end, window, nan_to_zero.
 #define CAUSAL causal
@@ -30,7 +30,7 @@
 #define T_RK 4
 #define T_TD 16
 #define T_TV 16
-#define PARTS 0
+#define SPLIT_KEYS 0
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -100,7 +100,7 @@
   barrier(CLK_LOCAL_MEM_FENCE);
 #define FOLDED(row) tops[(row)*TOP_ROW + T_LANES]
 
-#if PARTS
+#if SPLIT_KEYS
 #define Y_T float
 #define PARTS_INPUT , const IDX_T parts
 #define SHARERS parts
@@ -238,7 +238,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
     const IDX_T row = row0 + line * T_RQ + r;
     const float all = FOLDED(line * T_RQ + r);
     if (row < rows) {
-#if PARTS
+#if SPLIT_KEYS
       const IDX_T at = (((batch * (heads / group) + kv_head) * rows + row) * parts + part) * (S_DV + 2);
       UNROLLED(c, RV) if (COLUMN(c) < S_DV) AT(y)[at + COLUMN(c)] = result[r][c];
       if (lane == 0) {

@@ -1,12 +1,12 @@
 // Attention over KV-cache pages for CPU devices; operands and options are described in
 // common/paged.clh and common/pages.clh. Kernel paged_attention_cpu; its pages may be split among
-// work-groups, and parts float32 [splits][tokens * heads][PART] (common/page_parts.clh) holds their
+// work-groups, and parts float32 [splits][tokens * heads][PART] (common/paged_partials.clh) holds their
 // results; arrived counts work-groups.
 //   T_VW     lanes; PAGE, S_D and S_DV are multiples of it
 //   T_MR     rows (queries) per register tile; T_NK, S_NV: vectors of keys, and of columns, per
 //            tile
 //   T_ROWS   queries processed together;  T_PAGES  pages per block
-//   LEVELS   scores are int8 dots of tiles of S_DOTS rows and of the S_OTHERS other ones; queries
+//   INT8_CACHE   scores are int8 dots of tiles of S_DOTS rows and of the S_OTHERS other ones; queries
 //            are quantized into `records`
 //   FEW      1: few rows, so pages are read at memory speed, and the next one is prefetched
 #ifndef T_VW
@@ -31,7 +31,7 @@
 #include "common/repeat.clh"
 #include "common/rows.clh"
 #include "common/widen.clh"
-#include "common/page_parts.clh"
+#include "common/paged_partials.clh"
 #define BLOCK (PAGE * T_PAGES)
 #define ROWS(X) CAT(ROWS_, T_MR)(X)
 #define KEYS(X, i) CAT(VECTORS_, T_NK)(X, i)
@@ -46,7 +46,7 @@
 #define FETCH(from, count)
 #endif
 
-#if LEVELS
+#if INT8_CACHE
 #include "common/round_block.clh"
 #define VALUES int8
 #define RECORDS , OUT(uchar, records)
@@ -184,7 +184,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
     while (last_token < tokens && all[last_token * STEP_TOKEN] == own) ++last_token;
     if (token && all[(token - 1) * STEP_TOKEN] == own) last_token = token;  // of an earlier group
   }
-#if LEVELS
+#if INT8_CACHE
   __global uchar *const rounded =
       AT(records) + ((split * get_num_groups(1) + get_group_id(1)) * kv_heads + kv_head) *
                         (T_ROWS / T_MR) * TILE_RECORDS;
@@ -245,7 +245,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
       const IDX_T last_page = first_page + i_min(count, (split + 1) * share);
       const IDX_T tiles = (rows + T_MR - 1) / T_MR * T_MR;
       for (IDX_T i = 0; i < tiles * S_DV / VW; ++i) result[i] = (F)(0.0f);
-#if LEVELS
+#if INT8_CACHE
       for (IDX_T m0 = 0; m0 < rows; m0 += T_MR)
         round_queries(rounded + m0 / T_MR * TILE_RECORDS, AT(q), queries + m0, rows - m0);
 #endif
@@ -265,14 +265,14 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
         }
         if (!pages) break;
         for (IDX_T m0 = 0; m0 < rows; m0 += T_MR) {
-#if !LEVELS
+#if !INT8_CACHE
           ROWS(QUERY)
 #endif
           for (IDX_T p = 0; p < pages; ++p) {
             const IDX_T first_key = (block + p) * PAGE;
             __global const CACHE_T *const next =
                 p + 1 < pages ? heads_of[p + 1] : heads_of[0] + KEY_ELEMENTS;
-#if LEVELS
+#if INT8_CACHE
             F dots[T_MR * PAGE / VW];
             FETCH(next, KEY_ELEMENTS)
             __global const uchar *const tile = rounded + m0 / T_MR * TILE_RECORDS;
@@ -283,7 +283,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
 #endif
 #endif
             for (IDX_T k = 0; k < PAGE; k += T_NK * VW) {
-#if LEVELS
+#if INT8_CACHE
               ROWS(TAKE_ROW)
 #else
               __global const CACHE_T *keys = heads_of[p] + k;
@@ -309,7 +309,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
           for (IDX_T i = 0; i < pages * PAGE / VW; ++i) {
             weights[i] = exp_below_0(weights[i] - top);
             sum += weights[i];
-#if LEVELS
+#if INT8_CACHE
             __global const half *const units =
                 (__global const half *)VALUE_UNITS(heads_of[i / (PAGE / VW)]);
             weights[i] *= LOAD_WIDE(half, units + i % (PAGE / VW) * VW);

@@ -5,8 +5,8 @@
 #include "common/index.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
-#include "common/online_key.clh"
-#if LEVELS
+#include "common/online_softmax.clh"
+#if INT8_CACHE
 #include "common/query_levels.clh"
 #define VALUE_AT(d) ((float)((__global const char *)page)[d] * unit)
 #else
@@ -27,7 +27,7 @@ __kernel void paged_attention_any(ATTENTION) {
   const IDX_T kv_head = head / (heads / kv_heads);
   __global const float *const query = AT(q) + (token * heads + head) * S_D;
   float x[S_D], result[S_DV];
-#if LEVELS
+#if INT8_CACHE
   float units[KEY_BLOCKS];
   for (int d = 0; d < S_D; ++d) x[d] = query[d];
   for (int b = 0; b < KEY_BLOCKS; ++b)
@@ -51,13 +51,13 @@ __kernel void paged_attention_any(ATTENTION) {
     }
     page += kv_head * HEAD_ELEMENTS;
     float s = 0.0f;
-#if LEVELS
+#if INT8_CACHE
     const int n = (int)(key % PAGE);
     for (int b = 0; b < KEY_BLOCKS; ++b) {
       __global const uchar *const block = page + b * WEIGHT_RECORD;
       float dot = 0.0f;
       for (int k = 0; k < DOT_BLOCK && b * DOT_BLOCK + k < S_D; ++k)
-        dot += x[b * DOT_BLOCK + k] * (float)(dot_level(block, k, n) - ZERO);
+        dot += x[b * DOT_BLOCK + k] * (float)(dot_level(block, k, n) - ZERO_LEVEL);
       s += dot * units[b] * dot_column(block + LEVEL_BYTES, n);
     }
     const float unit = dot_column(page + KEY_ELEMENTS + PAGE * S_DV, n);

@@ -2,7 +2,7 @@
 // and common/pages.clh. Work-group (x, y, z) of T_ITEMS work-items: a KV head and the query heads
 // that share it, `span` tokens, split of the pages; it processes S_ROWS queries of one sequence at
 // a time. The pages are divided into up to `splits` parts, in order; their results are in parts
-// float32 [splits][tokens * heads][PART] (common/page_parts.clh), which paged_attention_join.cl
+// float32 [splits][tokens * heads][PART] (common/paged_partials.clh), which paged_attention_reduce_splits.cl
 // merges. A work-group computes, for BLOCK keys at a time:
 //   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial
 //      sums are added in local memory;
@@ -28,9 +28,9 @@
 #include "common/index.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
-#include "common/page_parts.clh"
+#include "common/paged_partials.clh"
 #include "common/sub_group.clh"
-#if LEVELS
+#if INT8_CACHE
 #include "common/query_levels.clh"
 #endif
 #define HELD (T_HELD / 4)
@@ -56,7 +56,7 @@
 #define four_half(p) vload_half4(0, p)
 #define four_bfloat16(p) as_float4(convert_uint4(*(__global const ushort4 *)(p)) << 16)
 
-#if LEVELS
+#if INT8_CACHE
 // Groups of four elements of a head; a word holds four keys' int8 values.
 #define STEPS (S_D / 4)
 #define KEYS_T uint4
@@ -82,7 +82,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
   // Slab pointers in local memory: registers do not suffice.
   __global const CACHE_T *__local slabs[SLABS], *__local pages[BLOCK_PAGES];
   __local IDX_T counts[SLABS];
-#if LEVELS
+#if INT8_CACHE
   __local float units[S_ROWS][KEY_BLOCKS];
 #endif
   const IDX_T item = get_local_id(0), kv_head = get_global_id(0) / ITEMS, group = heads / kv_heads;
@@ -128,7 +128,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       const IDX_T shares = (count + share - 1) / share;
       if (split >= shares) continue;
       const IDX_T last_page = first_page + i_min(count, (split + 1) * share);
-#if LEVELS
+#if INT8_CACHE
       for (IDX_T i = item; i < S_ROWS * KEY_BLOCKS; i += ITEMS) {
         const IDX_T r = i / KEY_BLOCKS, d = i % KEY_BLOCKS * DOT_BLOCK, at = row + i_min(r, rows - 1);
         const int n = i_min(DOT_BLOCK, S_D - d);
@@ -193,13 +193,13 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
             UNROLLED(u, KEYS_HELD) {
               const int d = d0 + u * SLICES;
               if (STEPS % (KEYS_HELD * SLICES) && d >= STEPS) continue;
-#if LEVELS
+#if INT8_CACHE
               const float4 unit = vload_half4(
                   0, (__global const half *)(RECORD_OF(page, d) + LEVEL_BYTES) + n);
               float4 dots[S_ROWS];
               UNROLLED(r, S_ROWS) dots[r] = (float4)(0.0f);
               UNROLLED(k, 4) {
-                const float4 levels = convert_float4(convert_int4(keys[u] >> 8 * k & 255) - ZERO);
+                const float4 levels = convert_float4(convert_int4(keys[u] >> 8 * k & 255) - ZERO_LEVEL);
                 UNROLLED(r, S_ROWS) dots[r] += queries[r][4 * d + k] * levels;
               }
               UNROLLED(r, S_ROWS) scores[r] += dots[r] * (units[r][d / BLOCK_STEPS] * unit);
@@ -243,7 +243,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
         for (int k = share_item; k < BLOCK; k += SHARE) {
           float weight = exp_below_0(weights[own_row][k] - top);
           sum += weight;
-#if LEVELS
+#if INT8_CACHE
           if (k < seen)
             weight *= dot_column((k < PAGE ? page0 : page1) + KEY_ELEMENTS + PAGE * S_DV,
                                  k % PAGE);

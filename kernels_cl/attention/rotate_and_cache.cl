@@ -48,7 +48,7 @@
 #define LANE ((int)get_local_id(0))
 #define EACH_OF_LANE(d, count) for (int d = LANE; d < (count); d += T_ITEMS)
 
-#if LEVELS
+#if INT8_CACHE
 // Stores scale n of `scales` (half), which quantizes the `count` elements of x to at most 127 in
 // magnitude; returns its inverse, 0 for a scale of 0.
 static inline float keep_scale(__global uchar *scales, const IDX_T n,
@@ -78,7 +78,7 @@ static inline void keep_key(__global uchar *page, const int n, HEAD_MEMORY const
     const float inverse = keep_scale(to + LEVEL_BYTES, n, x + first, count);
     for (int k = 0; k < DOT_BLOCK; ++k)
       to[(k / 4 * DOT_WIDTH + n) * 4 + k % 4] =
-          (uchar)(ZERO + (k < count ? level_of(x[first + k], inverse) : 0));
+          (uchar)(ZERO_LEVEL + (k < count ? level_of(x[first + k], inverse) : 0));
   }
 }
 
@@ -158,7 +158,7 @@ void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NO
     __global CACHE_T *const values =
         page + (is_value ? head - heads - kv_heads : 0) * HEAD_ELEMENTS + KEY_ELEMENTS;
     float inverse = 0.0f;
-#if LEVELS
+#if INT8_CACHE
     const int kept = is_value && page;
     if (LANE == 0) scale[0] = kept ? keep_scale(values + PAGE * S_DV, n, h, S_DV) : 0.0f;
     SYNC

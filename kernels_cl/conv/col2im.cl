@@ -24,7 +24,7 @@ static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T c
   return p * stride == from && p < count ? p : -1;
 }
 
-#define WINDOWS THREE(o), THREE(p), THREE(w), THREE(st), THREE(dl), THREE(b)
+#define WINDOWS PARAMS_3(o), PARAMS_3(p), PARAMS_3(w), PARAMS_3(st), PARAMS_3(dl), PARAMS_3(b)
 #if !CPU
 __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T planes,
                      const IDX_T channels, WINDOWS) {

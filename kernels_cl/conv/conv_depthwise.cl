@@ -9,7 +9,7 @@
 //   conv_depthwise_any  (VW 1) work-item (column, row, plane): one element
 // Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
 // padding before. planes = images * outputs.
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
 //                                image, i1 the group, m the map of the group, n the position in the
 //                                plane
 #ifndef T_VW
@@ -30,8 +30,8 @@
 #include "common/repeat.clh"
 #include "common/scalar.clh"
 #define GEOMETRY                                                                              \
-  const IDX_T outputs, const IDX_T maps, THREE(in), THREE(out), THREE(kernel), THREE(stride), \
-      THREE(dilation), THREE(pad)
+  const IDX_T outputs, const IDX_T maps, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), \
+      PARAMS_3(dilation), PARAMS_3(pad)
 
 #define START_PLANE                                                        \
   const IDX_T i0 = plane / outputs, channel = plane - i0 * outputs;        \
@@ -59,15 +59,15 @@
   if (first + j < out1) {                                                                         \
     const IDX_T n = (r0 * out1 + first + j) * out2 + p2;                                          \
     const F v0 = sum##j;                                                                          \
-    READS BODY                                                                                    \
-    STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, RESULT);                           \
+    EPILOGUE_LOADS EPILOGUE_BODY                                                                                    \
+    STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, EPILOGUE_RESULT);                           \
   }
 
 __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
-                                 const IDX_T planes INPUTS) {
+                                 const IDX_T planes EPILOGUE_PARAMS) {
   // Adjacent work-items have adjacent columns, also across short rows and small planes.
   const IDX_T blocks = (out1 + T_ROWS - 1) / T_ROWS;
-  PLACE_3(p2, slice, plane, out2, out0 * blocks)
+  GLOBAL_XYZ(p2, slice, plane, out2, out0 * blocks)
   if ((uint)plane >= (uint)planes) return;
   const IDX_T i0 = plane < outputs ? 0 : plane / outputs, channel = plane - i0 * outputs;
   const IDX_T i1 = OVER(channel, maps), m = channel - i1 * maps;
@@ -104,8 +104,8 @@ __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
 
 #else
 __kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
-                                 const IDX_T planes INPUTS) {
-  PLACE_3(p2, row, plane, out2, out0 * out1)
+                                 const IDX_T planes EPILOGUE_PARAMS) {
+  GLOBAL_XYZ(p2, row, plane, out2, out0 * out1)
   if (p2 >= out2 || (uint)plane >= (uint)planes) return;
   START_PLANE
   const IDX_T r0 = row / out1, n = row * out2 + p2;
@@ -122,8 +122,8 @@ __kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
         v0 += LOAD(AT(weights), ((channel * kernel0 + k0) * kernel1 + k1) * kernel2 + k2) *
               LOAD(AT(x), source + (from0 * in1 + from1) * in2 + from2);
       }
-  READS BODY
-  STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, RESULT);
+  EPILOGUE_LOADS EPILOGUE_BODY
+  STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, EPILOGUE_RESULT);
 }
 #endif
 #else
@@ -133,7 +133,7 @@ __kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
 
 __kernel SINGLE_ITEM
 void conv_depthwise_cpu(OUT(float, y), IN(float, x), IN(float, weights), GEOMETRY,
-                        const IDX_T rows INPUTS) {
+                        const IDX_T rows EPILOGUE_PARAMS) {
   const IDX_T plane = get_global_id(1);
   START_PLANE
   const IDX_T end = min(out0 * out1, (IDX_T)(get_global_id(0) + 1) * rows);
@@ -166,8 +166,8 @@ void conv_depthwise_cpu(OUT(float, y), IN(float, x), IN(float, weights), GEOMETR
       for (IDX_T j = 0; j < count; j += VW) {
         const IDX_T n = row * out2 + column + j, N = n + count - j;
         const F v0 = sums[j / VW];
-        READS BODY
-        store_columns(y_plane + n, RESULT, N - n);
+        EPILOGUE_LOADS EPILOGUE_BODY
+        store_columns(y_plane + n, EPILOGUE_RESULT, N - n);
       }
     }
   }

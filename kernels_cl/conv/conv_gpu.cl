@@ -11,7 +11,7 @@
 //             2: K is ordered [channel][tap], for few channels
 //   S_WHOLE   slices need no bounds check: none has rows of w past the last one or of the next tap
 //   T_RM, T_RN  rows and columns per work-item
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl; i0 is the
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl; i0 is the
 //               image, i1 the group, m the map of the group, n the position in the image
 // in0.., out0.., kernel0.., stride0.., dilation0.., pad0..: sizes of input, output and window,
 // stride, dilation and padding before, along three spatial axes.
@@ -21,13 +21,13 @@
 #define T_TK 16
 #define T_SIDE 16
 #endif
-#ifndef BODY
+#ifndef EPILOGUE_BODY
 #define S_WINDOW 1
 #define S_WHOLE 0
-#define INPUTS
-#define READS
-#define BODY
-#define RESULT v0
+#define EPILOGUE_PARAMS
+#define EPILOGUE_LOADS
+#define EPILOGUE_BODY
+#define EPILOGUE_RESULT v0
 #endif
 #define VW 1
 #define S_A_K_LAST 0
@@ -42,7 +42,7 @@
 
 #if S_WINDOW
 #define WINDOW_INPUTS \
-  , THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad)
+  , PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), PARAMS_3(dilation), PARAMS_3(pad)
 #else
 #define WINDOW_INPUTS
 #endif
@@ -139,7 +139,7 @@
 __kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void conv_gpu(OUT(float, y), IN(float, w), IN(float, x), const IDX_T M, const IDX_T P,
               const IDX_T K, const IDX_T C, const IDX_T plane, const IDX_T images,
-              const IDX_T groups, const IDX_T slices, const IDX_T all WINDOW_INPUTS INPUTS) {
+              const IDX_T groups, const IDX_T slices, const IDX_T all WINDOW_INPUTS EPILOGUE_PARAMS) {
   GROUP_TILE
   const IDX_T both = get_global_id(2), part = both / groups, i1 = both - part * groups;
   const IDX_T first = part * slices, end = i_min(first + slices, all);

@@ -7,7 +7,7 @@
 //   w         weights [panel of T_NV * T_VW maps][tap][map], zero past map N
 //   S_ACROSS  window elements along axis 2, dilation 1;  S_STEP  stride along axis 2
 //   T_MR, T_NV, T_VW  positions, vectors and lanes per vector of a tile
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //             is the image, i1 is 0, m the position in the image, n the map
 // Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
 // padding before.
@@ -43,8 +43,8 @@
 
 __kernel SINGLE_ITEM
 void conv_image_cpu(OUT(float, y), IN(float, x), IN(float, w), const IDX_T rows, const IDX_T N,
-                    const IDX_T height, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride),
-                    THREE(dilation), THREE(pad) INPUTS) {
+                    const IDX_T height, const IDX_T y_pitch, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride),
+                    PARAMS_3(dilation), PARAMS_3(pad) EPILOGUE_PARAMS) {
   const IDX_T i1 = 0;
   const IDX_T end = i_min(((IDX_T)get_global_id(0) + 1) * height, rows);
   for (IDX_T row = (IDX_T)get_global_id(0) * height; row < end; ++row) {

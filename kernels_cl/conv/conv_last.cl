@@ -2,7 +2,7 @@
 // [images, in0, in1, in2, groups * C], w DATA_T [groups * N, C, kernel0, kernel1, kernel2], y Y_T
 // [images, out0, out1, out2, groups * N]; C channels and N maps per group. Work-item (n, m, image *
 // groups + group).
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
 //                                image, i1 the group, m the position in the image, n the map of the
 //                                group
 // Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
@@ -23,8 +23,8 @@
 #define ROW(k, storage) LOAD_AS(storage, AT(x##k), PLACE(k))
 
 __kernel void conv_last_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, w), const IDX_T N, const IDX_T C,
-                            const IDX_T groups, THREE(in), THREE(out), THREE(kernel), THREE(stride),
-                            THREE(dilation), THREE(pad) INPUTS) {
+                            const IDX_T groups, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride),
+                            PARAMS_3(dilation), PARAMS_3(pad) EPILOGUE_PARAMS) {
   const IDX_T n = get_global_id(0), m = get_global_id(1), batch = get_global_id(2);
   if (n >= N) return;
   const IDX_T i0 = batch / groups, i1 = batch - i0 * groups;
@@ -43,6 +43,6 @@ __kernel void conv_last_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, w), const IDX
           v0 += LOAD(AT(x), from + c) * LOAD(AT(w), tap);
         }
       }
-  READS BODY
-  STORE_AS(Y_STORAGE, AT(y), ((i0 * out0 * out1 * out2 + m) * groups + i1) * N + n, RESULT);
+  EPILOGUE_LOADS EPILOGUE_BODY
+  STORE_AS(Y_STORAGE, AT(y), ((i0 * out0 * out1 * out2 + m) * groups + i1) * N + n, EPILOGUE_RESULT);
 }

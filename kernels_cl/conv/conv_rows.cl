@@ -8,7 +8,7 @@
 // Work-group of one work-item: a group, a stripe of `height` blocks of T_MR positions, and a panel;
 // they are ordered by chunks of T_MC blocks, all panels of a chunk first, so that its part of x
 // stays cached.
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //          is the image, i1 the group, m the position in the image, n the map of the group
 // Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
 // padding before.
@@ -36,7 +36,7 @@
 __kernel SINGLE_ITEM
 void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T M,
                    const IDX_T N, const IDX_T C, const IDX_T groups, const IDX_T height,
-                   const IDX_T x_pitch, const IDX_T y_pitch, WINDOWS INPUTS) {
+                   const IDX_T x_pitch, const IDX_T y_pitch, WINDOWS EPILOGUE_PARAMS) {
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;

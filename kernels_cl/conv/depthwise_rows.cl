@@ -9,7 +9,7 @@
 //   S_ACROSS  window elements along axis 2, and S_STEP its stride there, if taps of a line are
 //             contiguous and unrolled; otherwise both are 0
 //   S_WHOLE   N is a multiple of T_NV * T_VW
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //             is the image, i1 is 0, m the position in the image, n the channel
 // Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
 // padding before.
@@ -104,7 +104,7 @@
 __kernel SINGLE_ITEM
 void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T rows,
                         const IDX_T N, const IDX_T height, const IDX_T x_pitch, const IDX_T y_pitch,
-                        WINDOWS INPUTS) {
+                        WINDOWS EPILOGUE_PARAMS) {
   const IDX_T end = i_min(((IDX_T)get_global_id(0) + 1) * height, rows);
   const IDX_T i1 = 0;
   for (IDX_T row = (IDX_T)get_global_id(0) * height; row < end; ++row) {

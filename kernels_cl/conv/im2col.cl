@@ -16,8 +16,8 @@
 #endif
 #define GEOMETRY \
   const IDX_T P, const IDX_T K, const IDX_T width, const IDX_T columns, const IDX_T batches, \
-      const IDX_T channels, THREE(in), THREE(out), THREE(kernel), THREE(stride), \
-      THREE(dilation), THREE(pad)
+      const IDX_T channels, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), \
+      PARAMS_3(dilation), PARAMS_3(pad)
 
 __kernel SINGLE_ITEM
 void im2col_cpu(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {

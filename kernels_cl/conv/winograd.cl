@@ -15,7 +15,7 @@
 // An item is a `block` of tiles and a `span` of panels. Work-group g of G, one work-item, processes
 // items g, g + G, g + 2 G, ….
 //   T_MR, T_NV, T_VW  tiles, vectors and lanes per vector of a register tile of products
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
 //           is the image, i1 is 0, m the position in the image, n the map
 // pad1, pad2: padding before.
 #ifndef T_VW
@@ -100,7 +100,7 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
                   const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span,
                   const IDX_T depth,
                   const IDX_T in1, const IDX_T in2, const IDX_T out1, const IDX_T out2,
-                  const IDX_T pad1, const IDX_T pad2 INPUTS) {
+                  const IDX_T pad1, const IDX_T pad2 EPILOGUE_PARAMS) {
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
   const IDX_T spans = (panels + span - 1) / span;
   const IDX_T items = (tiles + block - 1) / block * spans;

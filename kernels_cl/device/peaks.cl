@@ -86,19 +86,19 @@ __kernel void cached_add(__global const vec *x, __global const vec *y, __global 
   AGAIN(ADD)
 }
 
-#if MATRIX_UNIT
+#if USE_AMX
 #include "common/matrix_unit.clh"
 
-// 24 products of zero tiles per step: 4 of float32 (common/unit_product.clh).
+// 24 products of zero tiles per step: 4 of float32 (common/amx_split_gemm.clh).
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void unit_peak(__global uint *out,
                                                                        const int steps) {
-  UNIT_START
-  UNIT_ZERO(0) UNIT_ZERO(1) UNIT_ZERO(2) UNIT_ZERO(3)
-  UNIT_ZERO(4) UNIT_ZERO(5) UNIT_ZERO(6) UNIT_ZERO(7)
+  MMA_START
+  MMA_ZERO(0) MMA_ZERO(1) MMA_ZERO(2) MMA_ZERO(3)
+  MMA_ZERO(4) MMA_ZERO(5) MMA_ZERO(6) MMA_ZERO(7)
   for (int i = 0; i < 6 * steps; ++i) {
-    UNIT_MULTIPLY(0, 4, 6) UNIT_MULTIPLY(1, 4, 7) UNIT_MULTIPLY(2, 5, 6) UNIT_MULTIPLY(3, 5, 7)
+    MMA_MULTIPLY(0, 4, 6) MMA_MULTIPLY(1, 4, 7) MMA_MULTIPLY(2, 5, 6) MMA_MULTIPLY(3, 5, 7)
   }
-  UNIT_STORE(0, out + get_global_id(0) * UNIT_WORDS, UNIT_SIDE)
-  UNIT_END
+  MMA_STORE(0, out + get_global_id(0) * MMA_WORDS, MMA_SIDE)
+  MMA_END
 }
 #endif

@@ -6,17 +6,17 @@
 //   T_MR    maximum rows per register tile, 4 or 8, as registers for their sums permit
 //   T_NV, T_VW  vectors per panel, and lanes per vector
 //   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
-//   NORM    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K], into the
+//   FUSE_RMS_PROLOGUE    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K], into the
 //           work-group's [M][K] of `rows`
-//   SECOND  the epilogue also reads `second`, the tile of A times b2, which is packed as b
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   SECOND_GEMM  the epilogue also reads `second`, the tile of A times b2, which is packed as b
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_NV
 #define T_MR 4
 #define T_NV 3
 #define T_VW 8
 #endif
-#ifndef NORM
-#define NORM 0
+#ifndef FUSE_RMS_PROLOGUE
+#define FUSE_RMS_PROLOGUE 0
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -31,12 +31,12 @@
 #define B_T float
 #define B_STORAGE plain
 #endif
-#ifdef SECOND
-#define SECOND_B , IN(B_T, b2)
+#ifdef SECOND_GEMM
+#define SECOND_GEMM_B , IN(B_T, b2)
 #else
-#define SECOND_B
+#define SECOND_GEMM_B
 #endif
-#if NORM
+#if FUSE_RMS_PROLOGUE
 #define NORM_ROWS , IN(float, a_scale), const float epsilon, OUT(float, rows)
 #else
 #define NORM_ROWS
@@ -46,8 +46,8 @@
 #define VECTORS(X, i) CAT(VECTORS_, T_NV)(X, i)
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, b + j * T_VW);
 #define AHEAD_B(i, j) PREFETCH(b + LINES_AHEAD * PANEL_WIDTH + j * T_VW);
-#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) VECTORS(ZERO, i)
+#define ZERO_LEVEL(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) VECTORS(ZERO_LEVEL, i)
 #define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
 #define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
 #define KEEP_ROW(i) VECTORS(KEEP, i)
@@ -120,10 +120,10 @@ static inline void four_rows(F *tile, __global const float *a, const IDX_T a_row
 __kernel SINGLE_ITEM
 void few_rows_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                   const IDX_T K, const IDX_T columns, const IDX_T d1, const IDX_T a_s0,
-                  const IDX_T a_s1, const IDX_T a_row INPUTS NORM_ROWS SECOND_B) {
+                  const IDX_T a_s1, const IDX_T a_row EPILOGUE_PARAMS NORM_ROWS SECOND_GEMM_B) {
   const IDX_T n_first = get_group_id(0) * columns, n_end = i_min(n_first + columns, N);
   const IDX_T i0 = 0, i1 = 0;
-#if NORM
+#if FUSE_RMS_PROLOGUE
   __global float *const from = AT(rows) + get_group_id(0) * M * K;
   const IDX_T step = K;
   for (IDX_T m = 0; m < M; ++m) {
@@ -149,7 +149,7 @@ void few_rows_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const 
   else                                     \
     four_rows(to, x, step, b, K);
       MULTIPLY_ROWS(tile, panel)
-#ifdef SECOND
+#ifdef SECOND_GEMM
       F second[T_MR * T_NV];
       MULTIPLY_ROWS(second, AT(b2) + n0 * K)
 #endif

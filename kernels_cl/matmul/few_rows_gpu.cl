@@ -13,14 +13,14 @@
 //               float4s
 //   S_A_WIDE, S_B_WIDE  the operand's last axis is K, a multiple of 8 elements, 16-byte aligned
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
-#ifndef BODY
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+#ifndef EPILOGUE_BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
-#define INPUTS
-#define READS
-#define BODY
-#define RESULT v0
+#define EPILOGUE_PARAMS
+#define EPILOGUE_LOADS
+#define EPILOGUE_BODY
+#define EPILOGUE_RESULT v0
 #endif
 #ifndef B_T
 #define B_T float
@@ -115,7 +115,7 @@ __kernel SUB_GROUP __attribute__((reqd_work_group_size(LANES, SLICES, 1)))
 void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
                   const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                   const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
-                  const IDX_T b_k, const IDX_T b_n INPUTS) {
+                  const IDX_T b_k, const IDX_T b_n EPILOGUE_PARAMS) {
   __local float parts[ROWS][SLICES][LANES];
   const IDX_T lane = get_local_id(0), slice = get_local_id(1);
   const IDX_T first = (IDX_T)(get_global_id(0) / LANES) * COLUMNS_OF_GROUP;
@@ -206,7 +206,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
     UNROLLED(k, S_B_N_LAST ? SLICES : LANES)
       sum += S_B_N_LAST ? parts[r][k][lane] : parts[r][slice][k];
     const F v0 = sum;
-    READS BODY
-    AT(y)[(batch * M + m) * N + n] = RESULT;
+    EPILOGUE_LOADS EPILOGUE_BODY
+    AT(y)[(batch * M + m) * N + n] = EPILOGUE_RESULT;
   }
 }

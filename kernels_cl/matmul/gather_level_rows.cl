@@ -6,8 +6,8 @@
 #define BITS 4
 #define HIGH_BITS 0
 #define LEVEL_BLOCK 32
-#define ZERO 8
-#define MINIMA 0
+#define ZERO_LEVEL 8
+#define HAS_MINIMA 0
 #define SCALE_BYTES 2
 #define SHARED 1
 #endif

@@ -17,8 +17,8 @@ __kernel void gather_levels(OUT(float, y), IN(uchar, b), IN(INDEX_T, indices), O
   __global const uchar *const weights =
       AT(b) + ((size_t)(n / DOT_WIDTH) * blocks + block) * WEIGHT_RECORD;
   const float scale = dot_column(weights + LEVEL_BYTES, n % DOT_WIDTH);
-  const float minimum = MINIMA ? dot_column(weights + LEVEL_BYTES + COLUMN_BYTES, n % DOT_WIDTH) : 0;
+  const float minimum = HAS_MINIMA ? dot_column(weights + LEVEL_BYTES + COLUMN_BYTES, n % DOT_WIDTH) : 0;
   __global float *const to = AT(y) + row * K + block * DOT_BLOCK;
   for (int k = 0; k < DOT_BLOCK && block * DOT_BLOCK + k < K; ++k)
-    to[k] = (float)(dot_level(weights, k, n % DOT_WIDTH) - ZERO) * scale - minimum;
+    to[k] = (float)(dot_level(weights, k, n % DOT_WIDTH) - ZERO_LEVEL) * scale - minimum;
 }

@@ -8,16 +8,16 @@
 //                     (common/storage.clh)
 //   ACC_T             type of the sums;  OUT_T  type to which the result is converted before it is
 //                     stored
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
-#ifndef BODY
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+#ifndef EPILOGUE_BODY
 #define DATA_T float
 #define ACC_T float
 #define OUT_T float
 #define Y_T float
-#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const F v1 = COLUMNS(1, plain);
-#define BODY const F v2 = v0 + v1;
-#define RESULT v2
+#define EPILOGUE_PARAMS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define EPILOGUE_LOADS const F v1 = COLUMNS(1, plain);
+#define EPILOGUE_BODY const F v2 = v0 + v1;
+#define EPILOGUE_RESULT v2
 #endif
 #ifndef B_T
 #define B_T DATA_T
@@ -42,7 +42,7 @@
 __kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b) BLOCK_INPUTS,
                        const IDX_T M, const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                        const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
-                       const IDX_T b_k, const IDX_T b_n INPUTS) {
+                       const IDX_T b_k, const IDX_T b_n EPILOGUE_PARAMS) {
   const IDX_T n = get_global_id(0);
   const IDX_T m = get_global_id(1);
   const IDX_T batch = get_global_id(2);
@@ -56,6 +56,6 @@ __kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b) BLOCK_INPUTS,
     const ACC_T left = (ACC_T)LOAD_AS(A_STORAGE, AT(a), at_a + k * a_k);
     v0 += left * (ACC_T)ELEMENT_B(k);
   }
-  READS BODY
-  STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(RESULT));
+  EPILOGUE_LOADS EPILOGUE_BODY
+  STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(EPILOGUE_RESULT));
 }

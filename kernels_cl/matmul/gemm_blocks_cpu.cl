@@ -5,7 +5,7 @@
 // them, with the sums of a block in registers. For up to FEW_BLOCKS blocks, dequantized elements
 // are used at once, not stored.
 //   T_MR, T_NV, T_VW  rows, vectors and lanes per vector of a register tile
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -55,7 +55,7 @@
 __kernel SINGLE_ITEM
 void gemm_blocks_cpu(OUT(float, y), IN(float, a), IN(uchar, b) BLOCK_INPUTS, const IDX_T M,
                      const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0,
-                     const IDX_T a_s1, const IDX_T a_row INPUTS) {
+                     const IDX_T a_s1, const IDX_T a_row EPILOGUE_PARAMS) {
   const IDX_T row_blocks = (M + T_MR - 1) / T_MR;
   const IDX_T chunks = (row_blocks + T_MB - 1) / T_MB;
   const IDX_T panels = (N + WIDTH - 1) / WIDTH;

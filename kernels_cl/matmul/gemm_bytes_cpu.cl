@@ -13,7 +13,7 @@
 // A work-group of one work-item has `height` rows, at most MOST_ROWS, and `columns` columns of y:
 // it quantizes its rows once, into its part of `records`, then multiplies them by its panels tile
 // by tile.
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -89,7 +89,7 @@ __kernel SINGLE_ITEM
 void gemm_bytes_cpu(OUT(Y_T, y), IN(A_T, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
                     const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
                     const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
-                    const IDX_T a_row A_LEVELS INPUTS) {
+                    const IDX_T a_row A_LEVELS EPILOGUE_PARAMS) {
   const IDX_T groups = (K + BYTE_PLACES - 1) / BYTE_PLACES, depth = groups * BYTE_PLACES;
   const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
   const IDX_T at = get_group_id(0);

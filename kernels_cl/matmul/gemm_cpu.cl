@@ -4,30 +4,30 @@
 //   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k, read in place
 //   b  B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
 //      i0 * b_s0 + i1 * b_s1
-//   y  [batch, M] rows, y_pitch elements apart (N if NORM or NEXT is set), of N
+//   y  [batch, M] rows, y_pitch elements apart (N if FUSE_NORM or FUSED_GEMM is set), of N
 // A work-group has a stripe of `height` blocks of T_MR rows, and a panel of B. Work-groups are
 // ordered by chunks of T_MC blocks, whose rows of A stay in the cache; within a chunk by panels of
 // B, and within a panel by the chunk's stripes. The range has one dimension, since runtimes that
 // split several would break this order.
-// Generated epilogue; INPUTS, READS, BODY and RESULT have the same meaning in all matrix products
+// Generated epilogue; EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY and EPILOGUE_RESULT have the same meaning in all matrix products
 // and convolutions:
-//   INPUTS    kernel parameters of its operands x1, x2, …: buffer, offset, and the strides x1_s0,
+//   EPILOGUE_PARAMS    kernel parameters of its operands x1, x2, …: buffer, offset, and the strides x1_s0,
 //             x1_s1 of the batch indices and x1_sm of rows
-//   OPERANDS  the same parameters as call arguments
-//   READS     declares v1, v2, …, the operands' elements for row m, column n and batch (i0, i1)
-//   BODY      declares a variable per step, computed from v0, the product, and v1, v2, …
-//   RESULT    the variable to store in y
+//   EPILOGUE_ARGS  the same parameters as call arguments
+//   EPILOGUE_LOADS     declares v1, v2, …, the operands' elements for row m, column n and batch (i0, i1)
+//   EPILOGUE_BODY      declares a variable per step, computed from v0, the product, and v1, v2, …
+//   EPILOGUE_RESULT    the variable to store in y
 // Other macros:
 //   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
 //   S_N_WHOLE    N is a multiple of T_VW for all shapes, so that no vector is partial
-//   NORM         rows of y are also normalized into z (common/normalize_row.clh). A work-group then
+//   FUSE_NORM         rows of y are also normalized into z (common/normalize_row.clh). A work-group then
 //                has all panels; or, if rows are too few for that, one launch multiplies, panel by
 //                panel (`multiplies`), and a second one normalizes (`normalizes`)
-//   NEXT         for few rows: work-groups have all rows and `span` panels, and also multiply their
+//   FUSED_GEMM         for few rows: work-groups have all rows and `span` panels, and also multiply their
 //                columns of y by next_b, the B of the product that reads y
 //                (common/next_product.clh)
-//   MATRIX_UNIT, WORD_UNIT  for many rows: the CPU's matrix unit (common/unit_product.clh), or its
-//                int16 dot products (common/word_product.clh), if the argument `columns` is not 0
+//   USE_AMX, USE_INT16_DOT  for many rows: the CPU's matrix unit (common/amx_split_gemm.clh), or its
+//                int16 dot products (common/int16_split_gemm.clh), if the argument `columns` is not 0
 //   T_KU         unrolled steps of k;  T_KC, T_UP  k and panels that are packed at once for a unit
 #ifndef T_MR
 #define T_MR 4
@@ -38,8 +38,8 @@
 #define T_KC 768
 #define T_UP 4
 #endif
-#ifndef NORM
-#define NORM 0
+#ifndef FUSE_NORM
+#define FUSE_NORM 0
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -51,26 +51,26 @@
 #include "common/widen.clh"
 #include "common/panel_product.clh"
 #include "common/next_product.clh"
-#define HAS_UNIT (MATRIX_UNIT || WORD_UNIT)
+#define HAS_UNIT (USE_AMX || USE_INT16_DOT)
 #if HAS_UNIT
-#if MATRIX_UNIT
-#include "common/unit_product.clh"
+#if USE_AMX
+#include "common/amx_split_gemm.clh"
 #else
-#include "common/word_product.clh"
+#include "common/int16_split_gemm.clh"
 #endif
-#include "common/unit_sums.clh"
+#include "common/split_gemm.clh"
 // If `columns` is not 0, y is divided into `pieces` of `height` rows by `columns` columns, which
 // the work-groups process in turn. Each has `slot` 32-bit words of scratch in `words`: packed A,
 // from b_at on T_UP packed panels of B, from sums_at on the sums. sums_row is 0, or, if K has
 // several chunks of T_KC, the row length in floats of a piece's sums, which are then all kept.
-#define UNIT_INPUTS                                                              \
+#define MMA_INPUTS                                                              \
   , OUT(uint, words), const IDX_T slot, const IDX_T b_at, const IDX_T sums_at,   \
       const IDX_T sums_row, const IDX_T pieces, const IDX_T columns
 #else
-#define UNIT_INPUTS
+#define MMA_INPUTS
 #endif
 
-#if NORM
+#if FUSE_NORM
 #include "common/normalize_row.clh"
 #define ROW_INPUTS NORM_INPUTS, const IDX_T multiplies, const IDX_T normalizes
 #define RESULTS INOUT(float, y)
@@ -87,8 +87,8 @@ __attribute__((noinline))
 static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                              const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
                              const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-                             const IDX_T b_s1, const IDX_T y_pitch INPUTS UNIT_INPUTS) {
-  UNIT_START
+                             const IDX_T b_s1, const IDX_T y_pitch EPILOGUE_PARAMS MMA_INPUTS) {
+  MMA_START
   const IDX_T group = T_UP * PANEL_WIDTH;
   __global uint *const a_parts = AT(words) + (IDX_T)get_global_id(0) * slot;
   __global uint *const b_parts = a_parts + b_at;
@@ -106,22 +106,22 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
     __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
     for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
       const IDX_T depth = i_min(T_KC, K - k0);
-      const IDX_T steps = (depth + UNIT_K - 1) / UNIT_K;
+      const IDX_T steps = (depth + MMA_K - 1) / MMA_K;
       split_rows(a_parts, a_rows + k0, a_row, rows, depth);
       for (IDX_T n_group = n_first; n_group < n_end; n_group += group) {
         const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
         const IDX_T vectors = panels * T_NV;
         const IDX_T pairs = (vectors + 1) / 2;
-        const IDX_T wide = pairs * UNIT_COLUMNS;
+        const IDX_T wide = pairs * MMA_COLUMNS;
         split_panels(b_parts, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
-        for (IDX_T m_part = 0; m_part < rows; m_part += UNIT_ROWS) {
+        for (IDX_T m_part = 0; m_part < rows; m_part += MMA_ROWS) {
           __global float *const sums =
               (__global float *)(a_parts + sums_at) +
-              (sums_row ? m_part * sums_row + (n_group - n_first) * UNIT_ROWS : 0);
-          __global const uint *const a_part = a_parts + m_part / UNIT_ROWS * steps * UNIT_A_STEP;
-          multiply_pairs(sums, wide, a_part, b_parts, pairs, steps, k0 > 0 UNIT_USED);
+              (sums_row ? m_part * sums_row + (n_group - n_first) * MMA_ROWS : 0);
+          __global const uint *const a_part = a_parts + m_part / MMA_ROWS * steps * MMA_A_STEP;
+          multiply_pairs(sums, wide, a_part, b_parts, pairs, steps, k0 > 0 MMA_USED);
           if (k0 + depth < K) continue;
-          const IDX_T end = i_min(m_part + UNIT_ROWS, rows);
+          const IDX_T end = i_min(m_part + MMA_ROWS, rows);
           for (IDX_T first = m_part; first < end; first += T_MR) {
             const IDX_T count = i_min(T_MR, end - first);
             for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
@@ -142,7 +142,7 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
       }
     }
   }
-  UNIT_END
+  MMA_END
 }
 #endif
 
@@ -150,11 +150,11 @@ __kernel SINGLE_ITEM
 void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-              const IDX_T b_s1, const IDX_T y_pitch INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
+              const IDX_T b_s1, const IDX_T y_pitch EPILOGUE_PARAMS ROW_INPUTS FUSED_GEMM_PARAMS MMA_INPUTS) {
 #if HAS_UNIT
   if (columns) {
     multiply_by_unit(y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
-                     a_s0, a_s1, a_row, b_s0, b_s1, y_pitch OPERANDS, words_buffer, words_offset, slot,
+                     a_s0, a_s1, a_row, b_s0, b_s1, y_pitch EPILOGUE_ARGS, words_buffer, words_offset, slot,
                      b_at, sums_at, sums_row, pieces, columns);
     return;
   }
@@ -170,20 +170,20 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
   __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
-#if NEXT
+#if FUSED_GEMM
   __global const B_T *const behind = next_n ? AT(next_b) + n_first * PANEL_WIDTH : 0;
 #else
   __global const B_T *const behind = 0;
 #endif
   __global float *const y_batch = AT(y) + batch * M * y_pitch;
 #include "common/product_columns.inc"
-#if NEXT
+#if FUSED_GEMM
   if (next_n) {
     multiply_part(AT(parts), n_first / width, M, 0, M, AT(y) + n_first, N, n_first,
                   n_end - n_first, N, AT(next_b), next_n);
   }
 #endif
-#if NORM
+#if FUSE_NORM
   if (normalizes) {
     const IDX_T last = i_min(end * T_MR, M);
     for (IDX_T m = first * T_MR; m < last; ++m) {

@@ -8,19 +8,19 @@
 //   S_A_K_LAST  a_k is 1;  S_B_N_LAST  b_n is 1
 //   T_RM, T_RN  rows and columns per work-item;  T_TK  depth of a slice
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4
 #define T_TK 16
 #endif
-#ifndef BODY
+#ifndef EPILOGUE_BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
-#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const F v1 = COLUMNS(1, plain);
-#define BODY const F v2 = v0 + v1;
-#define RESULT v2
+#define EPILOGUE_PARAMS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define EPILOGUE_LOADS const F v1 = COLUMNS(1, plain);
+#define EPILOGUE_BODY const F v2 = v0 + v1;
+#define EPILOGUE_RESULT v2
 #endif
 #ifndef B_T
 #define B_T float
@@ -98,7 +98,7 @@ __kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
-              const IDX_T b_n INPUTS) {
+              const IDX_T b_n EPILOGUE_PARAMS) {
   GROUP_TILE
   const IDX_T batch = get_global_id(2);
   const IDX_T i0 = batch / d1;

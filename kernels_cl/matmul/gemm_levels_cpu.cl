@@ -4,14 +4,14 @@
 //   b  [panel of 32 columns][block] records (`weights` in common/dots.clh), for all batches
 // A work-group of one work-item has `height` rows and `columns` columns of y: it quantizes its rows
 // once, into its part of `records`, then multiplies them by its panels tile by tile.
-//   NORM    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K]
-//   SECOND  the epilogue also reads `second`, the tile of A times b2, which is packed as b
-//   S_N_WHOLE, INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   FUSE_RMS_PROLOGUE    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K]
+//   SECOND_GEMM  the epilogue also reads `second`, the tile of A times b2, which is packed as b
+//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif
-#ifndef NORM
-#define NORM 0
+#ifndef FUSE_RMS_PROLOGUE
+#define FUSE_RMS_PROLOGUE 0
 #endif
 #define VW T_VW
 #define T_NV (DOT_WIDTH / T_VW)
@@ -23,7 +23,7 @@
 #include "common/round_block.clh"
 #include "common/finish.clh"
 #include "common/mean_square.clh"
-#if NORM
+#if FUSE_RMS_PROLOGUE
 #define NORM_ROWS , IN(float, a_scale), const float epsilon
 #define NORM_POINTER , __global const float *scale
 #define NORM_ARGUMENT , AT(a_scale)
@@ -32,10 +32,10 @@
 #define NORM_POINTER
 #define NORM_ARGUMENT
 #endif
-#ifdef SECOND
-#define SECOND_B , IN(uchar, b2)
+#ifdef SECOND_GEMM
+#define SECOND_GEMM_B , IN(uchar, b2)
 #else
-#define SECOND_B
+#define SECOND_GEMM_B
 #endif
 #define TILE_ROWS 4
 
@@ -55,7 +55,7 @@ static inline void quantise_row(__global uchar *to, const IDX_T rows, __global c
       const IDX_T k = k0 + i * VW, count = K - k;
       F v = count >= VW ? LOAD_F(x + k) : load_lanes(x + k, count, 0.0f);
       v *= factor;
-#if NORM
+#if FUSE_RMS_PROLOGUE
       v *= count >= VW ? LOAD_F(scale + k) : load_lanes(scale + k, count, 0.0f);
 #endif
       block[i] = v;
@@ -70,7 +70,7 @@ __kernel SINGLE_ITEM
 void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
                      const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
                      const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
-                     const IDX_T a_row INPUTS NORM_ROWS SECOND_B) {
+                     const IDX_T a_row EPILOGUE_PARAMS NORM_ROWS SECOND_GEMM_B) {
   const IDX_T blocks = (K + DOT_BLOCK - 1) / DOT_BLOCK;
   const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
   const IDX_T at = get_group_id(0);
@@ -83,7 +83,7 @@ void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, recor
   for (IDX_T r = 0; r < rows; ++r) {
     __global const float *const x = a_rows + r * a_row;
     float factor = 1.0f;
-#if NORM
+#if FUSE_RMS_PROLOGUE
     factor = 1.0f / sqrt(mean_square(x, K) + epsilon);
 #endif
     const IDX_T tile = r < whole ? TILE_ROWS : 1, first = r < whole ? r % TILE_ROWS : 0;
@@ -101,7 +101,7 @@ void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, recor
   else                                               \
     dot_four((float *)to, from, part, blocks);
       MULTIPLY(tile, panel)
-#ifdef SECOND
+#ifdef SECOND_GEMM
       F second[TILE_ROWS * T_NV];
       MULTIPLY(second, AT(b2) + (panel - AT(b)))
 #endif

@@ -10,7 +10,7 @@
 //           stored
 //   Y_STORAGE  storage of y (common/storage.clh);  T_MC  blocks per chunk;  T_KU  unrolled steps of
 //              k
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -18,14 +18,14 @@
 #define T_MC 32
 #define T_KU 2
 #endif
-#ifndef BODY
+#ifndef EPILOGUE_BODY
 #define DATA_T int
 #define OUT_T int
 #define Y_T int
-#define INPUTS , IN(int, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const int v1 = COLUMNS(1, plain);
-#define BODY const int v2 = i_add(v0, v1);
-#define RESULT v2
+#define EPILOGUE_PARAMS , IN(int, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define EPILOGUE_LOADS const int v1 = COLUMNS(1, plain);
+#define EPILOGUE_BODY const int v2 = i_add(v0, v1);
+#define EPILOGUE_RESULT v2
 #endif
 #ifndef Y_STORAGE
 #define Y_STORAGE plain
@@ -55,7 +55,7 @@ __kernel SINGLE_ITEM
 void gemm_typed_cpu(OUT(Y_T, y), IN(DATA_T, a), IN(DATA_T, b), const IDX_T M, const IDX_T N,
                     const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
                     const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-                    const IDX_T b_s1 INPUTS) {
+                    const IDX_T b_s1 EPILOGUE_PARAMS) {
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
@@ -84,8 +84,8 @@ void gemm_typed_cpu(OUT(Y_T, y), IN(DATA_T, a), IN(DATA_T, b), const IDX_T M, co
       const DATA_T *const sums = (const DATA_T *)(tile + i * T_NV);
       for (IDX_T n = n0; n < n0 + columns; ++n) {
         const DATA_T v0 = sums[n - n0];
-        READS BODY
-        STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(RESULT));
+        EPILOGUE_LOADS EPILOGUE_BODY
+        STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(EPILOGUE_RESULT));
       }
     }
   }

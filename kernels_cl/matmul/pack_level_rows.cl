@@ -2,14 +2,14 @@
 // [row] `pitch` bytes (common/level_rows.clh). The result equals that of `PackedQuantizedRows` on
 // the host. Work-item (block of LEVEL_BLOCK elements, of `blocks`; row).
 //   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
-//   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, MINIMA  layout of y
+//   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, HAS_MINIMA  layout of y
 #include "common/base.clh"
 #ifndef BITS
 #define BITS 4
 #define HIGH_BITS 0
 #define LEVEL_BLOCK 32
 #define SCALE_BYTES 2
-#define MINIMA 0
+#define HAS_MINIMA 0
 #endif
 #include "common/gguf_blocks.clh"
 #define PARTS (ELEMS / LEVEL_BLOCK)
@@ -47,16 +47,16 @@ __kernel void pack_level_rows(OUT(uchar, y), IN(uchar, x), const IDX_T file_bloc
   }
 #if SCALE_BYTES == 1
   numbers[block] = (uchar)scale_whole(from, part);
-  if (MINIMA) numbers[blocks + block] = (uchar)minimum_whole(from, part);
+  if (HAS_MINIMA) numbers[blocks + block] = (uchar)minimum_whole(from, part);
   // A block of the file has one half-precision scale and minimum.
-  __global ushort *const halves = (__global ushort *)(numbers + (1 + MINIMA) * blocks);
+  __global ushort *const halves = (__global ushort *)(numbers + (1 + HAS_MINIMA) * blocks);
   if (part == 0) halves[at] = half_bits(from, SCALE_AT);
-  if (MINIMA && part == 0) halves[file_blocks + at] = half_bits(from, MINIMUM_AT);
+  if (HAS_MINIMA && part == 0) halves[file_blocks + at] = half_bits(from, MINIMUM_AT);
 #else
   vstore_half_rte(scale(from, part), block, (__global half *)numbers);
-  if (MINIMA) vstore_half_rte(minimum(from, part), blocks + block, (__global half *)numbers);
+  if (HAS_MINIMA) vstore_half_rte(minimum(from, part), blocks + block, (__global half *)numbers);
 #endif
   if (block < blocks - 1) return;
-  __global uchar *const end = numbers + (1 + MINIMA) * (blocks * SCALE_BYTES + HALVES);
+  __global uchar *const end = numbers + (1 + HAS_MINIMA) * (blocks * SCALE_BYTES + HALVES);
   for (__global uchar *rest = end; rest < to + pitch; ++rest) *rest = 0;
 }

@@ -3,19 +3,19 @@
 // being 0. The result equals that of `QuantizedPanels.pack` (clrt/kernels/quantized_panels_cpu.py) on the
 // host. Work-group (block of x, panel) of one work-item.
 //   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
-//   BITS, DOT_BLOCK, MINIMA  layout of y
+//   BITS, DOT_BLOCK, HAS_MINIMA  layout of y
 #include "common/base.clh"
 #ifndef BITS
 #define BITS 4
 #define DOT_BLOCK 32
-#define MINIMA 0
+#define HAS_MINIMA 0
 #endif
 #include "common/gguf_blocks.clh"
 #define DOT_WIDTH 32
 #define PARTS (ELEMS / DOT_BLOCK)
 #define LEVEL_BYTES (DOT_BLOCK * DOT_WIDTH * BITS / 8)
 #define COLUMN_BYTES (DOT_WIDTH * 2)
-#define WEIGHT_RECORD (LEVEL_BYTES + (1 + MINIMA) * COLUMN_BYTES)
+#define WEIGHT_RECORD (LEVEL_BYTES + (1 + HAS_MINIMA) * COLUMN_BYTES)
 
 __kernel SINGLE_ITEM
 void pack_levels(OUT(uchar, y), IN(uchar, x), const IDX_T rows, const IDX_T file_blocks) {
@@ -35,7 +35,7 @@ void pack_levels(OUT(uchar, y), IN(uchar, x), const IDX_T rows, const IDX_T file
       }
       __global half *const scales = (__global half *)(to + LEVEL_BYTES);
       vstore_half_rte(there ? scale(from, part) : 0.0f, c, scales);
-      if (MINIMA) vstore_half_rte(there ? minimum(from, part) : 0.0f, DOT_WIDTH + c, scales);
+      if (HAS_MINIMA) vstore_half_rte(there ? minimum(from, part) : 0.0f, DOT_WIDTH + c, scales);
     }
   }
 }

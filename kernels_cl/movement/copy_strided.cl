@@ -22,7 +22,7 @@
 // of 2^wide elements along d4 and 2^high along d5, TILE in all: it reads along d4 and writes along
 // d5. Tile rows are padded by one element, against bank conflicts in both directions.
 __kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
-void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), const IDX_T wide,
+void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), PARAMS_6(d), PARAMS_6(s), PARAMS_6(t), const IDX_T wide,
                 const IDX_T high) {
   __local DATA_T tile[TILE + TILE / 4];
   const IDX_T width = 1 << wide, height = 1 << high, item = get_local_id(0);
@@ -50,8 +50,8 @@ void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), co
 }
 
 #elif !CPU
-__kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), PLACES, AXES(s), AXES(t)) {
-  EACH_PLACE AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
+__kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), ELEMENT_PARAMS, PARAMS_6(s), PARAMS_6(t)) {
+  FOR_EACH_ELEMENT AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
 }
 
 #else
@@ -101,7 +101,7 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
 // A work-item copies up to `width` elements along d5 of `height` rows; rows are numbered through d0
 // to d4. If `tiled`, src is contiguous along d4 and dst along d5, and the rows differ in d4 only.
 __kernel SINGLE_ITEM
-void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t),
+void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), PARAMS_6(d), PARAMS_6(s), PARAMS_6(t),
                       const IDX_T height, const IDX_T width, const IDX_T tiled) {
   const IDX_T dims[5] = {d0, d1, d2, d3, d4};
   const IDX_T from_steps[5] = {s0, s1, s2, s3, s4};

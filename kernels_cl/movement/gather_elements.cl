@@ -12,8 +12,8 @@
 #endif
 
 __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y),
-                              OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
-                              AXES(s)) {
+                              OUT(long, status), ELEMENT_PARAMS, const IDX_T n, const IDX_T step,
+                              PARAMS_6(s)) {
 #if CPU
   EACH_RUN {
     const IDX_T PLACE_OF(row);
@@ -34,7 +34,7 @@ __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y
       to[j] = line[j * s5 + clrt_index((long)index[j], n, AT(status)) * step];
   }
 #else
-  EACH_PLACE {
+  FOR_EACH_ELEMENT {
     const IDX_T picked = clrt_index((long)AT(indices)[CONTIGUOUS], n, AT(status));
     AT(y)[CONTIGUOUS] = AT(x)[STRIDED(s) + picked * step];
   }

@@ -13,7 +13,7 @@
 __kernel void gather_nd(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                         const IDX_T inner, const IDX_T tuples, const IDX_T per_batch,
                         const IDX_T batch, TUPLE_PARAMS) {
-  PLACE_2(r, t, inner)
+  GLOBAL_XY(r, t, inner)
   if (r >= inner || (uint)t >= (uint)tuples) return;
   const IDX_T at = clrt_tuple(AT(indices) + t * width, AT(status), TUPLE_ARGS);
   AT(y)[t * inner + r] = AT(x)[(t / per_batch) * batch + at + r];

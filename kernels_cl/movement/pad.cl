@@ -32,8 +32,8 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
 }
 
 #if !CPU
-__kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s), AXES(b)) {
-  EACH_PLACE {
+__kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), ELEMENT_PARAMS, PARAMS_6(k), PARAMS_6(s), PARAMS_6(b)) {
+  FOR_EACH_ELEMENT {
     const IDX_T from = source(i0 - b0, k0) * s0 + source(i1 - b1, k1) * s1 +
                        source(i2 - b2, k2) * s2 + source(i3 - b3, k3) * s3 +
                        source(i4 - b4, k4) * s4 + source(i5 - b5, k5) * s5;
@@ -56,7 +56,7 @@ static inline void mirror_places(__global DATA_T *to, __global const DATA_T *fro
 // Positions along axis 5 have `inner` contiguous elements each. A work-item has up to `width`
 // positions of `height` rows, which are numbered through d0 to d4.
 __kernel SINGLE_ITEM
-void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b),
+void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), PARAMS_6(d), PARAMS_6(k), PARAMS_6(s), PARAMS_6(b),
                      const IDX_T inner, const IDX_T height, const IDX_T width) {
   const IDX_T dims[5] = {d0, d1, d2, d3, d4}, sizes[5] = {k0, k1, k2, k3, k4};
   const IDX_T steps[5] = {s0, s1, s2, s3, s4}, leads[5] = {b0, b1, b2, b3, b4};

@@ -16,7 +16,7 @@
 __kernel void reverse_sequence(IN(DATA_T, x), IN(INDEX_T, lens), OUT(DATA_T, y), OUT(long, status),
                                const IDX_T inner, const IDX_T time, const IDX_T batch,
                                const IDX_T time_step, const IDX_T batch_step) {
-  PLACE_3(r, t, b, inner, time)
+  GLOBAL_XYZ(r, t, b, inner, time)
   if (r >= inner || t >= time || (uint)b >= (uint)batch) return;
   const IDX_T length = clrt_length((long)AT(lens)[b], time, AT(status));
   const IDX_T from = t < length ? length - 1 - t : t;

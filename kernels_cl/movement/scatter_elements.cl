@@ -18,8 +18,8 @@
 #endif
 
 __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T, y),
-                               OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
-                               const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
+                               OUT(long, status), ELEMENT_PARAMS, const IDX_T n, const IDX_T step,
+                               const IDX_T length, const IDX_T walk, PARAMS_6(s), PARAMS_6(u)) {
 #if CPU
   EACH_RUN {
     const IDX_T PLACE_OF(row);
@@ -36,7 +36,7 @@ __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(
     }
   }
 #else
-  EACH_PLACE {
+  FOR_EACH_ELEMENT {
     const IDX_T line = STRIDED(s);
     IDX_T from = STRIDED(u);
     for (IDX_T k = 0; k < length; ++k, from += walk) {

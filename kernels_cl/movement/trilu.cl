@@ -13,7 +13,7 @@
 #if !CPU
 __kernel void trilu(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T rows, const IDX_T columns,
                     const IDX_T matrices, const IDX_T k) {
-  PLACE_3(column, row, matrix, columns, rows)
+  GLOBAL_XYZ(column, row, matrix, columns, rows)
   if (column >= columns || row >= rows || (uint)matrix >= (uint)matrices) return;
   const IDX_T at = (matrix * rows + row) * columns + column;
   const int keep = UPPER ? column - row >= k : column - row <= k;

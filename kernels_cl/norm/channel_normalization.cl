@@ -33,7 +33,7 @@ __kernel void batch_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
                                   IN(STAT_T, bias), IN(STAT_T, mean), IN(STAT_T, variance),
                                   const IDX_T batches, const IDX_T channels, const IDX_T size,
                                   const float epsilon) {
-  PLACE_3(i, c, b, size, channels)
+  GLOBAL_XYZ(i, c, b, size, channels)
   if (i >= size || c >= channels || (uint)b >= (uint)batches) return;
   const IDX_T at = (b * channels + c) * size + i;
   const float factor = STAT(AT(scale), c) / sqrt(STAT(AT(variance), c) + epsilon);

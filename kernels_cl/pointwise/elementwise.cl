@@ -7,7 +7,7 @@
 //   OUT_T, STORAGE  type and storage of y, which is contiguous, of dims d0 to d5
 //   elementwise_cpu      (T_VW) on CPUs, row by row along axis 5; WALKS declares a typed pointer
 //                        p<k> per operand and row. T_VW > 1: float32 and 16-bit floats with strides
-//                        0 or 1 along axis 5; with NORM rows of y are also normalized into z
+//                        0 or 1 along axis 5; with FUSE_NORM rows of y are also normalized into z
 //                        (common/normalize_row.clh). T_VW 1: any types, in loops that compilers
 //                        vectorize
 //   elementwise_flat     operands are contiguous or scalars; work-item: one element of n
@@ -37,8 +37,8 @@
 #ifndef T_ELEMS
 #define T_ELEMS 2048
 #endif
-#ifndef NORM
-#define NORM 0
+#ifndef FUSE_NORM
+#define FUSE_NORM 0
 #endif
 #ifdef T_VW
 #define VW T_VW
@@ -79,7 +79,7 @@ REST(half, half)
 REST(ushort, bfloat16)
 #endif
 
-#if NORM
+#if FUSE_NORM
 #include "common/normalize_row.clh"
 #define ROW_INPUTS NORM_INPUTS, const IDX_T n, const IDX_T rows
 #define SHARE (rows * n)
@@ -88,10 +88,10 @@ REST(ushort, bfloat16)
 #define SHARE T_ELEMS
 #endif
 
-// A work-item computes T_ELEMS elements, a part of a row or several rows; with NORM `rows` whole
+// A work-item computes T_ELEMS elements, a part of a row or several rows; with FUSE_NORM `rows` whole
 // rows of n elements.
 __kernel SINGLE_ITEM
-void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
+void elementwise_cpu(OUT(OUT_T, y) INPUTS, PARAMS_6(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
   const IDX_T end = UP_TO(first, SHARE, d0 * d1 * d2 * d3 * d4 * d5);
   IDX_T at = first;
@@ -123,7 +123,7 @@ void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
     }
 #endif
   }
-#if NORM
+#if FUSE_NORM
   for (IDX_T row = first; row < end; row += n) NORMALIZE(row, n);
 #endif
 }
@@ -147,8 +147,8 @@ __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
 #define WHERE(k, inner) \
   (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4 + STEP(k, inner))
 
-__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, PLACES STRIDES) {
-  EACH_PLACE {
+__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, ELEMENT_PARAMS STRIDES) {
+  FOR_EACH_ELEMENT {
     READS BODY
     STORE(AT(y), CONTIGUOUS, RESULT);
   }

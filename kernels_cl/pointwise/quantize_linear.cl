@@ -63,7 +63,7 @@
 // Loops over the work-item's ELEMS elements of the first dimension, which compilers vectorize:
 // ONE(i) computes the i-th, element row + i of x. PARAMETERS(p) loads scale and zero point p before
 // each, or once if they are equal for all.
-#define EACH_PLACE(PARAMETERS, ONE)                                                 \
+#define FOR_EACH_ELEMENT(PARAMETERS, ONE)                                                 \
   const IDX_T size = UNIFORM || LAST ? n : inner;                                   \
   const IDX_T x1 = get_global_id(1), x2 = get_global_id(2);                         \
   const IDX_T start = get_global_id(0) * ELEMS;                                     \
@@ -136,7 +136,7 @@ __kernel ITEM
 void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
   // Results go to an array first: bytes may alias x, and then Intel's compiler vectorizes nothing.
   WHOLE_T results[ELEMS];
-  EACH_PLACE(PARAMETERS, ONE)
+  FOR_EACH_ELEMENT(PARAMETERS, ONE)
   for (IDX_T i = 0; i < places; ++i) STORE_AS(STORED, AT(y), row + i, (OUT_VALUE_T)results[i]);
 }
 #endif
@@ -162,6 +162,6 @@ void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) 
   STORE_AS(STORED, AT(y), row + i, (OUT_VALUE_T)RESULT(v))
 __kernel ITEM
 void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-  EACH_PLACE(PARAMETERS, ONE)
+  FOR_EACH_ELEMENT(PARAMETERS, ONE)
 }
 #endif

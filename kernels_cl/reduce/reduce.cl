@@ -51,7 +51,7 @@
 #include "common/storage.clh"
 #endif
 
-#define SIZES THREE(d), THREE(r), THREE(s), THREE(t)
+#define SIZES PARAMS_3(d), PARAMS_3(r), PARAMS_3(s), PARAMS_3(t)
 #define COUNT ((DATA_N)(r0 * r1 * r2))
 // The count is in the type of the mean: integers divide as integers.
 #ifndef DATA_N

@@ -57,7 +57,7 @@
 #define RESULT(v, count) MEAN(v, count)
 #endif
 
-#define WINDOWS THREE(s), THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b), THREE(e)
+#define WINDOWS PARAMS_3(s), PARAMS_3(o), PARAMS_3(w), PARAMS_3(st), PARAMS_3(dl), PARAMS_3(b), PARAMS_3(e)
 
 #if CPU
 // Separable pooling: the w0 * w1 rows of x under a row of y are reduced to one row, `down`, then
@@ -212,7 +212,7 @@ void pool_planar(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T he
 
 #else
 __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T planes, WINDOWS) {
-  PLACE_3(p2, p01, plane, o2, o0 * o1)
+  GLOBAL_XYZ(p2, p01, plane, o2, o0 * o1)
   if (p2 >= o2 || p01 >= o0 * o1 || (uint)plane >= (uint)planes) return;
   const IDX_T p0 = p01 / o1;
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;

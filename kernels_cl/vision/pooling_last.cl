@@ -19,7 +19,7 @@
 #include "common/scalar.clh"
 #include "common/taps.clh"
 #define SIZES \
-  const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
+  const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), PARAMS_3(dilation), PARAMS_3(pad), PARAMS_3(end)
 
 // Computes the result `v` of the window of position (p0, p1, p2); READ loads at an offset of the
 // image.

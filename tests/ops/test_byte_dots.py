@@ -41,7 +41,7 @@ def product(name: str, raw: Array, a: Array, device: DeviceInfo, dots: MatrixSha
     plan = planned(graph, caps)
     launches = launches_of(plan.steps)
     assert {x.kernel.entry for x in launches} == {"gemm_levels_cpu"}
-    assert all(dict(x.kernel.defines)["DOTS"] == str(caps.int8_dot_isa) for x in launches)
+    assert all(dict(x.kernel.defines)["DOT_ISA"] == str(caps.int8_dot_isa) for x in launches)
     found = run_plan(plan, {"x": a}, device)["y"]
     (expected,) = op.reference(a, raw)
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(op, expected))
@@ -86,9 +86,9 @@ def test_uint8_paged_attention_matches_reference(device: DeviceInfo, dots: Matri
     for sample in samples(PagedAttention):
         plan = replace(plan_graph(sample_graph(sample), caps), precompiled_kernels=())
         kernels = [dict(x.kernel.defines) for x in launches_of(plan.steps)]
-        if not any("DOTS" in defines for defines in kernels):
+        if not any("DOT_ISA" in defines for defines in kernels):
             continue
-        assert all(d["DOTS"] == str(caps.int8_dot_isa) for d in kernels if "DOTS" in d)
+        assert all(d["DOT_ISA"] == str(caps.int8_dot_isa) for d in kernels if "DOT_ISA" in d)
         ran += 1
         expected = sample.op.run_reference(*sample.inputs)
         for found, array in zip(

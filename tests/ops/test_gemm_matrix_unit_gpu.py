@@ -132,7 +132,7 @@ def test_bfloat16_terms_reach_float32_accuracy(device: DeviceInfo, stored: DType
     (node,) = build.graph.nodes
     a, b = (x.astype(np.float64) for x in (build.known[node.arg(i)] for i in (0, 1)))
     plan = unit_plan(build, device, MMA_BFLOAT16)
-    assert launches_of(plan.steps)[0].kernel.has("PARTS_B")
+    assert launches_of(plan.steps)[0].kernel.has("TERMS_B")
     results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, device)
     (actual,) = results.values()
     bias, residual = (build.known[node.arg(i)].astype(np.float64) for i in (2, 3))

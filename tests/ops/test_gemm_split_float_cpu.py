@@ -51,7 +51,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 def work_of(plan: Plan) -> list[int]:
     """Returns the number of pieces of each product that use the unit."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
-    units = ("MATRIX_UNIT", "WORD_UNIT")
+    units = ("USE_AMX", "USE_INT16_DOT")
     products = [x for x in launches if any(map(x.kernel.has, units))]
     numbers = [[a for a in x.args if not isinstance(a, BufferArg)][-2:] for x in products]
     return [int(pieces) for pieces, columns in numbers if columns]

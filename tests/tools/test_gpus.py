@@ -117,8 +117,8 @@ def _unit_kernel(parts: int) -> KernelSpec:
         "T_N": 64,
         "T_ITEMS": 256,
         "T_SPLIT_ITEMS": 256,
-        "PARTS_A": parts,
-        "PARTS_B": parts,
+        "TERMS_A": parts,
+        "TERMS_B": parts,
     }
     macros |= {"A_STORAGE": storage, "B_STORAGE": storage}
     return KernelSpec.of("matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", **macros)

@@ -56,7 +56,12 @@ class PageLayout:
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
         """Returns the kernel macros of the layout, for common/pages.clh."""
-        sizes = {"PAGE": PAGE_TOKENS, "S_D": self.head_size, "S_DV": self.head_size, "LEVELS": 0}
+        sizes = {
+            "PAGE": PAGE_TOKENS,
+            "S_D": self.head_size,
+            "S_DV": self.head_size,
+            "INT8_CACHE": 0,
+        }
         return {**sizes, "CACHE_T": self.dtype.cl, "CACHE": self.dtype.storage}
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:
@@ -125,14 +130,14 @@ class Int8PageLayout(PageLayout):
         assert PAGE_TOKENS == WIDTH
         return {
             **super().defines(caps),
-            "LEVELS": 1,
+            "INT8_CACHE": 1,
             "CACHE": Code("plain"),
             "DOT_BLOCK": self.block,
             "BITS": 8,
-            "ZERO": _ZERO,
-            "MINIMA": 0,
+            "ZERO_LEVEL": _ZERO,
+            "HAS_MINIMA": 0,
             "SCALE_BYTES": _SCALE.itemsize,
-            "DOTS": caps.int8_dot_isa,
+            "DOT_ISA": caps.int8_dot_isa,
         }
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:

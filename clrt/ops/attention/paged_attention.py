@@ -168,7 +168,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     launches = [launch(kernel, size, (items, 1, 1), **args)]
     if splits > 1:
         form_defines = op.defines(node, ctx.caps)
-        source = "attention/paged_attention_join.cl"
+        source = "attention/paged_attention_reduce_splits.cl"
         join = KernelSpec.of(source, "paged_attention_join", **form_defines)
         joined = dict(y=node.output, parts=args["parts"], queries=queries)
         launches.append(launch(join, (op.head_size, queries), None, **joined))

@@ -129,7 +129,7 @@ class Int8TimeStepLaunches(TimeStepLaunches):
         self.weights = GateBytes.of(node, 1)
 
     def _spec(self, **macros: int) -> KernelSpec:
-        return super()._spec(BYTES=1, DOTS=int(VNNI_INT8 in self.ctx.caps.matrix_shapes))
+        return super()._spec(BYTES=1, DOT_ISA=int(VNNI_INT8 in self.ctx.caps.matrix_shapes))
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
         x, w = self.node.arg(0), self.weights

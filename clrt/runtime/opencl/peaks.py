@@ -299,7 +299,7 @@ def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
     caps = session.device.caps
     macros = {
         "CONSECUTIVE": int(caps.is_cpu),
-        "MATRIX_UNIT": int(AMX_BFLOAT16 in caps.matrix_shapes),
+        "USE_AMX": int(AMX_BFLOAT16 in caps.matrix_shapes),
     }
     spec = KernelSpec.of("device/peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)

@@ -1,12 +1,12 @@
 // y = epilogue(sum of `parts` partial products of a GEMM that is split over K). sums float32
 // [parts, batches, M, N], y float32 [batches, M, N]. Work-item (n, m, batch); batch = i0 * d1 + i1.
-//   INPUTS, READS, BODY, RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
 #define VW 1
-#ifndef BODY
-#define INPUTS
-#define READS
-#define BODY
-#define RESULT v0
+#ifndef EPILOGUE_BODY
+#define EPILOGUE_PARAMS
+#define EPILOGUE_LOADS
+#define EPILOGUE_BODY
+#define EPILOGUE_RESULT v0
 #endif
 #include "common/base.clh"
 #include "common/storage.clh"
@@ -15,13 +15,13 @@
 #include "common/operands.clh"
 
 __kernel void join_parts(OUT(float, y), IN(float, sums), const IDX_T parts, const IDX_T M,
-                         const IDX_T N, const IDX_T d1, const IDX_T batches INPUTS) {
+                         const IDX_T N, const IDX_T d1, const IDX_T batches EPILOGUE_PARAMS) {
   const IDX_T n = get_global_id(0), m = get_global_id(1), batch = get_global_id(2);
   if (n >= N || m >= M) return;
   const IDX_T i0 = batch / d1, i1 = batch % d1, at = (batch * M + m) * N + n;
   float sum = 0.0f;
   for (IDX_T part = 0; part < parts; ++part) sum += AT(sums)[part * batches * M * N + at];
   const F v0 = sum;
-  READS BODY
-  AT(y)[at] = RESULT;
+  EPILOGUE_LOADS EPILOGUE_BODY
+  AT(y)[at] = EPILOGUE_RESULT;
 }

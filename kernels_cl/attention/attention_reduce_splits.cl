@@ -1,4 +1,4 @@
-// Merges the partial results of fused_attention_gpu.cl with PARTS (keys split among work-groups)
+// Merges the partial results of fused_attention_gpu.cl with SPLIT_KEYS (keys split among work-groups)
 // into y.
 //   sums  float32 [batch, KV head, row, part, S_DV + 2]: weighted sums of values, maximum score,
 //         sum of weights; a row is query * group + head, for the `group` heads that share a KV head

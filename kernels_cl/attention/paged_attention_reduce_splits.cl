@@ -1,10 +1,10 @@
 // Merges the partial results of paged_attention_gpu.cl whose pages are split: parts float32
-// [split][query][PART] (common/page_parts.clh) into y [query, S_DV], for queries that have more
+// [split][query][PART] (common/paged_partials.clh) into y [query, S_DV], for queries that have more
 // than one part. Work-item (column, query); a query is token * heads + head.
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/math.clh"
-#include "common/page_parts.clh"
+#include "common/paged_partials.clh"
 
 __kernel void paged_attention_join(OUT(float, y), IN(float, parts), const IDX_T queries) {
   const IDX_T c = get_global_id(0), query = get_global_id(1), step = queries * PART;
