@@ -31,7 +31,7 @@ Types = Sequence[TensorType | None]
 
 
 class DeviceTensorLike(Protocol):
-    """A tensor in device memory, as ops of the host see it."""
+    """Protocol of a tensor in device memory, for ops that run on the host."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -164,7 +164,7 @@ class OnnxNode:
 class Decompose(Exception):
     """Raised by `Op.from_onnx` to replace the ONNX node by the op's import decomposition.
 
-    If there is none, or if the decomposition raises `Decompose` too, the node is replaced by the
+    If the op has no import decomposition, or it raises `Decompose` too, the node is replaced by the
     function body in the ONNX schema.
     """
 
@@ -234,8 +234,8 @@ class Op(IrOp):
     def subviews(self, node: Node) -> Sequence[Subview]:
         """Returns the outputs (as of Split) or inputs (as of Concat) of a node that are subviews.
 
-        An output is a subview of an input, an input a subview of the output. () if there are none.
-        The node's launches copy the subviews that do not alias their parent
+        An output is a subview of an input, an input a subview of the output. () if there are no
+        subviews. The node's launches copy a subview unless it aliases its parent
         (`Lowering.aliased_subviews_of`).
 
         Args:
@@ -341,10 +341,10 @@ class Op(IrOp):
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:
         """Checks that string inputs and outputs fit the host memory.
 
-        All of them get the item size of the longest string.
+        All string arrays get the item size of the longest string.
 
         Raises:
-            OutOfMemoryError: They do not fit.
+            OutOfMemoryError: The string arrays do not fit.
         """
         types = [None if a is None else TensorType.of(a) for a in inputs]
         texts = [a for a in inputs if a is not None and _is_text(a)]
@@ -380,7 +380,7 @@ class Op(IrOp):
                 )
 
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
-        """Checks the types of the inputs (`check_inputs`) and infers those of the outputs.
+        """Checks the types of the inputs (`check_inputs`) and infers the types of the outputs.
 
         If `HostTraits.evaluates_dims` is set and all inputs are known, outputs of at most
         `_MAX_DATA_ELEMS` integers or bools also get their elements, perhaps symbolic.

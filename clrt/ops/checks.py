@@ -57,6 +57,7 @@ def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
     It may if its rank is unknown, or if the ranks are equal and no dim provably differs.
 
     Args:
+        type_: Type of the tensor.
         shape: Expected dims; None allows any dim.
     """
     if type_.shape is None:
@@ -128,6 +129,7 @@ def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
     """Returns dims as axis sizes; symbolic dims are clamped to at least 0.
 
     Args:
+        dims: Inferred sizes.
         trouble: Returns the error message.
 
     Raises:

@@ -21,9 +21,9 @@ from clrt.ops.pointwise.table import Add
 class EpilogueOp(Op):
     """Base class of ops with an epilogue: elementwise `steps` after a product or convolution.
 
-    The steps read the result of the product (operand 0) and the extras (1, 2, …), the last inputs
-    of the node. Extras broadcast to the result and never widen it. The output is that of the last
-    step.
+    The steps read the result of the product or convolution (operand 0) and the extras (1, 2, …),
+    which are the last inputs of the node. Extras broadcast to the result and never widen it. The
+    output is the result of the last step.
 
     Class attributes:
         num_fixed_inputs: Number of inputs before the extras.
@@ -58,7 +58,7 @@ def after_bias(
 
     Args:
         steps: Program over the biased result (operand 0) and `extras` extras (1, 2, …).
-        extras: Number of extras.
+        extras: Number of extras, tensors that the steps read besides the result.
 
     Returns:
         The program over the result (0), the bias (1) and the extras (2, 3, …).
@@ -86,7 +86,7 @@ def fused_type(
         op: Op, named in the message.
         steps: Program over the result (operand 0) and the extras (1, 2, …).
         result: Type of the product or convolution before the epilogue.
-        extras: Types of the extras.
+        extras: Types of the extras, the tensors that the steps read besides the result.
 
     Raises:
         ShapeError: An extra would widen the result when it broadcasts.
@@ -109,7 +109,7 @@ def fused_reference(
     Args:
         steps: Program over the result (operand 0) and the extras (1, 2, …).
         result: Product or convolution before the epilogue.
-        extras: Arrays of the extras.
+        extras: Arrays of the extras, tensors that the steps read besides the result.
 
     Returns:
         An array of the shape of `result`.

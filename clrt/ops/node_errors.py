@@ -23,7 +23,7 @@ class NodeErrorContext:
     `run_host_driven`): in other code of clrt these errors are bugs and must not be converted.
 
     Attributes:
-        title: The node, or the name of the file.
+        title: The node, or the name of the file, that messages begin with.
     """
 
     __slots__ = ("title",)

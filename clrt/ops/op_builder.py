@@ -36,7 +36,12 @@ class OpBuilder(Builder):
         inputs: Graph inputs, in the order of the calls of `feed` and `float_feed`.
 
     Args:
-        names, origin, suffix, origins, made_by, nodes: As for `Builder`.
+        names: Names of the surrounding graph; None for a new graph.
+        origin: Prefix of generated names; "" for none.
+        origins: Names of the ONNX nodes that the new nodes stand for; () if each new node is its
+            own origin.
+        made_by: Name of the pass that creates the nodes; "" outside of passes.
+        nodes: List to which the nodes are appended; None for a new list.
     """
 
     def __init__(
@@ -106,7 +111,8 @@ class OpBuilder(Builder):
 
         Args:
             value: Value to slice.
-            start, end: Indices, as in ONNX's Slice: dims, or values, int64 `[1]`.
+            start: First index, as in ONNX's Slice: a dim, or an int64 value `[1]`.
+            end: Index behind the last one, in the same forms.
             axis: Sliced axis.
             step: Distance of consecutive indices.
         """
@@ -124,19 +130,19 @@ class OpBuilder(Builder):
     def split_heads(
         self, value: Value, heads: int, size: int = -1, perm: Sequence[int] = (0, 2, 1, 3)
     ) -> Value:
-        """Converts `[B, S, heads * size]` to `[B, heads, S, size]`.
+        """Converts `[B, S, heads * size]` to `[B, heads, S, size]`, for B sequences of S positions.
 
         Args:
             value: Value to convert.
             heads: Number of heads.
             size: Elements per head; -1 to infer it.
-            perm: Permutation of `[B, S, heads, size]`, if the result has another one.
+            perm: Permutation of `[B, S, heads, size]` that gives the result.
         """
         split = self("Reshape", value, self.ints(0, 0, heads, size))
         return self("Transpose", split, perm=tuple(perm))
 
     def merge_heads(self, value: Value, width: int = -1) -> Value:
-        """Converts `[B, heads, S, size]` to `[B, S, width]`.
+        """Converts `[B, heads, S, size]` to `[B, S, width]`, for B sequences of S positions.
 
         Args:
             value: Value to convert.
@@ -160,11 +166,11 @@ class OpBuilder(Builder):
         return self("Add", self("Mul", x, cos), self("Mul", swapped, sin))
 
     def channels_first(self, x: Value, rank: int) -> Value:
-        """Transposes `x` of rank `rank` from `[N, …, C]` to `[N, C, …]`."""
+        """Transposes `x` of rank `rank` from channels last, `[N, …, C]`, to `[N, C, …]`."""
         return self("Transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
 
     def channels_last(self, y: Value, rank: int) -> Value:
-        """Transposes `y` of rank `rank` from `[N, C, …]` to `[N, …, C]`."""
+        """Transposes `y` of rank `rank` from channels first, `[N, C, …]`, to `[N, …, C]`."""
         return self("Transpose", y, perm=(0, *range(2, rank), 1))
 
     def dim_of(self, value: Value, axis: int) -> Value:

@@ -104,8 +104,8 @@ class RotateAndCache(PagedOp):
     Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V of T tokens
     as columns; step and table, as `PagedOp` describes; optionally cosines and sines `[T, R / 2]`,
     by which the first R elements of each head are rotated; optionally two scales `[head_size]` of
-    an RMS normalization, of the heads of Q and of K; the slabs of the cache. Outputs: Q `[T,
-    num_heads * head_size]`, and the slabs.
+    an RMS normalization, of the heads of Q and of K; the slabs of the cache. Outputs: Q
+    `[T, num_heads * head_size]`, and the slabs.
 
     Attributes:
         interleaved: If true, elements 2i and 2i + 1 form a rotated pair; else i and i + R / 2.

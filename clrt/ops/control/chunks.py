@@ -53,11 +53,11 @@ _MIN_SAME_RUNS = 3
 
 
 class RepeatedBodies:
-    """Builds and caches graphs that run several iterations of a Loop at once, for one set of input
-    types.
+    """Builds and caches graphs that run several iterations of a Loop at once.
 
-    If the loop's condition is computed, a graph may run past the end of the loop: surplus
-    iterations then pass states through unchanged, and their stacked rows are dropped.
+    An instance serves one set of input types. If the loop's condition is computed, a graph may run
+    past the end of the loop: surplus iterations then pass states through unchanged, and the rows
+    that they stack are dropped.
     """
 
     def __init__(self, loop: Loop, types: Sequence[TensorType]) -> None:
@@ -74,8 +74,9 @@ class RepeatedBodies:
     def of(
         cls, loop: Loop, values: Sequence[RuntimeValue], host: HostContext
     ) -> RepeatedBodies | None:
-        """Returns the instance for a Loop and the types of its values, cached by the host; creates
-        it if missing.
+        """Returns the instance for a Loop and the types of its values, from the host's cache.
+
+        Creates the instance if the cache has none.
 
         Args:
             loop: Loop op.
@@ -83,8 +84,8 @@ class RepeatedBodies:
             host: Provides the cache.
 
         Returns:
-            The instance; None if the host caches nothing for the body, or a value is not a device
-            tensor of the declared dtype.
+            The instance; None if the host caches nothing for the body, or a value is no tensor, is
+            of a type kept on the host, or has another dtype than the body declares.
         """
         notes = host.notes(loop.body)
         formals = loop.body.inputs[2:]
@@ -104,8 +105,10 @@ class RepeatedBodies:
         return instance
 
     def _repeats(self, node: Node) -> bool:
-        """Returns whether copies of a body node may run after the loop's end: it is not random, and
-        no computed index can be out of range there.
+        """Returns whether a body node may be part of a graph of several iterations.
+
+        Random nodes may not. If the graph may run past the loop's end, nodes with computed indices
+        may not either: an index could be out of range there.
         """
         op = node.op_as(Op)
         if op.is_random(node.input_types):
@@ -208,15 +211,14 @@ class RepeatedBodies:
         return min(1 << (rest - 1).bit_length(), 1 << largest.bit_length() - 1) if largest else 0
 
     def ended(self, count: int) -> None:
-        """Records that a run of the loop ended after `count` iterations, to predict those of the
-        next run.
-        """
+        """Records the iteration count of a finished run, to predict that of the loop's next run."""
         self._same_runs = self._same_runs + 1 if count == self._last_count else 0
         self._last_count = count
 
     def _find_kernel(self, host: HostContext) -> None:
-        """Sets `_kernel` if the body can run in a kernel loop, and limits iterations to those of
-        one launch.
+        """Sets `_kernel` if the body can run in a KernelLoop.
+
+        Then limits `_max_count` to the iterations of one launch.
         """
         self._checked_kernel = True
         try:
@@ -256,8 +258,9 @@ class RepeatedBodies:
         return graph
 
     def _inputs(self, build: Builder) -> list[Value]:
-        """Adds graph inputs for states and captured values, named as in the loop body for error
-        messages.
+        """Adds and returns graph inputs for states and captured values.
+
+        They have the names that they have in the loop body, for error messages.
         """
         pairs = zip(self._loop.body.inputs[2:], self._types, strict=True)
         return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
@@ -360,9 +363,7 @@ class RepeatedBodies:
 
 
 def stacked_rows(iterations: Iterations, host: HostContext) -> list[RuntimeValue]:
-    """Returns the stacked outputs of a loop: the rows of all iterations, concatenated along
-    axis 0.
-    """
+    """Returns the stacked outputs of a loop: rows of all iterations, joined along axis 0."""
     return [
         _concatenate(iterations.sizes, column, host)
         for column in zip(*iterations.rows, strict=True)

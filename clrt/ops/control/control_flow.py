@@ -45,9 +45,16 @@ _LOOP_SLICES = 16
 class If(HostDriven):
     """Runs one of two subgraphs, chosen by a condition.
 
-    Input 0: the condition; the others are captured values. If the condition is known at plan time,
-    the branch that it selects replaces the node. If both branches are a few small arithmetic ops,
-    both run and Where selects. Source: ONNX If, opset 1 to 25.
+    Inputs: the condition, then captured values. If the condition is known at plan time, the branch
+    that it selects replaces the node. If both branches are a few small arithmetic ops, both run and
+    Where selects.
+
+    Attributes:
+        then_branch: Subgraph that runs if the condition is true.
+        else_branch: Subgraph that runs if it is false.
+        captures: Number of captured values.
+
+    Source: ONNX If, opset 1 to 25.
     """
 
     then_branch: Graph
@@ -82,7 +89,8 @@ def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
     """Returns the type that covers both `a` and `b`; an optional also covers a plain value.
 
     Args:
-        a, b: Types of two values, of which one becomes the output.
+        a: Type of a value that may become the output.
+        b: Type of another such value.
         seen: Types whose symbols the result may use.
     """
     if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
@@ -98,9 +106,14 @@ class Loop(HostDriven):
     """Repeats a subgraph, at most M times and while its condition holds.
 
     Inputs: M (int64) and condition (bool), both optional; loop-carried values; captured values.
-    Subgraph inputs: iteration number, condition, loop-carried values, captured values. Subgraph
-    outputs: next condition, next loop-carried values, rows to stack. Outputs: final loop-carried
-    values, stacks with one row per iteration along axis 0. Source: ONNX Loop, opset 1 to 25.
+    Outputs: final loop-carried values, stacks with one row per iteration along axis 0.
+
+    Attributes:
+        body: Subgraph of an iteration. Inputs: iteration number, condition, loop-carried values,
+            captured values. Outputs: next condition, next loop-carried values, rows to stack.
+        captures: Number of captured values.
+
+    Source: ONNX Loop, opset 1 to 25.
     """
 
     body: Graph
@@ -176,8 +189,9 @@ class Loop(HostDriven):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the subgraph never ends the loop: it returns a constant true, or its input
-        condition.
+        """Whether the subgraph never ends the loop.
+
+        Its next condition is then a constant true, or its input condition.
         """
         result = self.body.outputs[0]
         holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
@@ -190,10 +204,22 @@ class Scan(HostDriven):
     """Runs a subgraph on each slice of its scanned inputs, carrying state.
 
     Inputs: initial states, scanned tensors, captured values. Outputs: final states, then the
-    per-slice results, stacked. A Scan over a single slice, such as a decoder's next token, is
-    replaced by its subgraph. `batched` is the form of opset 8: all tensors have a leading batch
-    axis, and optional input 0 holds the length of each batch entry. Source: ONNX Scan, opset 8 to
-    25.
+    results of all slices, stacked. A Scan over a single slice, such as a decoder's next token, is
+    replaced by its subgraph.
+
+    Attributes:
+        body: Subgraph of a slice. Inputs: states, slices, captured values. Outputs: next states,
+            results to stack.
+        num_scan_inputs: Number of scanned tensors.
+        scan_input_axes: Axis along which each tensor is scanned; () for 0.
+        scan_input_directions: Per scanned tensor, 1 to start at the last slice; () for 0.
+        scan_output_axes: New axis of each stack; () for 0.
+        scan_output_directions: Per stack, 1 to put the first result last; () for 0.
+        captures: Number of captured values.
+        batched: Whether the op is that of opset 8: all tensors have a leading batch axis, and an
+            optional input 0 has the length of each batch entry.
+
+    Source: ONNX Scan, opset 8 to 25.
     """
 
     body: Graph
@@ -248,11 +274,12 @@ class Scan(HostDriven):
         return [_stacked(t, 0) for t in types] if self.batched else types
 
     def _check_counts(self) -> None:
-        """Checks that each of the axes and directions attributes is empty or has one element per
-        scanned input or output.
+        """Checks the numbers of states, scanned inputs, axes and directions.
+
+        Each attribute of axes or directions is empty or has one element per scanned input or stack.
 
         Raises:
-            ModelError: An attribute has a different number of elements.
+            ModelError: A number does not fit.
         """
         if self.num_scan_inputs < 1 or not 0 <= self.states <= len(self.body.outputs):
             raise ModelError(
@@ -333,8 +360,9 @@ class Scan(HostDriven):
 
 
 def counters(body: Graph, iteration: int) -> list[Array]:
-    """Returns the first two inputs of a Loop's body: iteration number and condition (true), as
-    arrays of the ranks that the body declares.
+    """Returns the first two inputs of a Loop's body: iteration number and condition (true).
+
+    The arrays have the ranks that the body declares.
     """
     # Some exporters declare them with shape [1].
     numbers = np.asarray(iteration, np.int64), np.asarray(True)
@@ -360,11 +388,11 @@ def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
 
 
 def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
-    """Returns an If, Loop or Scan whose captured constants are constants of its subgraphs.
+    """Returns an If, Loop or Scan op with its captured constants moved into its subgraphs.
 
     Returns:
         The new op and its remaining inputs; None for other ops, or if no captured value is a
-        constant.
+        constant with known elements.
     """
     op = node.op
     if not isinstance(op, (If, Loop, Scan)):
@@ -379,9 +407,7 @@ def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
 
 
 def _sinks(value: Value | None) -> bool:
-    """Returns whether a captured value can move into the subgraph: it is a constant with known
-    elements.
-    """
+    """Returns whether a captured value is a constant with known elements, not None."""
     return value is not None and value.is_constant and value.has_numbers
 
 
@@ -399,16 +425,12 @@ def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
 
 
 def _any_shape(t: TensorType | None) -> TensorType | None:
-    """Returns a tensor type with its shape made unknown; containers and None are returned
-    unchanged.
-    """
+    """Returns a tensor type with its shape made unknown; a container or None unchanged."""
     return t if t is None or isinstance(t, ContainerType) else TensorType(t.dtype, None)
 
 
 def _stacked(t: TensorType, axis: int) -> TensorType:
-    """Returns the type of stacked values of type `t`: it has a new dim of unknown size at
-    `axis`.
-    """
+    """Returns the type of stacked values of type `t`: a dim of unknown size is added at `axis`."""
     if t.shape is None:
         return TensorType(t.dtype, None)
     at = axis % (len(t.shape) + 1)

@@ -29,8 +29,9 @@ _MAX_PARTS = 64
 
 
 class HostDriven(Op):
-    """Base of ops that the host runs between plans, by `run_host_driven`; their NumPy reference
-    does the same with `NumpyHost`.
+    """Base class of ops that the host runs between plans, by `run_host_driven`.
+
+    Their NumPy reference calls the same method with `NumpyHost`.
     """
 
     host_traits = HostTraits(host_driven=True)
@@ -114,14 +115,15 @@ def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int
 
 
 def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostContext) -> Tensor:
-    """Concatenates tensors along an axis, or stacks them along a new one; strings are joined on the
-    host.
+    """Concatenates tensors along an axis, or stacks them along a new one.
+
+    Strings are joined on the host, other tensors by a plan.
 
     Args:
         parts: Tensors of equal dtype and rank; at least one.
         axis: Axis of the result.
         new_axis: Whether to stack along a new axis.
-        host: Runs the graph that joins them.
+        host: Runs the graph that joins the tensors.
     """
     tensors = list(map(tensor, parts))
     ranks = {len(p.shape) for p in tensors}
@@ -155,8 +157,7 @@ def take(x: Tensor, axis: int, indices: int | range, host: HostContext) -> Tenso
 
 
 class Iterations:
-    """Runs the iterations of a Loop or Scan, and limits their number and the memory of their
-    results.
+    """Runs the iterations of a Loop or Scan; limits their number and the memory of their results.
 
     Args:
         op: Name of the op, for error messages.
@@ -192,8 +193,9 @@ class Iterations:
         host: HostContext,
         several: int = 0,
     ) -> list[RuntimeValue]:
-        """Runs a graph of one or several iterations; appends all of its results but the first
-        `states` to `rows`.
+        """Runs a graph of one or several iterations, and appends its results to `rows`.
+
+        The first `states` results are not appended.
 
         Args:
             graph: Loop body, or graph of several iterations.
@@ -242,8 +244,9 @@ class Iterations:
 
 
 def nbytes_of(x: RuntimeValue) -> int:
-    """Returns the size of a value in bytes, on host or device; for a list, the sum over its
-    elements.
+    """Returns the size of a value in bytes, on host or device; 0 for None and maps.
+
+    The size of a list is the sum over its elements.
     """
     if isinstance(x, list):
         return sum(map(nbytes_of, x))

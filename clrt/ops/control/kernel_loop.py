@@ -50,14 +50,14 @@ class KernelLoop(Op):
     """Runs up to `most` iterations of a graph over small tensors while its condition holds.
 
     Inputs: the number of the first iteration and the maximum number of iterations (int64 scalars);
-    the initial states; scanned tensors, of which iteration k reads row k; captured values. Outputs:
-    the number of conditions that held (int64 scalar), counting that of the first iteration, which
-    is true; the final states; stacks of `most` rows, of which only rows of executed iterations are
-    written.
+    the initial states; scanned tensors; captured values. Iteration k reads row k of each scanned
+    tensor. Outputs: the number of conditions that held (int64 scalar), including the initial one,
+    which is true; the final states; stacks of `most` rows, in which only executed iterations write
+    their row.
 
     Attributes:
-        body: Inputs: iteration number, condition, states, rows, captured values. Outputs: next
-            condition, next states, rows to stack.
+        body: Graph of an iteration. Inputs: iteration number, condition, states, rows, captured
+            values. Outputs: next condition, next states, rows to stack.
         states: Number of states.
         backwards: Per scanned tensor, whether rows are read from the last to the first.
         reversed: Per stack, whether the first iteration writes the last row.
@@ -177,9 +177,9 @@ class LoopBody:
     """A loop body that can run in a KernelLoop.
 
     Attributes:
-        graph: Body in the form of `KernelLoop.body`; the constants that kernels read are inputs at
-            its end.
-        constants: Constants for these inputs, in order.
+        graph: Body in the form of `KernelLoop.body`. Its last inputs stand for the constants that
+            kernels read.
+        constants: These constants, in the order of the inputs.
         most: Maximum number of iterations per launch.
     """
 
@@ -228,8 +228,7 @@ class LoopBody:
 
 
 def _parameters_fit(graph: Graph, states: int) -> bool:
-    """Returns whether the kernel parameters of a loop body fit into the size that every device
-    supports.
+    """Returns whether every device supports the number of kernel parameters of a loop body.
 
     Args:
         graph: Loop body.
@@ -242,8 +241,9 @@ def _parameters_fit(graph: Graph, states: int) -> bool:
 
 
 def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
-    """Returns a copy of a loop body with static shapes; None if a shape stays unknown or the host
-    is needed.
+    """Returns a copy of a loop body with static shapes.
+
+    Returns None if a shape stays unknown or a node needs the host.
 
     Args:
         body: Graph of one iteration.
@@ -261,10 +261,12 @@ def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
 
 
 def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
-    """Replaces the constants that kernels read by new graph inputs, in place; returns these
-    constants.
+    """Replaces the constants that kernels read by new graph inputs, in place.
 
     Constants that ops need as numbers at plan time stay in the graph.
+
+    Returns:
+        The replaced constants, in the order of the new inputs, which are the last ones.
     """
     formals: dict[Value, Value] = {}
 

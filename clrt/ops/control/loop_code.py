@@ -37,8 +37,7 @@ _FMAS_PER_OPERATION = 4
 
 
 def node_work(node: Node) -> int | None:
-    """Returns the number of operations of a node in a kernel loop; None if the generated kernel
-    does not support the node.
+    """Returns the number of operations of a node in a kernel loop; None if it is unsupported.
 
     Args:
         node: Node with static shapes.
@@ -71,8 +70,9 @@ def node_work(node: Node) -> int | None:
 
 
 def _is_rendered(steps: tuple[ElementwiseInstruction, ...], inputs: Sequence[Value | None]) -> bool:
-    """Returns whether an elementwise program has C code for the dtypes of its inputs, none of
-    which is None.
+    """Returns whether an elementwise program has C code for the dtypes of its inputs.
+
+    Returns False if an input is None.
     """
     dtypes = [v.dtype for v in inputs if v is not None]
     return len(dtypes) == len(inputs) and not isinstance(render(steps, dtypes), str)
@@ -107,9 +107,7 @@ class _Slot:
     dtype: DType
 
     def load(self, index: Code) -> Code:
-        """Returns the C expression that reads the element at `index`, converted to the compute
-        type.
-        """
+        """Returns the C expression that reads the element at `index`, in the compute type."""
         return Code("LOAD_AS({}, {}, {})").substitute(self.dtype.storage, self.pointer, index)
 
     def store(self, index: Code, value: Code) -> Code:
@@ -124,8 +122,9 @@ class LoopCode:
     Attributes:
         parameters: C parameter declarations, each with a leading comma.
         args: Kernel arguments by parameter name.
-        setup, body, next: Statements before the loop, in each iteration, and at the end of each
-            iteration.
+        setup: Statements before the loop.
+        body: Statements in each iteration.
+        next: Statements at the end of each iteration.
     """
 
     def __init__(self) -> None:
@@ -222,8 +221,9 @@ class LoopCode:
         self.body.append(Code("if (LANE == 0) {} MEET").substitute(slot.store(Code("0"), value)))
 
     def state(self, formal: Value, start: Value, result: Value) -> None:
-        """Binds a loop body input to the buffer of a loop output, which holds the state in all
-        iterations.
+        """Binds a loop body input to the buffer of a loop output.
+
+        The buffer holds the state in all iterations.
 
         Args:
             formal: Input of the loop body.
@@ -392,8 +392,9 @@ class LoopCode:
             self._each(slot.count, self._elementwise(steps, operands, slot, y.dims))
 
     def _coordinates(self, dims: Sequence[int]) -> list[Code]:
-        """Returns C statements that split the flat index i into coordinates j0, j1, … of shape
-        `dims`.
+        """Returns C statements that split the flat index i into coordinates of shape `dims`.
+
+        The coordinates are the C variables j0, j1, …
         """
         lines = [Code("IDX_T left_ = i;")]
         for axis in range(len(dims) - 1, 0, -1):
@@ -473,10 +474,9 @@ class LoopCode:
         return text.substitute(n, step, each, read, slot.store(place, result.substitute(read)))
 
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
-        """Returns C statements that write the index of the extremum of the i-th 1-D slice along the
-        op's axis.
+        """Returns C statements that find the extremum of the i-th 1-D slice along the op's axis.
 
-        If the slice contains NaN, the first NaN is the extremum.
+        They write its index. If the slice contains NaN, the first NaN is the extremum.
 
         Args:
             node: ArgMax or ArgMin node.
@@ -520,8 +520,6 @@ class LoopCode:
 
 
 def _copy_statement(target: _Slot, source: _Slot) -> Code:
-    """Returns the C statement that copies tensor `source` to `target`, distributed over the
-    work-items.
-    """
+    """Returns the C statement that copies `source` to `target`, divided among the work-items."""
     i = Code("i")
     return Code("EACH(i, {}) {}").substitute(target.count, target.store(i, source.load(i)))

@@ -48,9 +48,16 @@ def _check_one(op: Op, *names: str) -> None:
 @register
 @dataclass(frozen=True)
 class ZipMap(HostDriven):
-    """Converts scores [N, C] or [C] to a sequence with one map per row, from class label to score.
+    """Converts scores to a sequence with one map per row, from class label to score.
 
-    If labels repeat, the last one counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
+    Input: float32 `[rows, classes]`, or `[classes]` for one row. If labels repeat, the last one
+    counts.
+
+    Attributes:
+        classlabels_int64s: Label of each class; () if labels are strings.
+        classlabels_strings: Label of each class; () if labels are integers.
+
+    Source: ONNX ai.onnx.ml ZipMap, opset 1.
     """
 
     classlabels_int64s: tuple[int, ...] = ()
@@ -94,11 +101,16 @@ class ZipMap(HostDriven):
 @register
 @dataclass(frozen=True)
 class CastMap(HostDriven):
-    """Converts a map with int64 keys to a tensor [1, C] of its values, cast to `cast_to`.
+    """Converts a map with int64 keys to a tensor `[1, C]` of its values, cast to `cast_to`.
 
-    DENSE packs the values in key order; C is their number. SPARSE writes each value at its key; C
-    is `max_map`, larger keys are dropped and missing ones are 0. Source: ONNX ai.onnx.ml CastMap,
-    opset 1.
+    Attributes:
+        cast_to: Dtype of the result.
+        map_form: "DENSE" packs the values in key order; C is their number. "SPARSE" writes each
+            value at the column of its key; C is `max_map`, larger keys are dropped, and missing
+            keys give 0.
+        max_map: Number of columns for "SPARSE".
+
+    Source: ONNX ai.onnx.ml CastMap, opset 1.
     """
 
     cast_to: Literal["TO_FLOAT", "TO_INT64", "TO_STRING"] = "TO_FLOAT"
@@ -148,13 +160,16 @@ class CastMap(HostDriven):
 @register
 @dataclass(frozen=True)
 class DictVectorizer(HostDriven):
-    """Converts a map to a tensor [1, C]: the value of each key of a vocabulary; 0 or "" if missing.
+    """Converts a map to a tensor `[1, keys]`: the value of each key of a vocabulary.
 
-    Source: ONNX ai.onnx.ml DictVectorizer, opset 1.
+    Keys that the map lacks give 0 or "".
 
     Attributes:
-        string_vocabulary, int64_vocabulary: Keys, in output order; exactly one list is set.
+        string_vocabulary: Keys, in output order; () if the keys are integers.
+        int64_vocabulary: Keys, in output order; () if the keys are strings.
         dtype: Dtype of the values.
+
+    Source: ONNX ai.onnx.ml DictVectorizer, opset 1.
     """
 
     string_vocabulary: tuple[str, ...] = ()

@@ -28,8 +28,7 @@ def loop_graph(
     backwards: Sequence[int],
     host: HostContext,
 ) -> Graph | None:
-    """Returns the body of a Loop that is equivalent to a Scan; its inputs are those of a Loop's
-    body.
+    """Returns the body of a Loop that is equivalent to a Scan, cached per input types.
 
     Args:
         body: Scan body; inputs are states, slices and captured values.
@@ -40,8 +39,8 @@ def loop_graph(
         host: Caches and optimises the graph.
 
     Returns:
-        The graph, cached per input types; None if a shape is unknown or changes between iterations,
-        or the host caches nothing.
+        The graph. Inputs: iteration number, condition, then `inputs`. None if an input is no
+        tensor, a shape is unknown or changes between iterations, or the host caches nothing.
     """
     notes = host.notes(body)
     if notes is None or any(x is None or isinstance(x, (list, dict)) for x in inputs):
@@ -100,8 +99,13 @@ def _loop_graph(
 
 
 def moved_rows(x: RuntimeValue, axis: int, backwards: int, host: HostContext) -> Tensor:
-    """Moves axis 0 of a stack of rows to position `axis`; `backwards` first reverses the order of
-    the rows.
+    """Moves axis 0 of a stack of rows to position `axis`.
+
+    Args:
+        x: Stack of rows.
+        axis: New position; negative positions count from the end.
+        backwards: 1 to reverse the order of the rows first.
+        host: Runs the graphs that move the rows.
     """
     rows = tensor(x)
     rank = len(rows.shape)
@@ -122,8 +126,9 @@ def _move_axis_graph(dtype: DType, rank: int, axis: int) -> Graph:
 
 
 def padded(x: Tensor, length: int, host: HostContext) -> Tensor:
-    """Pads axis 0 of a tensor with zeros at the end up to `length`; returns `x` if it is long
-    enough.
+    """Pads axis 0 of a tensor with zeros at the end up to `length`.
+
+    Returns `x` if it is long enough.
     """
     missing = length - x.shape[0]
     if missing <= 0:

@@ -92,6 +92,8 @@ class SequenceEmpty(HostDriven):
 class SequenceInsert(HostDriven):
     """Returns a sequence with a tensor inserted at a position, by default at the end.
 
+    Inputs: sequence, tensor, and optionally the position; negative ones count from the end.
+
     Source: ONNX SequenceInsert, opset 11.
     """
 
@@ -116,6 +118,8 @@ class SequenceInsert(HostDriven):
 @register
 class SequenceErase(HostDriven):
     """Removes a tensor from a sequence, the last one by default.
+
+    Inputs: sequence, and optionally the position; negative ones count from the end.
 
     Source: ONNX SequenceErase, opset 11.
     """
@@ -171,9 +175,11 @@ class SequenceLength(HostDriven):
 class SplitToSequence(HostDriven):
     """Splits a tensor along an axis into a sequence of tensors.
 
-    Optional input 1 holds the size of each of these tensors along the axis, or, as a scalar, of all
-    but the last. By default the size is 1, and `keepdims` keeps the axis. Source: ONNX
-    SplitToSequence, opset 11 to 24.
+    Optional input 1 holds the size of each part along the axis; a scalar is the size of all parts
+    but the last, which may be smaller. Without input 1 all sizes are 1, and the parts keep the axis
+    if `keepdims` is true.
+
+    Source: ONNX SplitToSequence, opset 11 to 24.
     """
 
     axis: int = 0
@@ -238,8 +244,12 @@ class ConcatFromSequence(HostDriven):
 @register
 @dataclass(frozen=True)
 class Optional(HostDriven):
-    """Wraps the input in an optional; without input, the optional is empty. Source: ONNX
-    Optional, opset 15.
+    """Wraps the input in an optional; without input, the optional is empty.
+
+    Attributes:
+        type: Type of the value if there is no input; else None.
+
+    Source: ONNX Optional, opset 15.
     """
 
     type: TensorType | None = None

@@ -168,8 +168,8 @@ def _rows_of_many(
     Args:
         rows: Number of rows of `height` tiles in all.
         height: Tiles per row, the tunable T_MR.
-        across: Input and output channels of a tile, padded; one element each per transformed
-            element.
+        across: Elements of windows and products per tile and plane: padded input plus output
+            channels.
         units: Number of cores.
         shares: Thresholds of the partition.
     """

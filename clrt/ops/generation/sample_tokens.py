@@ -57,8 +57,10 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns the launches for CPUs: scores of each chunk of tokens, best token per row, drawn
-    token per row.
+    """Returns the launches for CPUs, one after another: scores, best tokens, drawn tokens.
+
+    The first launch scores the tokens of each chunk of a row, the second finds the best token of
+    each row, the third draws one token per row.
     """
     if not node.arg(0).dims[0]:
         return []
@@ -85,11 +87,10 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns the launches for GPUs: scores and best tokens by a work-group per chunk of tokens,
-    then the drawn token by one per row.
+    """Returns the launches for GPUs, one after another: scores, best tokens, drawn tokens.
 
-    The histogram has half the buckets if the vocabulary is small, so that local memory suffices on
-    any device.
+    In the first two a work-group handles a chunk of a row, in the third a row. The histogram has
+    half the buckets if the vocabulary is small, so that local memory suffices on any device.
     """
     tunables, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
     few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2
@@ -129,7 +130,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class _TokenRows:
-    """A SampleTokens node as rows of n tokens, split into chunks, and the arguments of its kernels.
+    """The logits of a SampleTokens node as rows of n tokens, each split into chunks.
 
     Attributes:
         node: SampleTokens node.
@@ -192,8 +193,9 @@ class _TokenRows:
         return KernelSpec.of(_SOURCE, entry, **self.defines, **more)
 
     def spread(self, entry: str) -> KernelSpec:
-        """Returns the kernel `entry`, which computes scores; its macros say which optional
-        inputs are present.
+        """Returns the kernel `entry`, which computes scores from the logits.
+
+        Its macros say which optional inputs are present.
         """
         given = self.node.input(5), self.node.input(6)
         forms = (int(x is not None) for x in given)
@@ -201,9 +203,7 @@ class _TokenRows:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Arguments that the score kernel has in addition to `shared`, by name: input tensors and
-        sizes.
-        """
+        """Arguments of the score kernel besides `shared`, by name: input tensors and sizes."""
         allowed, bias_ids, bias_values = (self.node.input(i) for i in range(5, 8))
         logits, settings, limits, history = (self.node.arg(i) for i in range(4))
         return dict(
@@ -225,26 +225,24 @@ class _TokenRows:
 @register
 @dataclass(frozen=True)
 class SampleTokens(Op):
-    """Samples a token for each row of logits: int32 `[B]`, and its log-probability, float32
-    `[B]`.
+    """Samples a token for each row of logits.
 
-    The log-probability is that of the unmodified logits. NaN counts as -inf, inf as the largest
-    float. Sampling parameters are tensors, so that one plan serves all requests.
+    Outputs: tokens, int32 `[B]`, and their log-probabilities, float32 `[B]`, for B rows. The
+    log-probability is that of the unmodified logits. NaN counts as -inf, inf as the largest float.
+    Sampling parameters are tensors, so that one plan serves all requests.
 
     Inputs:
-        logits: `[B, V]`, float32, float16 or bfloat16.
-        settings: float32 `[B, 8]`: temperature (0: greedy), top_p, min_p, typical_p,
-            repetition, presence and frequency penalty, and the number of prompt tokens at the start
-            of the history, which the last two penalties ignore. No effect: top_p >= 1, min_p <= 0,
+        logits: `[B, V]`, float32, float16 or bfloat16, for V tokens of the vocabulary.
+        settings: float32 `[B, 8]`: temperature (0: greedy), top_p, min_p, typical_p, repetition,
+            presence and frequency penalty, and the number of prompt tokens at the start of the
+            history, which the last two penalties ignore. No effect: top_p >= 1, min_p <= 0,
             typical_p outside (0, 1), repetition penalty outside (0, inf).
-        limits: int32 `[B, 4]`: top_k (0: all), length of the history, seed (low and high 32
-            bits).
-        history: int32 `[B, H]`: tokens so far; tokens outside 0..V-1 are ignored.
+        limits: int32 `[B, 4]`: top_k (0: all), length of the history, seed (low and high 32 bits).
+        history: int32 `[B, length]`: tokens so far; tokens outside 0..V-1 are ignored.
         draw: int32 `[B]`: index into the random sequence of the seed.
-        allowed: uint32 `[B, ceil(V / 32)]`, optional: bit v % 32 of word v // 32 allows token
-            v.
-        bias_ids, bias_values: int32 and float32 `[B, N]`, optional: added to the logits; ids
-            outside 0..V-1 are ignored.
+        allowed: uint32 `[B, ceil(V / 32)]`, optional: bit v % 32 of word v // 32 allows token v.
+        bias_ids: int32 `[B, biases]`, optional: tokens with a bias; ids outside 0..V-1 are ignored.
+        bias_values: float32 `[B, biases]`, optional: added to the logits of the tokens `bias_ids`.
 
     Order: bias and mask, repetition penalty, presence and frequency penalties, temperature, top_k,
     top_p, min_p, typical_p. The draw uses the running sum of the remaining tokens' weights, in

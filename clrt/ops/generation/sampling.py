@@ -55,8 +55,9 @@ def draw_row(
 
 
 def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
-    """Returns exp((score - highest score) / temperature) of the tokens that pass the cut-offs, else
-    0.
+    """Returns the unnormalized probability of each token; 0 if a cut-off excludes the token.
+
+    It is exp((score - highest score) / temperature).
 
     Args:
         scores: Scores per token, after all penalties.
@@ -89,8 +90,9 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
 
 
 def _usable(values: Array) -> Array:
-    """Rounds values to float32, with NaN as -inf and inf as the largest float32; returns
-    float64.
+    """Rounds values to float32, and returns them as float64.
+
+    NaN becomes -inf, inf the largest float32.
     """
     with np.errstate(all="ignore"):
         rounded = np.asarray(values, np.float32).astype(np.float64)

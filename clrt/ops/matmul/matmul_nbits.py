@@ -1,4 +1,4 @@
-"""MatMulNBits: a matrix product with 2, 4 or 8-bit weights, quantized by blocks of K."""
+"""MatMulNBits: a matrix product with 2, 4 or 8-bit weights, quantized in blocks."""
 
 from __future__ import annotations
 

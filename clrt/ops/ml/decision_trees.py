@@ -86,13 +86,20 @@ def check_forest(tables: Sequence[Array], targets: int) -> None:
 @register
 @dataclass(frozen=True)
 class DecisionTrees(Op):
-    """Aggregates the weights that trees give each target (sum, mean, min or max): [N, targets].
+    """Aggregates the weights that trees give each target (sum, mean, min or max).
 
-    Inputs: x [N, F]; nodes int32 [n, 4]: feature, mode (index into MODES, plus MISSING_IS_TRUE if
-    NaN goes to the true child), true child, false child; splits [n], the thresholds; roots int32
-    [trees]; starts int32 [leaves + 1], offsets into the entries; entries int32 [m], the targets;
-    weights [m]. A child or root is the index of a node, or ~index of a leaf. Splits and weights are
-    float32, or float64 like x. Targets without weights are 0.
+    Output: `[rows, targets]` in x's dtype. Targets without weights are 0. Splits and weights are
+    float32, or float64 like x. A child or root is the index of a node, or ~index of a leaf.
+
+    Inputs:
+        x: Floats `[rows, features]`.
+        nodes: int32 `[nodes, 4]`: feature, mode (index into MODES, plus MISSING_IS_TRUE if NaN goes
+            to the true child), true child, false child.
+        splits: Thresholds `[nodes]`.
+        roots: int32 `[trees]`.
+        starts: int32 `[leaves + 1]`, the first entry of each leaf, then the number of entries.
+        entries: int32 `[entries]`, targets.
+        weights: `[entries]`, the weight that the leaf gives the entry's target.
 
     Attributes:
         targets: Number of targets.

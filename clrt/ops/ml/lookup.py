@@ -39,9 +39,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Lookup(Op):
-    """Returns values[k] where x equals keys[k], else the default.
+    """Maps elements by a table: values[k] for elements equal to keys[k], else the default.
 
-    Inputs: x, keys [k] in ascending order (NaN last; NaN equals NaN), values [k], default [1].
+    Inputs: x; keys `[count]` in ascending order (NaN last; NaN equals NaN); values `[count]`;
+    default `[1]`.
     """
 
     domain = "clrt"

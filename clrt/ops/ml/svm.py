@@ -52,9 +52,10 @@ def _couple(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class SquaredDistance(Op):
-    """Returns |x[i] - v[j]|^2, [N, M], for x [N, F] and v [M, F].
+    """Returns |x[i] - v[j]|^2 for each pair of a row of x and a vector, `[rows, vectors]`.
 
-    It subtracts before squaring, because expanding the square would suffer cancellation.
+    Inputs: x `[rows, features]` and v `[vectors, features]`. The op subtracts before squaring,
+    because expanding the square would suffer cancellation.
     """
 
     domain = "clrt"
@@ -82,15 +83,17 @@ class SquaredDistance(Op):
 @register
 @dataclass(frozen=True)
 class CouplePairs(Op):
-    """Combines pairwise class probabilities [N, k (k - 1) / 2] into class probabilities [N, k].
+    """Combines probabilities of pairs of classes into class probabilities `[rows, k]`.
 
-    The input has one column per pair of classes i < j, in lexicographic order: the probability of
-    class i if the class is i or j. Source: Wu, Lin and Weng, Probability estimates for multi-class
-    classification by pairwise coupling (2004), method 2, as in libsvm: it stops when the largest
-    error is below 0.005 / k.
+    Input: `[rows, k (k - 1) / 2]`, one column per pair of classes i < j, in lexicographic order:
+    the probability of class i if the class is i or j. The iteration stops when the largest error is
+    below 0.005 / k.
 
     Attributes:
         classes: Number of classes k.
+
+    Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise
+    coupling (2004), method 2, as in libsvm.
     """
 
     classes: int = 2
@@ -114,9 +117,7 @@ class CouplePairs(Op):
         return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
 
     def _row(self, pairs: Array) -> Any:
-        """Returns the class probabilities, float64 [k], of one row of pairwise probabilities [k (k
-        - 1) / 2].
-        """
+        """Returns the probabilities of the k classes, float64, from one row of pairwise ones."""
         k = self.classes
         r = np.zeros((k, k), np.float64)
         r[np.triu_indices(k, 1)] = pairs

@@ -36,8 +36,9 @@ def fresh_dims(count: int) -> tuple[Dim, ...]:
 
 
 def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None:
-    """Returns the elements of an integer input as dims; None if the input is omitted or its
-    elements are unknown.
+    """Returns the elements of an integer input as dims.
+
+    Returns None if the input is omitted or its elements are unknown.
 
     Args:
         types: Input types of a node; None for omitted inputs.
@@ -66,8 +67,13 @@ def has_input(types: Sequence[TensorType | None], index: int) -> bool:
 
 
 def length(types: Sequence[TensorType | None], index: int) -> int | None:
-    """Returns the number of elements of input `index`; None if it is omitted, not 1-D, or of
-    unknown size.
+    """Returns the number of elements of a 1-D input.
+
+    Returns None if the input is omitted, not 1-D, or of unknown size.
+
+    Args:
+        types: Input types of a node; None for omitted inputs.
+        index: Input index.
     """
     type_ = types[index] if index < len(types) else None
     if type_ is None or type_.shape is None or len(type_.shape) != 1:
@@ -77,7 +83,7 @@ def length(types: Sequence[TensorType | None], index: int) -> int | None:
 
 
 def host(node: Node, index: int) -> Array:
-    """Returns the elements of input `index` of a node, which a launch needs as numbers.
+    """Returns the elements of input `index` of a node, for a launch that needs their values.
 
     Raises:
         UnsupportedError: The elements are computed while the model runs.

@@ -108,10 +108,15 @@ _MAX_PARTS = 1 << 20
 @register
 @dataclass(frozen=True)
 class Split(Op):
-    """Splits x along `axis` into `num_outputs` tensors of equal size; the last may be smaller.
+    """Splits x along `axis` into parts of equal size, or of the sizes in optional input 1.
 
-    Optional input 1 holds the size of each of the `outputs` tensors instead. Source: ONNX Split,
-    opset 2 to 18; the sizes became an input in 13.
+    Attributes:
+        axis: Axis to split.
+        num_outputs: Number of equal parts, of which the last may be smaller; None if input 1 holds
+            the sizes.
+        outputs: Number of parts if input 1 holds the sizes.
+
+    Source: ONNX Split, opset 2 to 18; the sizes became an input in 13.
     """
 
     axis: int = 0

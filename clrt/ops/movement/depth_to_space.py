@@ -49,13 +49,15 @@ class _DepthSpace(Op):
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns how an input of shape `dims` is rearranged: its shape with separate axes for
-        blocks, and their permutation.
+        """Returns how an input of shape `dims` is rearranged.
+
+        Returns:
+            The input's shape with separate axes for blocks, and the permutation of these axes.
         """
         raise NotImplementedError(self.name)
 
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
-        """Returns the output shape for an input `[n, c, h, w]`.
+        """Returns the output shape for n images of c channels, h rows and w columns.
 
         Raises:
             ShapeError: The input does not divide into blocks.
@@ -80,7 +82,9 @@ class _DepthSpace(Op):
 
 @register
 class DepthToSpace(_DepthSpace):
-    """Moves channels into blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+    """Moves channels into blocks of pixels: `[N, C, H, W]` to `[N, C / b², b H, b W]`.
+
+    N is the number of images, C of channels, H of rows, W of columns; b is `blocksize`.
 
     Source: ONNX DepthToSpace, opset 1 to 28.
     """
@@ -102,7 +106,9 @@ class DepthToSpace(_DepthSpace):
 
 @register
 class SpaceToDepth(_DepthSpace):
-    """Moves blocks of pixels into channels: (N, C, H, W) to (N, C b², H/b, W/b).
+    """Moves blocks of pixels into channels: `[N, C, H, W]` to `[N, C b², H / b, W / b]`.
+
+    N is the number of images, C of channels, H of rows, W of columns; b is `blocksize`.
 
     Source: ONNX SpaceToDepth, opset 1 to 28.
     """

@@ -27,7 +27,7 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Expand(Op):
-    """Broadcasts x to the shape in input 1; where that shape has 1, the dim of x stays.
+    """Broadcasts x to the shape in input 1; a 1 in that shape keeps the dim of x.
 
     Source: ONNX Expand, opset 8 to 13.
     """
@@ -78,7 +78,10 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Tile(Op):
-    """Repeats x `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
+    """Repeats x along each axis as often as input 1, `repeats`, says for that axis.
+
+    Source: ONNX Tile, opset 6 to 13.
+    """
 
     memory_traits = MemoryTraits(is_data_movement=True)
     input_traits = InputTraits(required=(1,), plan_time=(1,))

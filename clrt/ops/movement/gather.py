@@ -76,11 +76,10 @@ def _view(node: Node) -> _GatheredRows:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Rejects Gather nodes with rows shorter than a vector: the CPU kernel copies rows vector by
-    vector.
+    """Returns why the CPU kernel does not apply: rows are shorter than a vector.
 
-    Returns:
-        The reject reason; None for longer rows and rows of unknown length.
+    The kernel copies rows vector by vector. Returns None for longer rows and rows of unknown
+    length.
     """
     x, op = node.arg(0), node.op_as(Gather)
     shape = symbolic_shape(x)
@@ -123,9 +122,11 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Gather(Op):
-    """Selects slices: y[o, i, r] = x[o, indices[i], r] with o before and r after `axis`.
+    """Selects slices: y[o, i, r] = x[o, indices[i], r].
 
-    Negative indices count from the end. An index out of range makes the run fail with an error.
+    o stands for the axes before `axis`, r for the axes after it. Negative indices count from the
+    end. An index out of range makes the run fail with an error.
+
     Source: ONNX Gather, opset 1 to 13.
     """
 

@@ -38,8 +38,9 @@ _MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
-    """Returns the kernel arguments that locate index tuples: status word and TUPLE_PARAMS of
-    common/tuple.clh.
+    """Returns the kernel arguments that locate index tuples, with the status word.
+
+    They are the TUPLE_PARAMS of common/tuple.clh.
 
     Args:
         node: Node whose input 1 holds the tuples.
@@ -83,7 +84,9 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class GatherND(Op):
-    """Selects slices: y[b, t] = x[b, indices[b, t]] with index tuples along the last axis.
+    """Selects slices: y[b, t] = x[b, indices[b, t]] with index tuples on the last axis of indices.
+
+    b stands for the first `batch_dims` axes, t for the other axes of the tuples.
 
     Source: ONNX GatherND, opset 11 to 13.
     """
@@ -175,8 +178,14 @@ def _emit_scatter_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 class ScatterND(Op):
     """Writes or reduces slices into a copy of x: y[indices[t]] = updates[t].
 
-    Index tuples are along the last axis. Numerics: updates of one element are applied in tuple
-    order by one work-item. Source: ONNX ScatterND, opset 11 to 18.
+    indices has index tuples on its last axis; t stands for its other axes.
+
+    Attributes:
+        reduction: How an update is combined with the element; "none" overwrites it.
+
+    Numerics: updates of one element are applied in tuple order by one work-item.
+
+    Source: ONNX ScatterND, opset 11 to 18.
     """
 
     reduction: Reduction = "none"

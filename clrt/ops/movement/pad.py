@@ -71,8 +71,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
-    """Returns the launch that fills the first `elems` elements of the output of a Pad node with the
-    pad value, 0 by default.
+    """Returns the launch that fills the first `elems` output elements of a Pad with its value.
+
+    The value is 0 by default.
 
     Raises:
         UnsupportedError: The pad value is computed at run time and has another dtype than x.
@@ -128,9 +129,9 @@ def _mirror_rows(
     lead: Sequence[int],
     mode: dict[str, Define],
 ) -> Launch:
-    """Returns the launch of `_mirror` on CPUs.
+    """Returns the launch of Pad on CPUs in the modes that repeat elements of x.
 
-    Its rows are along the last padded axis; the axes after it are copied as contiguous elements.
+    A row extends along the last padded axis; the axes after it are copied as contiguous elements.
 
     Args:
         source: First element of the cropped input.
@@ -155,10 +156,16 @@ def _mirror_rows(
 @register
 @dataclass(frozen=True)
 class Pad(Op):
-    """Adds pads[i] elements before and pads[r + i] after each of the r axes.
+    """Adds pads[i] elements before axis i and pads[r + i] after it, for r padded axes.
 
-    Inputs: x, pads, value (for mode constant), axes (default: all). Negative pads crop. Source:
-    ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
+    Inputs: x, pads, value (for mode "constant"; default: 0), axes (default: all). Negative pads
+    crop.
+
+    Attributes:
+        mode: Source of the added elements: the value ("constant"), x mirrored at its border
+            ("reflect"), the border of x ("edge"), or x repeated ("wrap").
+
+    Source: ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
     """
 
     mode: Mode = "constant"
@@ -172,8 +179,9 @@ class Pad(Op):
     def full_pads(
         self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
     ) -> tuple[list[int], list[int]]:
-        """Returns the number of elements added before every axis, and after every axis; 0 for axes
-        without pads.
+        """Returns the number of elements added before every axis, and after every axis.
+
+        It is 0 for axes without pads, negative for cropped ones.
 
         Args:
             rank: Rank of x.

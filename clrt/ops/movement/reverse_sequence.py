@@ -52,7 +52,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class ReverseSequence(Op):
     """Reverses the first sequence_lens[b] elements of each batch entry b along `time_axis`.
 
-    Later elements keep their place. Source: ONNX ReverseSequence, opset 10.
+    Later elements keep their place. Inputs: x, and sequence_lens, one length per batch entry.
+
+    Source: ONNX ReverseSequence, opset 10.
     """
 
     batch_axis: int = 1

@@ -57,15 +57,17 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
 
 
 def data_t(reduction: Reduction, dtype: DType) -> Code:
-    """Returns the C element type of scatter kernels: for reduction "none" an integer of the same
-    size, because elements are only moved.
+    """Returns the C element type of scatter kernels.
+
+    For reduction "none" it is an integer of the size of `dtype`, because elements are only moved.
     """
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches that copy input 0 of a node to its output; the planner drops them if the
-    output is in place.
+    """Returns launches that copy input 0 of a node to its output.
+
+    The planner drops them if the output is in place.
     """
     x, y = node.arg(0), node.output
     strides = contiguous_strides(x.dims)
@@ -114,8 +116,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class ScatterElements(Op):
     """Writes or reduces elements into a copy of x: y[i][indices[i][j]] = updates[i][j] (axis 1).
 
-    Numerics: updates of one element are applied in index order by one work-item. Source: ONNX
-    ScatterElements, opset 11 to 18.
+    Attributes:
+        axis: Axis that the indices refer to.
+        reduction: How an update is combined with the element; "none" overwrites it.
+
+    Numerics: updates of one element are applied in index order by one work-item.
+
+    Source: ONNX ScatterElements, opset 11 to 18.
     """
 
     axis: int = 0

@@ -40,8 +40,8 @@ _FAR = (1 << 31) - 1
 def slice_indices(dim: int, start: int, end: int, step: int) -> range:
     """Returns the indices that `start:end:step` selects of an axis of `dim` elements.
 
-    They are those of Python, except that for step < 0 the first one is clamped at 0. ONNX Runtime
-    clamps like this, as ONNX specifies; ONNX's reference evaluator follows Python.
+    The indices are those of Python, except that for step < 0 the first one is clamped at 0. ONNX
+    Runtime clamps like this, as ONNX specifies; ONNX's reference evaluator follows Python.
     """
     first, stop, _ = slice(start, end, step).indices(dim)
     return range(max(first, 0) if dim else first, stop, step)
@@ -60,8 +60,9 @@ def count_taken(dim: int, start: int, end: int, step: int) -> int:
 
 
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
-    """Returns the number of indices that `start:end:step` selects of an axis of size `dim`; None
-    if symbols make it undecidable.
+    """Returns the number of indices that `start:end:step` selects of an axis of size `dim`.
+
+    Returns None if symbols make it undecidable.
     """
     if not isinstance(step, int):
         return None
@@ -95,7 +96,7 @@ def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
 
 
 def _is_far(bound: Dim) -> bool:
-    """Returns whether the end of a slice is a number so large that it means the end of the axis."""
+    """Returns whether a bound of a slice is a number so large that it means the end of the axis."""
     return isinstance(bound, int) and bound >= _FAR
 
 
@@ -119,10 +120,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Slice(Op):
-    """Selects x[start:end:step] on some axes; `slice_indices` defines which indices these are.
+    """Selects x[start:end:step] on some axes; `slice_indices` defines the selected indices.
 
-    Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1). Source: ONNX Slice,
-    opset 1 to 13; bounds and axes became inputs in 10.
+    Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1).
+
+    Source: ONNX Slice, opset 1 to 13; bounds and axes became inputs in 10.
     """
 
     onnx_traits = OnnxTraits(
@@ -151,7 +153,8 @@ class Slice(Op):
 
         Args:
             rank: Rank of x.
-            starts, ends: Bounds per sliced axis.
+            starts: Start per sliced axis.
+            ends: End per sliced axis.
             axes: Sliced axes; None for the first ones.
             steps: Step per sliced axis; None for 1.
         """
@@ -161,8 +164,10 @@ class Slice(Op):
             yield normalize_axis(axis, rank, self), start, end, step
 
     def taken_from(self, node: Node) -> tuple[int, list[int]]:
-        """Returns the output of a Slice node as a strided view of x: the offset of its first
-        element, and its stride along each axis, in elements.
+        """Returns the output of a Slice node as a strided view of x.
+
+        Returns:
+            The offset of its first element, and its stride along each axis, both in elements of x.
         """
         x = node.arg(0)
         bounds = [host_ints(node, i) for i in range(1, 5)]

@@ -32,7 +32,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Transpose(Op):
-    """Permutes axes: axis k of the output is axis `perm[k]` of x; None reverses all axes.
+    """Permutes axes: axis k of the output is axis `perm[k]` of x.
+
+    Attributes:
+        perm: Permutation of the axes; None to reverse all axes.
 
     Source: ONNX Transpose, opset 1 to 25.
     """
@@ -55,14 +58,13 @@ class Transpose(Op):
             )
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Returns the permutation for an input of rank `rank`: `perm`, or reversed axes if it is
-        None.
-        """
+        """Returns the permutation for an input of rank `rank`: `perm`, by default reversed axes."""
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
 
     def moves_ones(self, shape: Shape) -> bool:
-        """Returns whether only axes of size 1 change their order, so that the elements keep
-        their order in memory.
+        """Returns whether only axes of size 1 change their order.
+
+        Elements then keep their order in memory.
         """
         larger_axes = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
         return larger_axes == sorted(larger_axes)

@@ -49,7 +49,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Trilu(Op):
-    """Sets x to zero below (`upper`) or above the k-th diagonal. Source: ONNX Trilu, opset 14."""
+    """Sets elements of matrices below the k-th diagonal to 0, or above it if `upper` is 0.
+
+    Inputs: x, a stack of matrices, and optionally the number k (default: 0, the main diagonal).
+
+    Source: ONNX Trilu, opset 14.
+    """
 
     upper: int = 1
 

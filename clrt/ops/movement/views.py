@@ -48,10 +48,14 @@ class Identity(View):
 @register
 @dataclass(frozen=True)
 class Reshape(View):
-    """Changes the shape of x: -1 is inferred, 0 keeps the dim of x (unless `allowzero`).
+    """Changes the shape of x to that in input 1: -1 is inferred, 0 keeps the dim of x.
 
-    If x has no elements, -1 is inferred from the dims that x and the target do not share. Source:
-    ONNX Reshape, opset 5 to 25.
+    If x has no elements, -1 is inferred from the dims that x and the new shape do not share.
+
+    Attributes:
+        allowzero: 1 if a 0 in input 1 is a dim of size 0.
+
+    Source: ONNX Reshape, opset 5 to 25.
     """
 
     allowzero: int = 0
@@ -151,7 +155,7 @@ class Flatten(View):
 @register
 @dataclass(frozen=True)
 class Squeeze(View):
-    """Removes axes of size 1: those in optional input 1, by default all.
+    """Removes axes of size 1: the axes in optional input 1, by default all of size 1.
 
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
@@ -203,7 +207,7 @@ class Squeeze(View):
 @register
 @dataclass(frozen=True)
 class Unsqueeze(View):
-    """Inserts axes of size 1 at the positions in input 1, which count in the output shape.
+    """Inserts axes of size 1 at the positions in input 1, which are positions in the output.
 
     Source: ONNX Unsqueeze, opset 1 to 25; axes became an input in 13.
     """

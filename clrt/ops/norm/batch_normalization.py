@@ -47,7 +47,7 @@ def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
 def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the CPU vector kernels of channel normalizations do not apply; None if they do.
 
-    They need float32 and more than one element per channel.
+    The kernels need float32 and more than one element per channel.
     """
     if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
         return "for statistics of float32"
@@ -65,7 +65,7 @@ def launch_rows(
 ) -> list[Launch]:
     """Returns a launch of a CPU vector kernel of channel_normalization.cl over rows.
 
-    A row is a channel, or a group of channels, of one image. Each work-group computes several.
+    A row is a channel, or a group of channels, of one image. Each work-group computes several rows.
 
     Args:
         kernel: Kernel, with its tunables.
@@ -175,7 +175,7 @@ def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
         stat: Type of the scale, bias or statistic.
 
     Raises:
-        ShapeError: Its rank is not 1, or its size differs from the number of channels.
+        ShapeError: The rank of `stat` is not 1, or its size differs from the number of channels.
     """
     if x.shape is None or stat.shape is None:
         return

@@ -46,7 +46,7 @@ def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 def _is_last(op: SoftmaxBase, x: Value) -> bool:
     """Returns whether the elements along the softmax axis are contiguous for all shapes of x.
 
-    They are along the last axis, or with `flatten`.
+    That holds for the last axis, and with `flatten`.
     """
     return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
 

@@ -17,7 +17,10 @@ from clrt.ops.registry import register
 
 
 class Parametric(Pointwise):
-    """Base class of activations with float attributes; `{alpha}` in `expr` is attribute alpha."""
+    """Base class of activations with float attributes.
+
+    In `expr`, `{alpha}` stands for the attribute alpha.
+    """
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         dtype = DType.FLOAT64 if dtypes[0] is DType.FLOAT64 else DType.FLOAT32

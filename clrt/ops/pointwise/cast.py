@@ -55,10 +55,10 @@ class Cast(Pointwise):
     """Converts to another dtype; floats are truncated to integers, and integers wrap.
 
     ONNX does not define the conversion of floats outside the range of an integer dtype. clrt
-    converts to int32 first (int64 for uint32, int64 and uint64), whose low bits are the result: -1
-    becomes 255 in uint8. Floats outside that range, NaN and infinity become the smallest int32
-    (int64), whose low 8 or 16 bits are 0. NumPy on x86 does the same, and ONNX Runtime mostly.
-    uint64 also represents floats from 2^63 to 2^64.
+    converts floats to int32 first (for uint32, int64 and uint64 to int64) and keeps the low bits:
+    -1 becomes 255 in uint8. NaN, infinity and floats outside the range of int32 (int64) become the
+    smallest int32 (int64), whose low 8 or 16 bits are 0. NumPy on x86 does the same; ONNX Runtime
+    does so mostly. For uint64, floats from 2^63 to 2^64 are converted correctly, too.
 
     Strings are converted on the host.
 
@@ -145,7 +145,7 @@ class Cast(Pointwise):
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
-    """Rounds the magnitudes of numbers to powers of two in float8e8m0, the exponents of float32.
+    """Rounds the magnitudes of numbers to powers of two, as float8e8m0 (only an exponent).
 
     Infinity and NaN give NaN.
 
@@ -193,7 +193,7 @@ def _floats(x: Array) -> Array:
 
 
 def _integers(x: Array) -> Array:
-    """Parses the integers at the start of strings as int64; those of 2^63 and more wrap.
+    """Parses the integers at the start of strings as int64; integers of 2^63 and more wrap.
 
     Raises:
         InputError: A string does not start with an integer, or the integer exceeds 64 bits.

@@ -64,8 +64,8 @@ def quantize_launches(
         y: Output, uint8 with the elements of x.
         scale: Output, one float32.
         zero: Output, one uint8.
-        lens: Lengths `[B]` of the sequences of an x `[T, B, …]`: time steps past the longest
-            sequence do not count for the range. None to use all elements.
+        lens: Length of each sequence, for an x `[time steps, sequences, …]`: time steps past the
+            longest sequence do not count for the range. None to use all elements.
     """
     n = prod(x.dims)
     caps = ctx.caps

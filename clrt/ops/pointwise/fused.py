@@ -203,7 +203,7 @@ def can_vectorise(
 ) -> bool:
     """Returns whether kernels can compute an elementwise program on float vectors.
 
-    They can if operands and result are of dtypes in `memory`, and each step of these or bool.
+    They can if operands and result have dtypes in `memory`, and each step has such a dtype or bool.
 
     Args:
         steps: Program.
@@ -220,6 +220,9 @@ def can_vectorise(
 @dataclass(frozen=True)
 class Fused(Op):
     """Elementwise program over inputs that broadcast together; the output is the last step.
+
+    Attributes:
+        steps: Program; step k reads inputs and earlier steps.
 
     Source: clrt.
     """
@@ -329,7 +332,13 @@ def _is_flat(node: Node) -> bool:
 
 
 def _lower_norm(found: Captures, ctx: Lowering) -> RowNorm | FusionMiss:
-    """Returns the normalization of rows that an elementwise node computes."""
+    """Returns the normalization of the rows that an elementwise node computes.
+
+    Returns a miss if the node does not run on vectors.
+
+    Args:
+        found: Captured nodes `producer` (elementwise) and `norm`.
+    """
     producer, norm = found.node("producer"), row_norm(found.node("norm"), ctx.caps)
     runs_as("cpu", producer.op_as(Op).variants, producer, ctx.caps)
     return norm if _takes_vectors(producer) else FusionMiss(f"{producer} does not go by vectors")
@@ -389,7 +398,7 @@ def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]
 
 
 def _is_subview(value: Value, width: int) -> bool:
-    """Returns whether a value, or the value of which it is a view, is a subview with a row pitch.
+    """Returns whether a value, or the value that it is a view of, is a subview with a row pitch.
 
     Args:
         value: Value to look at.

@@ -150,11 +150,12 @@ def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:
 class QuantizeLinear(Quantization):
     """y = clamp(round(x / scale) + zero point), rounded half to even.
 
-    Low-bit float outputs are rounded as by Cast, without a zero point.
+    The result is clamped to the range of the output dtype. Low-bit float outputs are rounded as by
+    Cast, without a zero point.
 
     Attributes:
         saturate: Whether 8-bit float outputs are clamped to finite numbers.
-        precision: Dtype to which the quotient is rounded; None for the scale's.
+        precision: Dtype to which the quotient is rounded; None for the dtype of the scale.
 
     Numerics: NaN gives the smallest integer. Source: ONNX QuantizeLinear, opset 10 to 28.
     """

@@ -28,7 +28,7 @@ MAX_OPERANDS = 24
 @register
 @dataclass(frozen=True)
 class Clip(Pointwise):
-    """min(max(x, low), high) with optional bounds as inputs.
+    """min(max(x, low), high); the bounds low and high are optional inputs.
 
     Attributes:
         has_min: Whether the lower bound is an input.
@@ -102,7 +102,7 @@ class Variadic(Pointwise):
     def partial(self) -> Variadic:
         """Op of the nodes into which planning splits a node with many operands.
 
-        It combines up to `MAX_OPERANDS` operands, or results of such nodes.
+        Such a node combines up to `MAX_OPERANDS` operands, or results of other such nodes.
         """
         return self
 

@@ -68,16 +68,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Dropout(RandomOp):
-    """Sets random elements of x to 0 and divides the others by 1 - ratio; also returns the mask of
-    these others.
+    """Sets random elements of x to 0 and divides the others by 1 - ratio.
 
-    Inputs: x, ratio, training_mode. An element is kept if its uniform random number in [0, 1) is at
-    least the ratio. If training_mode is omitted or false, y is x and the mask is true. A node
-    without mask that never trains is imported as Identity. Source: ONNX Dropout, opset 7 to 22.
+    Inputs: x, ratio, training_mode. Outputs: y, and a mask that is true for the elements kept. An
+    element is kept if its uniform random number in [0, 1) is at least the ratio. If training_mode
+    is omitted or false, y is x and the mask is true. A node without mask that never trains is
+    imported as Identity.
 
     Attributes:
         key: Random key.
         mask_like_x: Whether the mask has the dtype of x, as before opset 10, instead of bool.
+
+    Source: ONNX Dropout, opset 7 to 22.
     """
 
     mask_like_x: bool = False

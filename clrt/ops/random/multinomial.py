@@ -49,11 +49,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Multinomial(RandomOp):
-    """Samples class indices [rows, sample_size] with probabilities softmax(x[row]).
+    """Samples class indices `[rows, sample_size]` with probabilities softmax(x[row]).
 
     A sample is the first class whose cumulative probability exceeds a uniform random number. The
-    sums are float32: at the edge between two classes devices may differ. Source: ONNX Multinomial,
-    opset 7 to 22.
+    sums are float32: at the edge between two classes devices may differ.
+
+    Attributes:
+        sample_size: Number of samples per row.
+        dtype: Dtype of the indices.
+
+    Source: ONNX Multinomial, opset 7 to 22.
     """
 
     sample_size: int = 1

@@ -40,8 +40,9 @@ class RandomOp(Op):
     onnx_traits = OnnxTraits(non_attribute_fields=frozenset({"key"}))
 
     def to_onnx(self) -> dict[str, Any]:
-        """Returns the ONNX attributes, with a float `seed` if the key was made from a seed other
-        than 0 instead of the node's name.
+        """Returns the ONNX attributes, with a float `seed` if the key was made from a seed.
+
+        A key of 0, or one made from the node's name, gives no `seed`.
         """
         if self.key >= _NO_SEED or not self.key:
             return super().to_onnx()
@@ -53,8 +54,9 @@ class RandomOp(Op):
 
 
 def key_of(node: OnnxNode) -> int:
-    """Returns the 64-bit random key of an ONNX node: its `seed` attribute as bits, or a hash of the
-    node's name if it has none.
+    """Returns the 64-bit random key of an ONNX node.
+
+    It is the `seed` attribute as bits, or a hash of the node's name if there is no seed.
     """
     seed = node.attrs.get("seed")
     if seed is None:
@@ -65,8 +67,9 @@ def key_of(node: OnnxNode) -> int:
 
 
 def key_args(key: int) -> dict[str, int]:
-    """Returns the kernel arguments `key_low` and `key_high`: the lower and upper 32 bits of a
-    random key.
+    """Returns the kernel arguments of a random key, by name.
+
+    They are `key_low` and `key_high`, the lower and upper 32 bits.
     """
     return {"key_low": key & _MASK, "key_high": key >> 32 & _MASK}
 

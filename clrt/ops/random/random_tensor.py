@@ -69,8 +69,9 @@ class RandomTensor(RandomOp):
         raise NotImplementedError(self.name)
 
     def bits(self, dtype: DType) -> int:
-        """Returns the number of random bits per output element of a dtype; by default 53 for
-        float64, else FLOAT_BITS.
+        """Returns the number of random bits per output element of a dtype.
+
+        By default 53 for float64, else FLOAT_BITS.
         """
         return 53 if dtype is DType.FLOAT64 else FLOAT_BITS
 
@@ -121,8 +122,11 @@ class Uniform(RandomTensor):
 
 @dataclass(frozen=True)
 class Normal(RandomTensor):
-    """Base of RandomNormal and RandomNormalLike: numbers with mean `mean` and standard deviation
-    `scale`.
+    """Base of RandomNormal and RandomNormalLike, which draw normally distributed numbers.
+
+    Attributes:
+        mean: Mean of the distribution.
+        scale: Standard deviation.
     """
 
     mean: float = 0.0
@@ -152,8 +156,10 @@ class Shaped(RandomTensor):
 
 @dataclass(frozen=True)
 class Like(RandomTensor):
-    """Base of random ops whose output has the shape of input 0, and its dtype unless `dtype` is
-    set.
+    """Base of random ops whose output has the shape of input 0.
+
+    Attributes:
+        dtype: Dtype of the output; None for that of input 0.
     """
 
     dtype: DType | None = None

@@ -150,11 +150,11 @@ class RecurrentLaunches:
         return self._emit(product, self.ctx)
 
     def weight_steps(self, n: int, k: int) -> tuple[int, int]:
-        """Returns the strides of W or R along k and along n, in elements.
+        """Returns the strides of W or R along k (the summed axis) and along n, in elements.
 
         Args:
-            n: Gates times hidden size, G H.
-            k: Columns of the weights: I for W, H for R.
+            n: Gates times hidden size.
+            k: Columns of the weights: the input size for W, the hidden size for R.
         """
         return 1, k
 

@@ -143,11 +143,11 @@ class ArgExtremum(Op):
 
 @register
 class ArgMax(ArgExtremum):
-    """The index of the largest element. Source: ONNX ArgMax, opset 1 to 13."""
+    """The index of the largest element along an axis. Source: ONNX ArgMax, opset 1 to 13."""
 
 
 @register
 class ArgMin(ArgExtremum):
-    """The index of the smallest element. Source: ONNX ArgMin, opset 1 to 13."""
+    """The index of the smallest element along an axis. Source: ONNX ArgMin, opset 1 to 13."""
 
     better = Code("<")

@@ -79,7 +79,7 @@ class ReducedAxes:
 
     @property
     def fits(self) -> bool:
-        """Whether kernels support as many axes: at most three kept and three reduced ones."""
+        """Whether kernels support the number of axes: at most three kept and three reduced ones."""
         return max(len(self.kept), len(self.reduced)) <= _MAX_AXES
 
     @property
@@ -102,8 +102,9 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 
     Args:
         node: Reduce node.
-        kind: Which last axis the kernel requires to have stride 1: the kept ("columns"), the
-            reduced ("rows"), or neither ("any"). An axis of size 1 is appended if necessary.
+        kind: Kind of kernel. "columns" requires that the last kept axis has stride 1, "rows" that
+            the last reduced axis has, "any" requires neither. An axis of size 1 is appended if
+            necessary.
     """
     x, op = node.arg(0), node.op_as(Reduce)
     axes = op.axes_of(node.input_types, len(x.dims))

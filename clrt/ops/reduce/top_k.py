@@ -36,7 +36,7 @@ def _first_run(k: int) -> int:
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
-    """Returns the sizes of a TopK node's lines: the elements along the axis at fixed other indices.
+    """Returns the sizes of a TopK node's lines; a line has the elements along the axis.
 
     Returns:
         The number of lines, the elements per line, their stride in elements, and k.

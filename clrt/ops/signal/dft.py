@@ -34,8 +34,9 @@ def _transform(
     inverse: bool = False,
     window: Value | None = None,
 ) -> list[Launch]:
-    """Returns the launches of a Fourier transform: one fills the table of roots of unity, one
-    transforms.
+    """Returns the launches of a Fourier transform.
+
+    One launch fills the table of roots of unity, one transforms. There is none for an empty output.
 
     Args:
         node: Node with input x and output y.
@@ -81,11 +82,12 @@ def _transform(
 
 
 def _is_complex(dims: Sequence[int], node: Node) -> bool:
-    """Returns whether input x of a DFT or STFT node is complex, i.e. its last axis holds real and
-    imaginary part.
+    """Returns whether input x of a DFT or STFT node is complex.
+
+    The last axis of a complex x holds real and imaginary part.
 
     Args:
-        dims: Shape of x; real signals of STFT may have no such axis.
+        dims: Shape of x; real signals of STFT may lack that axis.
         node: DFT or STFT node.
     """
     return dims[-1] == 2 and (not isinstance(node.op, STFT) or len(dims) == 3)
@@ -106,11 +108,18 @@ def _emit_dft(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class DFT(Op):
-    """Computes the discrete Fourier transform along an axis of `[..., 1 or 2]`, real or complex.
+    """Computes the discrete Fourier transform of `[..., 1]` (real) or `[..., 2]` (complex).
 
-    Inputs: x; optional number of points and axis (default -2). `onesided` returns the first half,
-    which suffices for real x; with `inverse` it expects this half and returns real y. Numerics:
-    roots and sums in float32, for float64 in float64. Source: ONNX DFT, opset 17 to 20.
+    Inputs: x; optional number of points and axis (default -2).
+
+    Attributes:
+        inverse: Whether the transform is inverse.
+        onesided: Whether the output has only the first half of the points, which suffices for real
+            x. If also `inverse`, x is such a half, and the output is real.
+
+    Numerics: roots and sums in float32, for float64 in float64.
+
+    Source: ONNX DFT, opset 17 to 20.
     """
 
     inverse: bool = False
@@ -191,9 +200,15 @@ def _emit_stft(node: Node, ctx: Lowering) -> list[Launch]:
 class STFT(Op):
     """Computes Fourier transforms of windows of a signal `[B, length]` or `[B, length, 1 or 2]`.
 
-    Inputs: signal, stride between windows, optional window function, optional window length.
-    Output: `[B, windows, points, 2]`; `onesided` keeps the first half of the points. Numerics:
-    roots and sums in float32, for float64 in float64. Source: ONNX STFT, opset 17.
+    Inputs: B signals, stride between windows, optional window function, optional window length.
+    Output: `[B, windows, points, 2]`, complex.
+
+    Attributes:
+        onesided: Whether the output has only the first half of the points.
+
+    Numerics: roots and sums in float32, for float64 in float64.
+
+    Source: ONNX STFT, opset 17.
     """
 
     onesided: bool = True

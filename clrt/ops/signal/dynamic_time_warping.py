@@ -17,11 +17,13 @@ from clrt.ops.traits import HostTraits
 
 @register
 class DynamicTimeWarping(Op):
-    """Returns the rows and columns of the cheapest path through a cost matrix, int32 `[2, L]`.
+    """Returns the rows and columns of the cheapest path through a cost matrix, int32 `[2, steps]`.
 
-    The path leads from the first to the last element of input 0, `[M, N]` or `[1, M, N]`. A step
-    advances row, column or both. It advances both only if this is cheaper than either, else the row
-    if this is cheaper than the column. Source: com.microsoft DynamicTimeWarping 1.
+    The path leads from the first to the last element of input 0, `[rows, columns]` or
+    `[1, rows, columns]`. A step advances row, column or both. It advances both if that is cheaper
+    than the other two, the row if that is cheaper than the other two, else the column.
+
+    Source: com.microsoft DynamicTimeWarping 1.
     """
 
     domain = "com.microsoft"

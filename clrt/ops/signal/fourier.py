@@ -45,8 +45,9 @@ class Transform:
         return self.rows * self.columns * 4
 
     def matrix(self) -> Array:
-        """Returns the matrix of the transform, float64 `[length, parts, outputs, 1 or 2]`; the
-        last axis is 1 if the output is real.
+        """Returns the matrix of the transform, float64 `[length, parts, outputs, 1 or 2]`.
+
+        The last axis is 1 if the output is real.
         """
         exponents = np.outer(np.arange(self.length), np.arange(self.outputs)) % self.points
         angles = np.arange(self.points) * (2 * np.pi / self.points)

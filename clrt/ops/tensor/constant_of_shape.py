@@ -30,7 +30,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ConstantOfShape(Op):
-    """Returns a tensor whose shape is the elements of input 0, filled with `value` of `dtype`.
+    """Returns a tensor with the shape in input 0, each element `value` of dtype `dtype`.
 
     Source: ONNX ConstantOfShape, opset 9 to 25; its attribute is a tensor of one element.
     """

@@ -51,14 +51,15 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class OneHot(Op):
-    """Encodes indices along a new axis of size `depth`: values[1] at the index, values[0]
-    elsewhere.
+    """Encodes indices along a new axis: values[1] at the index, values[0] elsewhere.
 
-    Inputs: indices, depth, values [2]. Negative indices count from the end; an index outside
-    -depth..depth-1 gives values[0] everywhere. Source: ONNX OneHot, opset 9 to 11.
+    Inputs: indices; depth, the size of the new axis; values `[2]`. Negative indices count from the
+    end; an index outside -depth..depth-1 gives values[0] everywhere.
 
     Attributes:
         axis: Position of the new axis in the output.
+
+    Source: ONNX OneHot, opset 9 to 11.
     """
 
     axis: int = -1

@@ -43,7 +43,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Range(Op):
-    """Returns start, start + delta, … below limit (above, if delta < 0).
+    """Returns start, start + delta, … as long as the numbers are below limit.
+
+    With delta < 0, as long as they are above limit. Inputs: start, limit, delta.
 
     Source: ONNX Range, opset 11.
     """
@@ -76,7 +78,7 @@ class Range(Op):
 def _count(start: object, limit: object, delta: object) -> Dim:
     """Returns the number of elements of Range: max(ceil((limit - start) / delta), 0).
 
-    It is an unknown dim if delta is symbolic.
+    The number is an unknown dim if delta is symbolic.
 
     Raises:
         ShapeError: delta is 0, or a number is not finite.

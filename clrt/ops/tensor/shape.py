@@ -30,8 +30,9 @@ class Shape_(Op):
     accuracy = Accuracy.EXACT
 
     def part(self, shape: Shape) -> list[Dim]:
-        """Returns the dims of `shape` that the op selects; its start and end are clamped to the
-        rank.
+        """Returns the dims of `shape` that the op selects, from `start` to before `end`.
+
+        Both are clamped to the rank.
         """
         return list(shape[self.start : self.end])
 

@@ -20,11 +20,17 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Unique(Op):
-    """Returns the distinct elements of x, or slices along `axis`, sorted or by first occurrence.
+    """Returns the distinct elements of x, or the distinct slices along `axis`.
 
-    Outputs: distinct elements; index of the first occurrence of each; for each element of x, the
-    index of its distinct value; count of each. Runs on the host; if x is unknown at plan time, the
-    number of distinct elements is an unknown dim. Source: ONNX Unique, opset 11 to 28.
+    Outputs: distinct elements or slices; index of the first occurrence of each; for each element of
+    x, the index of its distinct value; count of each. Runs on the host; if x is unknown at plan
+    time, the number of distinct elements is an unknown dim.
+
+    Attributes:
+        axis: Axis of the slices; None for elements of x.
+        sorted: 1: in ascending order; 0: in order of first occurrence.
+
+    Source: ONNX Unique, opset 11 to 28.
     """
 
     axis: int | None = None

@@ -19,13 +19,18 @@ from clrt.ops.traits import HostTraits
 @register
 @dataclass(frozen=True)
 class BifurcationDetector(Op):
-    """Appends predicted tokens to a sequence, up to and including the first one that differs from a
-    source.
+    """Appends predicted tokens to a sequence, up to and including the first wrong one.
 
-    Inputs: source tokens `[S]`, tokens `[T]`, position P in the source where the last match ended,
-    and optionally the predicted tokens `[S + 1 - P]`. Outputs: tokens; position in the source after
-    the unique occurrence of the tokens' last n-gram, -1 if there is none. Longer n-grams take
-    precedence. Source: com.microsoft BifurcationDetector 1.
+    A predicted token is wrong if it differs from the source. Inputs: source tokens `[S]`, tokens
+    `[T]`, position P in the source where the last match ended, and optionally the predicted tokens
+    `[S + 1 - P]`. Outputs: tokens; position in the source after the unique occurrence of the
+    tokens' last n-gram, -1 if there is none. Longer n-grams take precedence.
+
+    Attributes:
+        max_ngram_size: Maximum tokens of an n-gram.
+        min_ngram_size: Minimum tokens of an n-gram.
+
+    Source: com.microsoft BifurcationDetector 1.
     """
 
     max_ngram_size: int = 3
@@ -63,11 +68,11 @@ class BifurcationDetector(Op):
         return tokens, np.full(place.shape, self._match(source.tolist(), tokens.tolist()), np.int64)
 
     def _match(self, source: list[int], tokens: list[int]) -> int:
-        """Finds the last n-gram of `tokens` in `source`.
+        """Finds the last n-gram of `tokens` in `source`, as long as possible.
 
         Returns:
-            Position in the source after the longest last n-gram that occurs in it; -1 if that
-            occurs more than once, or none occurs.
+            Position in the source after the n-gram; -1 if the longest one that occurs there occurs
+            more than once, or if none occurs.
         """
         position = -1
         for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):

@@ -37,8 +37,7 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
 
 
 def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
-    """Returns lists of strings as rows of an array `[rows, length of the longest]`, padded with
-    `filler`.
+    """Returns lists of strings as rows of an array, padded with `filler` to the longest list.
 
     Raises:
         OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.
@@ -110,7 +109,11 @@ class StringConcat(Op):
 class StringSplit(Op):
     """Splits each string at a delimiter; returns the pieces, padded with "", and their number.
 
-    Without a delimiter, it splits at whitespace. Source: ONNX StringSplit, opset 20.
+    Attributes:
+        delimiter: Delimiter; None or "" to split at whitespace.
+        maxsplit: Maximum number of splits per string; None for no limit.
+
+    Source: ONNX StringSplit, opset 20.
     """
 
     delimiter: str | None = None
@@ -173,11 +176,18 @@ def _upper(text: str) -> str:
 @register
 @dataclass(frozen=True)
 class StringNormalizer(Op):
-    """Removes stop words from a tensor [C] or [1, C] of strings, and changes the case of the
-    others.
+    """Removes stop words from a list of strings, and changes the case of the others.
 
-    If no string remains, the output is one empty string. Case conversion follows Unicode, character
-    by character, and ignores `locale`. Source: ONNX StringNormalizer, opset 10.
+    Input: strings `[count]` or `[1, count]`. If no string remains, the output is one empty string.
+    Case conversion follows Unicode, character by character.
+
+    Attributes:
+        case_change_action: Case of the output: unchanged ("NONE"), lower or upper.
+        is_case_sensitive: Whether stop words must have the same case as the string.
+        stopwords: Stop words.
+        locale: Ignored.
+
+    Source: ONNX StringNormalizer, opset 10.
     """
 
     case_change_action: Literal["NONE", "LOWER", "UPPER"] = "NONE"
@@ -209,10 +219,24 @@ class StringNormalizer(Op):
 @register
 @dataclass(frozen=True)
 class TfIdfVectorizer(Op):
-    """Counts how often each n-gram of a pool occurs in each row of [C] or [N, C], weighted.
+    """Counts how often each n-gram of a pool occurs in each row of the input, weighted.
 
-    The items of an n-gram may be up to `max_skip_count` + 1 apart, with equal gaps. Source: ONNX
-    TfIdfVectorizer, opset 9.
+    Input: items `[count]` or `[rows, count]`, integers or strings.
+
+    Attributes:
+        mode: "TF" for counts, "IDF" for weights of n-grams that occur, "TFIDF" for counts times
+            weights.
+        min_gram_length: Minimum items of an n-gram.
+        max_gram_length: Maximum items of an n-gram.
+        max_skip_count: Maximum items skipped between consecutive items of an n-gram; all gaps are
+            equal.
+        ngram_counts: Start of the n-grams of each length in the pool, from length 1 on.
+        ngram_indexes: Output column of each n-gram of the pool.
+        pool_int64s: Items of all n-grams in a row; () if they are strings.
+        pool_strings: Items of all n-grams in a row; () if they are integers.
+        weights: Weight of each n-gram of the pool; () for 1.
+
+    Source: ONNX TfIdfVectorizer, opset 9.
     """
 
     mode: Literal["TF", "IDF", "TFIDF"] = "TF"

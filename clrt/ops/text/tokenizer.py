@@ -26,12 +26,18 @@ def _next_character(data: bytes, at: int) -> int:
 @register
 @dataclass(frozen=True)
 class Tokenizer(Op):
-    """Splits each string of [C] or [N, C] into tokens along a new axis, padded with `pad_value`.
+    """Splits each string into tokens along a new last axis.
 
-    Tokens are the matches of `tokenexp`, or what is between `separators`; the separator "" splits
-    into characters. Tokens of fewer than `mincharnum` characters are dropped. `mark` adds the
-    characters 2 and 3 as first and last token. Source: ONNX Runtime com.microsoft Tokenizer, opset
-    1.
+    Input: strings `[count]` or `[rows, count]`.
+
+    Attributes:
+        mark: Whether the characters 2 and 3 are added as first and last token.
+        mincharnum: Minimum characters of a token; shorter ones are dropped.
+        pad_value: String that follows the tokens of shorter rows.
+        separators: Patterns between tokens; the separator "" splits into characters.
+        tokenexp: Pattern of a token; "" if `separators` are given.
+
+    Source: ONNX Runtime com.microsoft Tokenizer, opset 1.
     """
 
     mark: bool = False
@@ -78,9 +84,7 @@ class Tokenizer(Op):
 
     @property
     def _splits_characters(self) -> bool:
-        """Whether each character of a string is a token: the separator is "", or `tokenexp` is
-        ".".
-        """
+        """Whether each character is a token: the separator is "", or `tokenexp` is "."."""
         return self.separators == ("",) or self.tokenexp == "."
 
     def _tokens(self, text: str) -> list[str]:

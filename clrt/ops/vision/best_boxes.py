@@ -42,9 +42,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class BestBoxes(Op):
     """Selects boxes per class by non-maximum suppression: int32 `[B, C, most]`, best first.
 
-    Unused elements are -1. Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`. At planning,
-    NonMaxSuppression, whose output size depends on data, is replaced by BestBoxes on the device and
-    ListBoxes on the host.
+    Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, for B images, C classes and N boxes. Output:
+    indices of boxes; unused elements are -1. At planning, NonMaxSuppression, whose output size
+    depends on data, is replaced by BestBoxes on the device and ListBoxes on the host.
 
     Attributes:
         center_point_box: Whether boxes are (x, y, width, height) instead of corners.
@@ -93,7 +93,7 @@ class BestBoxes(Op):
 
 @register
 class ListBoxes(Op):
-    """Lists the output of BestBoxes as int64 `[K, 3]`: batch, class, box. Runs on the host.
+    """Lists the output of BestBoxes as int64 `[boxes, 3]`: batch, class, box. Runs on the host.
 
     Source: clrt.
     """

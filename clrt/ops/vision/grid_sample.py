@@ -74,8 +74,15 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class GridSample(Op):
     """Samples x `[N, C, spatial axes …]` at coordinates in grid `[N, output axes …, rank]`.
 
-    Coordinates are in [-1, 1], one per spatial axis, last axis first. Numerics: float32. Source:
-    ONNX GridSample, opset 16 to 22.
+    x has N images of C channels. Coordinates are in [-1, 1], one per spatial axis, last axis first.
+
+    Attributes:
+        align_corners: Whether -1 and 1 are the centers of the border elements, not their outer
+            edges.
+        mode: Interpolation between elements.
+        padding_mode: Elements outside x: zeros, the nearest border element, or x mirrored.
+
+    Numerics: float32. Source: ONNX GridSample, opset 16 to 22.
     """
 
     align_corners: bool = False
@@ -127,11 +134,11 @@ class GridSample(Op):
         """Returns the elements that are read along one axis, and their weights.
 
         Args:
-            coordinates: Coordinates of the grid along the axis, in [-1, 1], `[N, P]`.
+            coordinates: Coordinates of the grid along the axis, in [-1, 1], `[images, positions]`.
             size: Size of the axis.
 
         Returns:
-            Element indices, -1 outside x, and weights: `[taps, N, P]` each.
+            Element indices, -1 outside x, and weights: `[taps, images, positions]` each.
         """
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
         unit = (coordinates + 1) / 2
@@ -162,8 +169,9 @@ class GridSample(Op):
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:
-    """Reflects coordinates at `low` and `high` until they are between the two; returns `low`
-    if high <= low.
+    """Reflects coordinates at `low` and `high` until they are between the two.
+
+    Returns `low` for all if high <= low.
     """
     span = high - low
     if span <= 0:

@@ -30,8 +30,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def region_grid(y: Value) -> tuple[int, int, int]:
-    """Returns the global size of region pooling kernels: columns, rows, regions times
-    channels of output `y`.
+    """Returns the global size of region pooling kernels for output `y`.
+
+    The axes are the columns, the rows, and the regions times channels.
     """
     return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
 
@@ -40,8 +41,8 @@ def region_sizes(x: Value, y: Value) -> dict[str, int]:
     """Returns the size arguments of region pooling kernels, by name.
 
     Args:
-        x: Images `[N, C, H, W]`.
-        y: Output `[regions, C, rows, columns]`.
+        x: Images `[images, channels, height, width]`.
+        y: Output `[regions, channels, rows, columns]`.
     """
     names = ("images", "channels", "height", "width", "rows", "columns")
     return dict(zip(names, (*x.dims, *y.dims[2:]), strict=True))
@@ -54,10 +55,17 @@ _FAR = 2.0**28
 @register
 @dataclass(frozen=True)
 class MaxRoiPool(Op):
-    """Divides regions of images x `[N, C, H, W]` into bins; returns the maximum of each bin.
+    """Divides regions of images into bins; returns the maximum of each bin.
 
-    Output: `[R, C, *pooled_shape]`. A region is (image, x1, y1, x2, y2), scaled and rounded to
-    pixels. Source: ONNX MaxRoiPool, opset 1 to 22.
+    Inputs: images x `[N, C, H, W]`, for N images of C channels with H rows and W columns; R regions
+    `[R, 5]`. A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Output:
+    `[R, C, *pooled_shape]`.
+
+    Attributes:
+        pooled_shape: Number of bins along rows and columns.
+        spatial_scale: Factor of the coordinates of regions.
+
+    Source: ONNX MaxRoiPool, opset 1 to 22.
     """
 
     pooled_shape: tuple[int, ...] = (1, 1)
@@ -109,7 +117,8 @@ def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:
     """Returns start and end of each pooling bin along an axis of the image.
 
     Args:
-        start, end: First and last pixel of the region.
+        start: First pixel of the region.
+        end: Last pixel of the region.
         count: Number of bins.
         size: Size of the image along the axis; bins are clamped to it.
     """

@@ -25,12 +25,16 @@ _TILE = 128  # candidates that are compared at once
 class NonMaxSuppression(Op):
     """Selects boxes by non-maximum suppression; returns int64 `[K, 3]`: batch, class, box.
 
-    Boxes of a class are sorted, best first. Inputs: boxes `[B, N, 4]`; scores `[B, C, N]`;
-    optional: maximum number of boxes per class (default 0), maximum overlap (intersection over
-    union; of two boxes above it, the worse one is dropped), score that a box must exceed. Boxes are
-    corners (y1, x1, y2, x2) in any order, or with `center_point_box` (x, y, width, height). The
-    output size depends on data: if the limits are known, the device selects (BestBoxes) and the
-    host lists; else all runs on the host.
+    The K rows list the boxes of each class, best first. Inputs: boxes `[B, N, 4]` and scores
+    `[B, C, N]`, for B images, N boxes and C classes; optionally the maximum number of boxes per
+    class (default 0), the maximum overlap (intersection over union; of two boxes above it, the
+    worse one is dropped), and the score that a box must exceed. The output size depends on data: if
+    the limits are known, the device selects (BestBoxes) and the host lists; else all runs on the
+    host.
+
+    Attributes:
+        center_point_box: Whether boxes are (x, y, width, height); else they are opposite corners
+            (y1, x1, y2, x2) in any order.
 
     Source: ONNX NonMaxSuppression, opset 10 to 11.
     """
@@ -77,6 +81,8 @@ class NonMaxSuppression(Op):
 def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
     """Checks that boxes are `[B, N, 4]` and scores `[B, C, N]`; unknown shapes and dims pass.
 
+    B is the number of images, N of boxes, C of classes.
+
     Raises:
         ShapeError: A shape is different, or B or N differ between the two.
     """
@@ -100,12 +106,11 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
 def keep_best(
     boxes: Array, scores: Array, centres: bool, most: int, overlap: float, least: float | None
 ) -> Iterator[tuple[int, int, Array]]:
-    """Yields batch index, class index, and the indices of the boxes selected for the class, best
-    first.
+    """Yields batch index, class index, and the indices of the class's selected boxes, best first.
 
     Args:
-        boxes: `[B, N, 4]`.
-        scores: `[B, C, N]`.
+        boxes: `[B, N, 4]`, for B images and N boxes.
+        scores: `[B, C, N]`, for C classes.
         centres: Whether boxes are (x, y, width, height) instead of corners.
         most: Maximum number of boxes per class.
         overlap: Maximum intersection over union; of two boxes above it, the worse one is dropped.
@@ -139,7 +144,7 @@ def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
     """Returns the indices of the boxes that non-maximum suppression keeps, best first.
 
     Args:
-        corners: Lower and upper corners `[N, 4]`.
+        corners: Lower and upper corners of all boxes, `[boxes, 4]`.
         order: Indices of the candidate boxes, best first.
         most: Maximum number of boxes kept.
         worst: Maximum overlap: a kept box drops all later boxes whose overlap with it exceeds this.
@@ -170,12 +175,12 @@ def _disjoint_groups(boxes: Array) -> list[Array]:
 def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
     """Returns the row indices of the boxes of a group that non-maximum suppression keeps.
 
-    It processes tiles of candidates, so that few NumPy calls compute all overlaps.
+    The function processes tiles of candidates, so that few NumPy calls compute all overlaps.
 
     Args:
         boxes: Lower and upper corners of all candidate boxes, best first.
         order: Row indices of the group's boxes, best first.
-        most: Number of kept boxes after which it stops.
+        most: Number of kept boxes after which no further tile is processed.
         worst: Maximum overlap of two kept boxes.
     """
     if len(order) == 1:
@@ -199,7 +204,8 @@ def _overlap(left: Array, right: Array, worst: float) -> Array:
     """Returns whether the overlap of each pair of boxes exceeds `worst`, bool `[left, right]`.
 
     Args:
-        left, right: Lower and upper corners of boxes, `[left, 4]` and `[right, 4]`.
+        left: Lower and upper corners of boxes, `[left, 4]`.
+        right: Lower and upper corners of other boxes, `[right, 4]`.
         worst: Intersection over union.
     """
     common, height = (

@@ -170,7 +170,7 @@ def check_windows(
 
 @dataclass(frozen=True)
 class WindowPool(Op):
-    """Base of pooling ops over `[N, C, spatial axes …]`.
+    """Base of pooling ops over `[N, C, spatial axes …]`, for N images of C channels.
 
     Attributes:
         kernel_shape: Window size along each spatial axis.
@@ -215,16 +215,16 @@ class WindowPool(Op):
         return values or (1,) * len(self.kernel_shape)
 
     def spans(self) -> list[int]:
-        """Returns the extent of the window along each spatial axis in elements, including
-        dilation.
-        """
+        """Returns the extent of the dilated window along each spatial axis, in elements."""
         pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
         return [(size - 1) * dilation + 1 for size, dilation in pairs]
 
     @property
     def is_padded(self) -> bool:
-        """Whether windows may reach outside the input; with SAME padding, this also depends on
-        the input size.
+        """Whether windows may reach outside the input.
+
+        With SAME padding this also depends on the input size, and is True if any size would need
+        padding.
         """
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())
@@ -232,9 +232,7 @@ class WindowPool(Op):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each window holds only the element at its own position, whatever the input
-        size.
-        """
+        """Whether each window holds only the element at its own position, for any input size."""
         steps = (*self.kernel_shape, *self.steps(self.strides))
         return all(v == 1 for v in steps) and not self.is_padded
 
@@ -272,8 +270,11 @@ class WindowPool(Op):
         }
 
     def out_dim(self, axis: int, size: Dim) -> Dim:
-        """Returns the number of windows along spatial axis `axis` of an input of size `size`
-        along it; an unknown dim if undecidable.
+        """Returns the number of windows along a spatial axis; an unknown dim if undecidable.
+
+        Args:
+            axis: Index of the spatial axis.
+            size: Size of the input along the axis.
         """
         step, span = self.steps(self.strides)[axis], self.spans()[axis]
         if self.auto_pad.startswith("SAME"):
@@ -317,12 +318,12 @@ class WindowPool(Op):
         """Returns the elements of all windows of x, and their coordinates.
 
         Args:
-            x: Input `[N, C, spatial axes …]`.
+            x: Input `[N, C, spatial axes …]`, N images of C channels.
             fill: Element outside x.
 
         Returns:
-            Elements `[N, C, out …, window]`; per spatial axis, their coordinates `[out …, window]`,
-            which may be outside x.
+            Elements `[N, C, out …, window]`; and, per spatial axis, the elements' coordinates
+            `[out …, window]`, which may be outside x.
         """
         size = x.shape[2:]
         out = [int(self.out_dim(axis, n)) for axis, n in enumerate(size)]
@@ -405,7 +406,13 @@ class MaxPool(WindowPool):
 @register
 @dataclass(frozen=True)
 class AveragePool(WindowPool):
-    """Returns the mean of each window. Source: ONNX AveragePool, opset 1 to 22."""
+    """Returns the mean of each window.
+
+    Attributes:
+        count_include_pad: Whether padding counts as zeros; else only elements of x count.
+
+    Source: ONNX AveragePool, opset 1 to 22.
+    """
 
     count_include_pad: bool = False
 
@@ -446,7 +453,13 @@ _ANY_NORM = (
 @register
 @dataclass(frozen=True)
 class LpPool(WindowPool):
-    """Returns the p-norm of each window. Source: ONNX LpPool, opset 2 to 22."""
+    """Returns the p-norm of each window.
+
+    Attributes:
+        p: Exponent of the norm, 1 or more.
+
+    Source: ONNX LpPool, opset 2 to 22.
+    """
 
     p: int = 2
 
@@ -471,8 +484,9 @@ class LpPool(WindowPool):
 
 
 class GlobalPool:
-    """Mixin that makes a reduction op reduce all spatial axes of `[N, C, …]` and keep them as
-    size 1.
+    """Mixin that makes a reduction op reduce all spatial axes of `[images, channels, …]`.
+
+    The reduced axes are kept, with size 1.
     """
 
     keepdims: bool

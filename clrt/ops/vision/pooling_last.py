@@ -69,7 +69,7 @@ _VARIANTS = (
 
 
 class _ChannelsLast(WindowPool):
-    """Base of pooling ops over `[N, spatial axes …, C]`."""
+    """Base of pooling ops over images `[N, spatial axes …, C]` with the channels C last."""
 
     variants: ClassVar[tuple[Variant, ...]] = _VARIANTS
 
@@ -91,8 +91,9 @@ class _ChannelsLast(WindowPool):
 
 @register
 class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
-    """Returns the maximum of each window of `[N, spatial axes …, C]`, without indices. Source:
-    clrt.
+    """Returns the maximum of each window of images with the channels last, without indices.
+
+    Source: clrt.
     """
 
     domain = "clrt"
@@ -100,6 +101,6 @@ class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
 
 @register
 class ChannelsLastAveragePool(_ChannelsLast, AveragePool):
-    """Returns the mean of each window of `[N, spatial axes …, C]`. Source: clrt."""
+    """Returns the mean of each window of images with the channels last. Source: clrt."""
 
     domain = "clrt"

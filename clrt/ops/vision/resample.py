@@ -48,7 +48,7 @@ class AxisSampling:
         outputs: Number of elements along it in the output.
         taps: Number of source elements per output element.
         extrapolates: Whether some output elements are outside the source.
-        make: Returns the tables for a size and a number of outputs.
+        make: Function that returns the tables for `size` and `outputs`, which it takes.
     """
 
     axis: int
@@ -65,7 +65,10 @@ class AxisSampling:
 
     @property
     def tables(self) -> SamplingTables:
-        """Indices and weights of this axis; `size` and `outputs` must be ints, not traced."""
+        """Indices, weights and added values of this axis.
+
+        `size` and `outputs` must be ints, not traced.
+        """
         return self.make(self.size, self.outputs)
 
 

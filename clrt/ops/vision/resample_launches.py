@@ -26,8 +26,9 @@ _ITEMS_PER_CORE = 8
 def sample_launches(
     x: Value, y: Value, samplings: Sequence[AxisSampling], ctx: Lowering
 ) -> list[Launch]:
-    """Returns the launches that resample x to y: one per axis; on CPUs one for the last two axes,
-    if the last one is resampled.
+    """Returns the launches that resample x to y, one per axis.
+
+    On CPUs the last two axes share a launch if the last one is resampled.
 
     Args:
         x: Input.
@@ -74,9 +75,7 @@ def same_axis(axis: int, size: int = 1) -> AxisSampling:
 
 
 def _all_rows(size: int, outputs: int) -> SamplingTables:
-    """Returns the tables that copy an axis of `size` elements unchanged; `outputs` equals
-    `size`.
-    """
+    """Returns the tables that copy an axis of `size` elements; `outputs` equals `size`."""
     return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
 
 
@@ -130,8 +129,9 @@ def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
 
 
 def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
-    """Returns the CPU launch that resamples the last two axes of a tensor at once; the axis
-    before the last may stay the same.
+    """Returns the CPU launch that resamples the last two axes of a tensor at once.
+
+    The axis before the last may stay the same.
     """
     x, y, dims, step, macros = (
         resampled.x,
@@ -165,8 +165,9 @@ def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
 
 
 def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
-    """Returns one field of an axis' `SamplingTables` as a constant of the plan; missing `values`
-    are zeros.
+    """Returns one field of an axis' `SamplingTables` as a constant of the plan.
+
+    Missing `values` are zeros.
 
     Args:
         sampling: Resampled axis.

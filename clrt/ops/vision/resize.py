@@ -59,7 +59,7 @@ _MAX_SCALE = 2.0**31
 
 @dataclass(frozen=True)
 class _CoordinateParams:
-    """Parameters of the source coordinates of outputs along an axis of Resize, besides sizes.
+    """Parameters that map outputs to source coordinates along an axis of Resize, besides sizes.
 
     Attributes:
         scale: Scale of the axis; None to derive it from the sizes.
@@ -77,12 +77,24 @@ class _CoordinateParams:
 class Resize(Op):
     """Resamples x along some axes: nearest, linear or cubic.
 
-    Inputs: x, roi (for tf_crop_and_resize), scales or sizes, for each of `axes` (all by default).
-    Each axis is resampled separately, by a table of elements and weights made at plan time. If the
-    roi is computed at run time, one plan serves all rois.
+    Inputs: x; roi, the region that "tf_crop_and_resize" resamples; scales or sizes, one per axis of
+    `axes`. Each axis is resampled separately, by a table of elements and weights made at plan time.
+    If the roi is computed at run time, one plan serves all rois.
 
-    Numerics: sums in float32, also for integers, which round half to even and saturate. Source:
-    ONNX Resize, opset 10 to 19.
+    Attributes:
+        antialias: Whether linear and cubic windows widen if the axis shrinks.
+        axes: Resampled axes; () for all.
+        coordinate_transformation_mode: How output coordinates map to x.
+        cubic_coeff_a: Coefficient of `cubic_weights`.
+        exclude_outside: Whether elements outside x have weight 0.
+        extrapolation_value: Output for coordinates outside x with "tf_crop_and_resize".
+        keep_aspect_ratio_policy: Whether sizes are exact ("stretch"), or upper or lower bounds.
+        mode: Interpolation.
+        nearest_mode: Rounding of coordinates in mode "nearest".
+
+    Numerics: sums in float32, also for integers, which round half to even and saturate.
+
+    Source: ONNX Resize, opset 10 to 19.
     """
 
     antialias: bool = False
@@ -344,8 +356,9 @@ def _scaling(scale: float) -> Callable[[int], int]:
 
 
 def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
-    """Comparison function for sorting: axes with the smallest outputs / size first, which
-    leaves less work for later axes.
+    """Compares two axes for sorting: negative if `a` has the smaller ratio of outputs to size.
+
+    Axes that shrink most come first, which leaves less work for later axes.
     """
     return a.outputs * b.size - b.outputs * a.size
 

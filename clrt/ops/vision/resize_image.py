@@ -148,22 +148,25 @@ class ResizeImage(Op):
     the new image outside the resampled one are filled.
 
     Inputs:
-        batch: float32 `[N, 3, height, width]`, or channels last.
-        pixels: uint8 `[H, W, 3]`.
-        columns, column_weights: int32 `[outputs]`, the first source column of each output, and
-            `[outputs, taps]`, the weights of this and the next columns in units of 2^-22.
-        rows, row_weights: The same along the other axis.
+        batch: float32 `[images, 3, height, width]`, or channels last.
+        pixels: The image, uint8 `[rows, columns, 3]`.
+        columns: First source column of each output column, int32 `[outputs]`.
+        column_weights: Weights of this and the next source columns, int32 `[outputs, taps]`, in
+            units of 2^-22.
+        rows: As `columns`, for source rows and output rows.
+        row_weights: As `column_weights`, for source rows and output rows.
         colours: float32 `[3, 3]`, per channel: factor, offset, fill value.
-        place: int32 `[3]`: image index in the batch, and position of the first row and column
-            in it.
+        place: int32 `[3]`: image index in the batch, and position of the first row and column in
+            that image.
 
     Attributes:
-        channels_last: Whether the batch is `[N, height, width, 3]`.
-        transposed: Whether `pixels` is transposed, so that `columns` are along the image's
-            height, which is then resampled first.
+        channels_last: Whether the batch is `[images, height, width, 3]`.
+        transposed: Whether `pixels` is transposed, so that `columns` are along the image's height,
+            which is then resampled first.
 
-    Numerics: sums in int32, rounded to bytes, as in Pillow; normalization in float32. Source:
-    Pillow's Resample.c.
+    Numerics: sums in int32, rounded to bytes, as in Pillow; normalization in float32.
+
+    Source: Pillow's Resample.c.
     """
 
     channels_last: bool = False
@@ -177,19 +180,23 @@ class ResizeImage(Op):
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Returns the number of images of a batch of shape `dims`, and its sizes along `rows`
-        and `columns`.
+        """Returns the number of images in a batch, and its sizes along `rows` and `columns`.
+
+        Args:
+            dims: Shape of the batch.
         """
         high, wide = dims[1:3] if self.channels_last else dims[2:4]
         return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
 
     def steps(self, high: int, wide: int) -> dict[str, int]:
-        """Returns the strides of channel, row and column in the batch, in elements, as kernel
-        arguments.
+        """Returns the strides of channel, row and column in the batch, as kernel arguments.
 
         Args:
             high: Size of the batch along `rows`.
             wide: Size of the batch along `columns`.
+
+        Returns:
+            Strides in elements, by argument name.
         """
         inner = 3 if self.channels_last else 1
         step_c = 1 if self.channels_last else high * wide
@@ -272,7 +279,7 @@ def _format_shape(shape: Sequence[Dim | None]) -> str:
 def _resample(
     pixels: Array, firsts: Array, weights: Array, axis: int, operand: int, what: str
 ) -> Array:
-    """Resamples an image `[H, W, 3]` along an axis and rounds it to bytes.
+    """Resamples an image `[rows, columns, 3]` along an axis and rounds it to bytes.
 
     Args:
         pixels: Image.
@@ -280,7 +287,7 @@ def _resample(
         weights: Weights of this pixel and the next ones, in units of 2^-22, `[outputs, taps]`.
         axis: Resampled axis.
         operand: Input that holds `firsts`, for messages.
-        what: What `firsts` holds, for messages.
+        what: Name of an element of `firsts`, for messages.
 
     Raises:
         NumberError: An output needs pixels outside the image.

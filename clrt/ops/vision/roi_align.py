@@ -57,12 +57,21 @@ _MAX_SAMPLES = 1024  # maximum sampling_ratio
 @register
 @dataclass(frozen=True)
 class RoiAlign(Op):
-    """Divides regions of images x `[N, C, H, W]` into bins; returns the pooled samples of each bin.
+    """Divides regions of images into bins; returns the pooled samples of each bin.
 
-    Inputs: x, regions `[R, 4]` (x1, y1, x2, y2), image index per region `[R]`. Output: `[R, C,
-    output_height, output_width]`. A bin is the mean or maximum of interpolated samples,
-    `sampling_ratio` along each axis (0: one per pixel). Numerics: float32. Source: ONNX RoiAlign,
-    opset 10 to 22.
+    Inputs: images x `[N, C, H, W]`, for N images of C channels with H rows and W columns; R regions
+    `[R, 4]` (x1, y1, x2, y2); image index per region `[R]`. Output:
+    `[R, C, output_height, output_width]`. A bin is the mean or maximum of interpolated samples.
+
+    Attributes:
+        coordinate_transformation_mode: "half_pixel" shifts regions by half a pixel.
+        mode: "avg" for the mean, "max" for the maximum.
+        output_height: Number of bins along rows.
+        output_width: Number of bins along columns.
+        sampling_ratio: Samples of a bin along each axis; 0 for one per pixel.
+        spatial_scale: Factor of the coordinates of regions.
+
+    Numerics: float32. Source: ONNX RoiAlign, opset 10 to 22.
     """
 
     coordinate_transformation_mode: str = "half_pixel"
@@ -122,10 +131,10 @@ class RoiAlign(Op):
         return (result.astype(x.dtype),)
 
     def _region(self, image: Array, roi: Array) -> Array:
-        """Returns the pooled bins of one region of an image, `[C, output_height, output_width]`.
+        """Returns the pooled bins of a region, `[channels, output_height, output_width]`.
 
         Args:
-            image: `[C, H, W]`.
+            image: `[channels, rows, columns]`.
             roi: x1, y1, x2, y2.
         """
         half = self.coordinate_transformation_mode == "half_pixel"
@@ -166,8 +175,9 @@ class RoiAlign(Op):
             size: Size of the image along the axis.
 
         Returns:
-            Coordinates, clamped to the image; 1 where they were inside, else 0; `[bins, samples]`
-            each. Number of samples per bin, including omitted ones.
+            Coordinates `[bins, samples]`, clamped to the image; weights of the same shape, 0 for
+            samples that were outside the image, else 1; number of samples per bin, including
+            omitted ones.
         """
         step = extent / bins
         # As in the kernel: a region that is NaN, too large or too far away has no samples.
