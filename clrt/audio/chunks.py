@@ -14,10 +14,11 @@ from clrt.errors import InputError
 
 
 class Chunks:
-    """Iterable of audio chunks, float32 `[samples]`; it reads a file piece by piece.
+    """Iterable of audio chunks, float32 `[samples]`. Files are read piece by piece.
 
     Args:
-        source: Audio: a path, the bytes of a file, or an array, as in `read_audio`.
+        source: Audio: a path, the bytes of a file, or an array `[samples]` or
+            `[channels, samples]`.
         samples: Samples per chunk. The last chunk is padded with zeros.
         sampling_rate: Sampling rate of the chunks, in Hz.
         source_rate: Sampling rate of an array, in Hz; None for `sampling_rate`.

@@ -1,4 +1,4 @@
-"""Reads preprocessor_config.json: which feature extractor a model needs, with its options."""
+"""Reads preprocessor_config.json, which names a model's feature extractor and its options."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ PREPROCESSOR = "preprocessor_config.json"
 
 
 def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
-    """Reads the feature extractor of an audio model from its preprocessor_config.json.
+    """Reads the feature extractor of an audio model from the model's preprocessor_config.json.
 
     Args:
         source: Path or contents of the preprocessor_config.json, or path of the model's folder.
-            In a folder without that file, processor_config.json is read.
+            In a folder without this file, processor_config.json is read.
 
     Raises:
         ModelError: A file is missing or damaged, or a value is out of range.
@@ -86,7 +86,10 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
 
 
 def is_whisper(source: Path) -> bool:
-    """Returns whether a source is a folder whose config.json is Whisper's, or any compiled file.
+    """Returns whether a path is a folder with Whisper's config.json, or any compiled file.
+
+    Args:
+        source: Path of a model's folder or file.
 
     Raises:
         ModelError: config.json is damaged.
@@ -139,8 +142,8 @@ def _value(option: str, given: object, default: object, name: str) -> Any:
 
     Args:
         option: Name of the option.
-        given: Its value in the file.
-        default: Default value, whose type the value must have.
+        given: Value of the option in the file.
+        default: Default value, of the type that `given` must have.
         name: Name of the file, the subject of error messages.
 
     Raises:

@@ -103,7 +103,9 @@ class CtcSpeech:
 
     Args:
         folder: A Hugging Face folder with the model as ONNX.
-        device, strict, cache_dir: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
 
     Raises:
         ModelError: A file is missing or damaged, or no output is `[batch, steps, classes]`.
@@ -149,12 +151,12 @@ class CtcSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """Transcribes audio inputs, each as one segment; no segment if no text is recognized.
+        """Transcribes audio inputs, each to one segment, or to none if no text is recognized.
 
         Args:
-            sounds: Audio inputs, as in `Features`.
+            sounds: Audio inputs: paths, bytes of files, or arrays.
             sampling_rate: Sampling rate of arrays, in Hz; None for the model's.
-            options: Ignored; see `check`.
+            options: Ignored: `check` raises an error for options that CTC models do not support.
 
         Raises:
             InputError: An input is damaged, empty, too short for the model, or of a wrong type.
@@ -164,12 +166,12 @@ class CtcSpeech:
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
-        """Transcribes an audio input at once; the stream has its one segment, or none without text.
+        """Transcribes an audio input at once, to a stream of one segment, or of none without text.
 
         Args:
-            sound: One audio input, as in `Features`.
+            sound: Audio input: a path, the bytes of a file, or an array.
             sampling_rate: Sampling rate of an array, in Hz; None for the model's.
-            options: Ignored; see `check`.
+            options: Ignored: `check` raises an error for options that CTC models do not support.
         """
         transcript = self._transcript(sound, sampling_rate)
         return TranscriptStream(transcript.duration, iter(transcript.segments), str, Event())
@@ -206,7 +208,7 @@ def _token_text(value: object, default: str) -> str:
 
     Args:
         value: The text, or an object with the text as `content`.
-        default: Text if the value has neither form.
+        default: Text to return if the value is neither.
     """
     content = value.get("content") if isinstance(value, Mapping) else value
     return content if isinstance(content, str) and content else default

@@ -31,7 +31,7 @@ _VARIANCE = 1e-7
 
 @dataclass(frozen=True)
 class LogMel:
-    """Feature extractor of Whisper. Fields are those of transformers' WhisperFeatureExtractor."""
+    """Feature extractor of Whisper, with the fields of transformers' WhisperFeatureExtractor."""
 
     output: ClassVar[str] = "input_features"
 
@@ -59,7 +59,7 @@ class LogMel:
     def decades_graph(self) -> Graph:
         """Returns the graph that computes log10 of mel bands, for any number of frames.
 
-        It lacks the clamping by the maximum that `graph` applies.
+        Unlike `graph`, it neither clamps the result by its maximum nor scales it.
         """
         return decades_graph(self._spectrum(), self.output)
 
@@ -108,7 +108,7 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Feature extractor of wav2vec2. Fields are those of transformers' Wav2Vec2FeatureExtractor."""
+    """Feature extractor of wav2vec2, with the fields of transformers' Wav2Vec2FeatureExtractor."""
 
     output: ClassVar[str] = "input_values"
     most_samples: ClassVar[None] = None
@@ -119,13 +119,13 @@ class Waveform:
     return_attention_mask: bool = False
 
     def graph(self) -> None:
-        """Returns None: features are computed on the host, faster than a transfer to a device."""
+        """Returns None: the host computes the features, faster than copying samples to a device."""
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """Returns the samples, padded to the longest input; normalized if `do_normalize`.
 
-        Each input is normalized to mean 0 and variance 1, as in transformers: over its samples with
-        `return_attention_mask`, else over samples and padding.
+        Each input is normalized to mean 0 and variance 1. As in transformers, mean and variance are
+        those of its samples if `return_attention_mask`, else those of samples and padding.
 
         Args:
             sounds: Audio inputs, float32 `[samples]`.
@@ -159,7 +159,7 @@ class Waveform:
 class FilterBank:
     """Feature extractor of the Audio Spectrogram Transformer: Kaldi's filter bank features.
 
-    Fields are those of transformers' ASTFeatureExtractor.
+    It has the fields of transformers' ASTFeatureExtractor.
     """
 
     output: ClassVar[str] = "input_values"
@@ -195,10 +195,11 @@ class FilterBank:
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """Returns the graph's inputs: audio padded with zeros, and a mask of frames.
 
-        The mask is true for frames that end within the audio.
-
         Args:
             sounds: Audio inputs, float32 `[samples]`.
+
+        Returns:
+            Arrays by input name. The mask is true for frames that end within the audio.
         """
         counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
         max_frames = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)

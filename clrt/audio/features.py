@@ -16,16 +16,16 @@ from clrt.runtime.opencl.tensor_factory import tensor
 
 
 class Features:
-    """Converts audio to a model's inputs, as the feature extractor of its folder does.
+    """Converts audio to a model's inputs, by the feature extractor that its folder describes.
 
     Supports WhisperFeatureExtractor, Wav2Vec2FeatureExtractor and ASTFeatureExtractor of
     transformers. Only the first call compiles, for audio of any length. Thread-safe.
 
     Args:
         preset: Feature extractor, as read by `from_config`.
-        device: As in `clrt.load`.
-        strict: As in `clrt.load`.
-        cache_dir: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
 
     Attributes:
         preset: Options of the feature extractor, with transformers' names.
@@ -61,9 +61,10 @@ class Features:
         Args:
             source: A Hugging Face folder, the path of its preprocessor_config.json, or the file's
                 contents as a dict with `feature_extractor_type`.
-            device: As in `clrt.load`.
-            strict: As in `clrt.load`.
-            cache_dir: As in `clrt.load`.
+            device: "auto", "cpu", "gpu", part of a device name, or an index; None reads
+                CLRT_DEVICE.
+            strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+            cache_dir: Folder for compiled programs; None for the default.
 
         Raises:
             ModelError: A file is missing or damaged, or a value is out of range.
@@ -93,8 +94,8 @@ class Features:
             device_outputs: Whether to return DeviceTensors, which `Model.run` uses without a copy.
 
         Returns:
-            For Whisper `input_features`, float32 `[batch, mels, frames]`; for wav2vec2
-            `input_values`, float32 `[batch, samples]`, padded to the longest; for AST
+            By name: for Whisper `input_features`, float32 `[batch, mels, frames]`; for wav2vec2
+            `input_values`, float32 `[batch, samples]`, padded to the longest input; for AST
             `input_values`, float32 `[batch, frames, mels]`. If configured, also `attention_mask`,
             int64 `[batch, frames or samples]`.
 

@@ -1,7 +1,7 @@
 """Graphs of standard ONNX ops that compute audio features.
 
-The spectrum is a product of frames and a DFT matrix: on CPUs it takes a twentieth of the time of
-the direct kernel of STFT. If the window is symmetric, this halves the operations (see
+The spectrum is a product of frames and a DFT matrix, which on CPUs takes a twentieth of the time of
+the direct kernel of STFT. A symmetric window halves the operations of the product (see
 docs/guides/audio.md for the measurement).
 """
 
@@ -30,7 +30,10 @@ class MelSpectrum:
     """Constants of the transform from frames to mel bands.
 
     Attributes:
-        real, imaginary: Matrices from a frame to its spectrum, with the window, `[length, bins]`.
+        real: Matrix from a frame to the real part of its spectrum, with the window applied,
+            `[length, bins]`.
+        imaginary: Matrix from a frame to the imaginary part of its spectrum, with the window
+            applied, `[length, bins]`.
         filters: Weights of the bins in each mel band, `[bins, mels]`.
         hop: Number of samples between the starts of consecutive frames.
     """
@@ -57,8 +60,8 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
         name: Name of the output.
 
     Returns:
-        Graph with input `blocks`, float32 `[batch, blocks, hop]`, of which frame k starts at block
-        k, and output float32 `[batch, mels, frames]`.
+        Graph with input `blocks` (samples, float32 `[batch, blocks, hop]`; frame k starts at block
+        k), and output float32 `[batch, mels, frames]`.
 
     Source: transformers' WhisperFeatureExtractor.
     """
@@ -82,8 +85,8 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
         name: Name of the output.
 
     Returns:
-        Graph with input `blocks`, as in `log_mel_graph`, and output float32
-        `[batch, mels, frames]`.
+        Graph with input `blocks` (samples, float32 `[batch, blocks, hop]`; frame k starts at block
+        k), and output float32 `[batch, mels, frames]`.
     """
     build = OpBuilder()
     x = build("Transpose", _decades(build, spectrum), perm=(0, 2, 1))
@@ -91,7 +94,7 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
 
 
 def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
-    """Adds the input `blocks` and ops for log10 of its mel energies to a graph.
+    """Adds an input `blocks` of samples to a graph, and ops for log10 of its mel energies.
 
     Args:
         build: Builder of the graph.
@@ -112,14 +115,14 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
         spectrum: Constants of the transform.
         frames: Number of frames of the result; missing input frames are 0 before `mean` is
             subtracted.
-        mean: Subtracted from the logarithms of the energies.
-        scale: Factor of the difference.
+        mean: Number to subtract from the logarithms of the energies.
+        scale: Factor by which the difference is multiplied.
         name: Name of the output.
 
     Returns:
-        Graph with inputs `blocks` as in `log_mel_graph`, and `valid`, bool
-        `[batch, input frames, 1]`, false for frames that extend beyond the audio; output float32
-        `[batch, frames, mels]`.
+        Graph with inputs `blocks` (samples, float32 `[batch, blocks, hop]`; frame k starts at block
+        k) and `valid` (bool `[batch, input frames, 1]`, false for frames that extend beyond the
+        audio), and output float32 `[batch, frames, mels]`.
 
     Source: transformers' ASTFeatureExtractor.
     """

@@ -18,6 +18,10 @@ _STEP = np.log(6.4) / 27
 def hertz_to_mel(hertz: Doubles, scale: Scale = "slaney") -> Doubles:
     """Converts frequencies in Hz to the mel scale of Slaney (as in librosa) or Kaldi.
 
+    Args:
+        hertz: Frequencies in Hz.
+        scale: "slaney" or "kaldi".
+
     Source: Slaney, Auditory Toolbox (1998), as librosa has it; Kaldi's 1127 ln(1 + f / 700).
     """
     if scale == "kaldi":
@@ -39,7 +43,7 @@ def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
         mels: Number of filters.
         n_fft: Length of the Fourier transform, in samples.
         rate: Sampling rate, in Hz.
-        highest: End of the last filter, in Hz; the first one starts at 0 Hz.
+        highest: End of the last filter, in Hz; the first filter starts at 0 Hz.
 
     Source: librosa.filters.mel, and transformers' mel_filter_bank with norm="slaney".
     """
@@ -98,8 +102,8 @@ def fourier(length: int, n_fft: int) -> tuple[Doubles, Doubles]:
 def emphasis(length: int, factor: float) -> Doubles:
     """Returns the matrix that subtracts a frame's mean and applies pre-emphasis.
 
-    Pre-emphasis subtracts `factor` times the preceding sample; from the first sample it subtracts
-    `factor` times that sample itself.
+    Pre-emphasis subtracts `factor` times the preceding sample; the first sample counts as its own
+    predecessor.
 
     Args:
         length: Number of samples per frame.

@@ -1,8 +1,8 @@
 """Sampling rate conversion by a polyphase filter: a sinc with a Kaiser window.
 
-With r the lower of the two rates, frequencies below 0.44 r are kept to 0.01 dB, and those above r /
-2, which the result cannot represent, are attenuated by 90 dB. The transition band is between. The
-result has ceil(samples * to / from) samples, and no delay.
+Let r be the lower of the two rates. Frequencies below 0.44 r are kept to 0.01 dB. Frequencies above
+r / 2, which the result cannot represent, are attenuated by 90 dB. The transition band is between
+0.44 r and r / 2. The result has ceil(samples * to / from) samples, and no delay.
 """
 
 from __future__ import annotations
@@ -79,10 +79,14 @@ def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[Floa
 class Resampler:
     """Converts the sampling rate of a signal that arrives in blocks.
 
-    The input rate over the output rate, reduced, is step / phases. Output sample n is at input
-    position n * step / phases; each of the `phases` fractional positions has its own filter. A
-    group of outputs, a multiple of `phases`, is the product of a row of inputs and a matrix that
-    holds the group's filters, each at the rows of its inputs.
+    Let step / phases be the input rate over the output rate, in lowest terms. Output sample n is at
+    input position n * step / phases; each of the `phases` fractional positions has its own filter.
+    Outputs are computed in groups, whose size is a multiple of `phases`: a group is the product of
+    a row of input samples and a matrix with the group's filters as columns.
+
+    Args:
+        rate: Sampling rate of the signal, in Hz.
+        to: Sampling rate of the result, in Hz.
     """
 
     def __init__(self, rate: int, to: int) -> None:
@@ -117,7 +121,11 @@ class Resampler:
         return self._outputs(end)[:remaining]
 
     def _outputs(self, end: int) -> FloatArray:
-        """Computes the output samples up to `end`; their number is a multiple of the group size."""
+        """Returns the output samples not yet computed before index `end`.
+
+        Args:
+            end: Index after the last sample; a multiple of the group size.
+        """
         group, hop = self._group, self._group // self._phases * self._step
         result = np.empty(((end - self._num_outputs) // group, group), np.float32)
         start = (
@@ -145,7 +153,8 @@ def _half_taps(phases: int, step: int) -> int:
     """Returns half the number of taps of a filter.
 
     Args:
-        phases, step: Output and input rate, divided by their greatest common divisor.
+        phases: Output rate, divided by the greatest common divisor of both rates.
+        step: Input rate, divided by the greatest common divisor of both rates.
     """
     return ceil(_ZEROS / (_CUTOFF * min(1.0, phases / step)))
 
@@ -155,13 +164,14 @@ def _filter_matrix(phases: int, step: int, first: int, group: int) -> tuple[int,
     """Returns the filters of up to 128 consecutive output samples as a matrix.
 
     Args:
-        phases, step: Output and input rate, divided by their greatest common divisor.
-        first: First output sample, relative to its group.
+        phases: Output rate, divided by the greatest common divisor of both rates.
+        step: Input rate, divided by the greatest common divisor of both rates.
+        first: Index of the first output sample in its group.
         group: Number of output samples of a group.
 
     Returns:
-        Index of the matrix's first input sample relative to the group, and the matrix, float32
-        `[inputs, outputs]`.
+        (first input sample, relative to the inputs of the group; matrix, float32
+        `[inputs, outputs]`).
     """
     outputs = np.arange(first, min(first + _COLUMNS, group))
     half, scale = _half_taps(phases, step), _CUTOFF * min(1.0, phases / step)

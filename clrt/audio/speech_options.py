@@ -24,12 +24,12 @@ class TemperatureFallback:
 
     Attributes:
         temperatures: Temperatures in the order of attempts. 0 selects the most likely token.
-        compression_ratio_threshold: Maximum compression ratio of a window's text. A higher one
+        compression_ratio_threshold: Maximum compression ratio of a window's text. A higher ratio
             indicates repetition, and the window is decoded again. None for no limit.
         logprob_threshold: Minimum mean log-probability of a window's tokens, below which the window
             is decoded again; None for no limit.
-        no_speech_threshold: Probability of no speech above which a window has no text, if its mean
-            log-probability is also below `logprob_threshold`; None to keep all texts.
+        no_speech_threshold: Maximum probability of no speech. A window above it counts as silence
+            if its mean log-probability is also below `logprob_threshold`. None to keep all texts.
 
     Raises:
         InputError: A value is out of range.
@@ -61,9 +61,9 @@ class SpeechOptions:
         task: "transcribe", or "translate" into English.
         timestamps: Whether the model predicts times within each window of 30 s; if not, a window is
             one segment.
-        prompt: Text assumed to precede the audio; it can show the spelling of names. None for none.
-        condition_on_previous_text: Whether a window is conditioned on the text of the windows
-            before.
+        prompt: Text assumed to precede the audio, for example to show the spelling of names; None
+            for none.
+        condition_on_previous_text: Whether a window is conditioned on the text of earlier windows.
         fallback: Limits for decoding a window again.
         seed: Seed of the random draws at temperatures above 0.
     """

@@ -61,7 +61,7 @@ def read_audio(
 
     Args:
         source: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]` of
-            floats or int16. WAV files are read by clrt, others by the package soundfile.
+            floats or int16. clrt reads WAV files, the package soundfile reads other files.
         sampling_rate: Sampling rate of an array in Hz; None for `to`. Ignored for files.
         to: Sampling rate of the result, in Hz.
         most: Maximum number of samples to read; None for all.
@@ -91,7 +91,8 @@ def mono_blocks(
     """Yields the blocks of audio as mono, float32 `[samples]`, without loading a whole file.
 
     Args:
-        source: A path, the bytes of a file, or an array, as in `read_audio`.
+        source: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]` of
+            floats or int16.
         sampling_rate: Sampling rate of an array in Hz; None for `to`. Ignored for files.
         to: Sampling rate of the result, in Hz.
 
@@ -133,7 +134,7 @@ def _name(source: Sound) -> str:
 
 
 def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
-    """Opens an audio file.
+    """Opens an audio file, and returns its sampling rate and its samples.
 
     Args:
         stream: The file.

@@ -20,7 +20,7 @@ def srt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
 
 
 def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """Yields the text of a .vtt file: its header, then one entry per segment."""
+    """Yields the text of a .vtt file: first the header, then one entry per segment."""
     yield "WEBVTT\n\n"
     for segment in segments:
         text = _line(segment.text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -40,21 +40,21 @@ class Transcriber:
     - `task`: "transcribe" (default), or "translate" into English.
     - `timestamps`: whether segments have times within a window of 30 s; True by default.
     - `prompt`: text assumed to precede the audio; it can show the spelling of names.
-    - `condition_on_previous_text`: whether a window is conditioned on the text before it; True by
-      default.
+    - `condition_on_previous_text`: whether a window is conditioned on the text of earlier windows;
+      True by default.
     - `fallback`: limits for decoding a window again (`clrt.audio.TemperatureFallback`).
     - `seed`: seed of the random draws at temperatures above 0; 0 by default.
 
     Thread-safe.
 
     Args:
-        source: A Hugging Face folder, or its name in the local cache. For Whisper with
+        source: A Hugging Face folder, or its name in the local cache. A Whisper folder needs
             `config.json`, safetensors, `tokenizer.json`, `generation_config.json` and
-            `preprocessor_config.json`; or clrt-convert's output for it. For a CTC model with the
-            model as ONNX, `preprocessor_config.json` and `vocab.json`.
-        device: As in `clrt.load`.
-        strict: As in `clrt.load`.
-        cache_dir: As in `clrt.load`.
+            `preprocessor_config.json`; clrt-convert's output for it works, too. The folder of a CTC
+            model needs the model as ONNX, `preprocessor_config.json` and `vocab.json`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
 
     Raises:
         ModelError: A file is missing or damaged, or the model is neither Whisper nor a CTC model.
@@ -99,9 +99,10 @@ class Transcriber:
         """Transcribes audio to plain text; returns a list for a list of inputs.
 
         Args:
-            audio: Audio of any length, as in `Features`.
-            sampling_rate: As in `Features`.
-            options: Options listed at `Transcriber`.
+            audio: Audio of any length: a path, the bytes of a file, or an array `[samples]` or
+                `[channels, samples]`; or a list of these.
+            sampling_rate: Sampling rate of arrays in Hz; None for the model's.
+            options: Options such as `language`, listed in the docstring of `Transcriber`.
 
         Raises:
             InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
@@ -120,9 +121,10 @@ class Transcriber:
         Whisper runs several inputs in one batch.
 
         Args:
-            audio: Audio of any length, as in `Features`.
-            sampling_rate: As in `Features`.
-            options: Options listed at `Transcriber`.
+            audio: Audio of any length: a path, the bytes of a file, or an array `[samples]` or
+                `[channels, samples]`; or a list of these.
+            sampling_rate: Sampling rate of arrays in Hz; None for the model's.
+            options: Options such as `language`, listed in the docstring of `Transcriber`.
 
         Raises:
             InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
@@ -138,9 +140,10 @@ class Transcriber:
         """Transcribes audio to a stream of segments.
 
         Args:
-            audio: One audio input of any length, as in `Features`.
-            sampling_rate: As in `Features`.
-            options: Options listed at `Transcriber`.
+            audio: Audio of any length: a path, the bytes of a file, or an array `[samples]` or
+                `[channels, samples]`.
+            sampling_rate: Sampling rate of an array in Hz; None for the model's.
+            options: Options such as `language`, listed in the docstring of `Transcriber`.
 
         Raises:
             InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
@@ -179,7 +182,8 @@ def _find_source(source: str | Path) -> Path:
 
     Raises:
         ModelError: There is no such file, folder or cached name.
-        UnsupportedError: Finding a name needs the extra `text`, which is not installed.
+        UnsupportedError: `source` is a name, and the extra `text`, which finds it, is not
+            installed.
     """
     path = expanded(source)
     if os.path.exists(path):  # False for paths on which Path.exists raises

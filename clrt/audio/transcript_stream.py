@@ -11,15 +11,15 @@ from clrt.audio.transcripts import Transcript, TranscriptSegment
 class TranscriptStream(Iterator[TranscriptSegment]):
     """Iterator of transcript segments, for one thread at a time.
 
-    Cancelling or closing it ends transcription; a thread waiting for a segment returns after the
-    current token.
+    Cancelling or closing the stream ends transcription. A thread that waits for a segment then
+    returns after the current token.
 
     Attributes:
         duration: Duration of the audio, in seconds.
 
     Args:
-        segments: Iterator that transcribes; it ends soon after `ended` is set.
-        language: Function that returns the language code; "" while unknown.
+        segments: Iterator that transcribes, and that ends soon after `ended` is set.
+        language: Returns the language code, or "" while it is unknown.
         ended: Event that `cancel` and `close` set to end transcription.
     """
 

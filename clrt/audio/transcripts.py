@@ -14,7 +14,8 @@ class TranscriptSegment:
     """A segment of a transcript: text with its start and end time.
 
     Attributes:
-        start, end: Seconds from the start of the audio.
+        start: Start of the segment, in seconds from the start of the audio.
+        end: End of the segment, in seconds from the start of the audio.
         text: Text, with a leading space if the model outputs one.
         logprob: Mean log-probability of the segment's tokens; None for CTC models.
         no_speech: Probability of no speech in the segment's window; None for models that do not
@@ -34,7 +35,7 @@ class TranscriptSegment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Transcript of an audio input; `str` returns its text.
+    """Transcript of an audio input; `str(transcript)` returns its text.
 
     Attributes:
         text: Text of all segments.

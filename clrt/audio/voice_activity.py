@@ -32,15 +32,16 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class SpeechThresholds:
-    """Thresholds that turn chunk probabilities into segments. The defaults are Silero's.
+    """Thresholds that turn speech probabilities of chunks into segments; defaults are Silero's.
 
     Attributes:
         speech: Minimum probability of the first chunk of a segment.
-        silence: Probability below which a pause begins that may end a segment; None for 0.15 less
-            than `speech`, at least 0.01.
+        silence: Probability below which a pause begins; a long pause ends the segment. None for
+            0.15 less than `speech`, at least 0.01.
         min_speech_ms: Segments of at most this length, in ms, are dropped.
         min_silence_ms: Minimum pause that ends a segment, in ms.
-        pad_ms: Padding at both ends of a segment in ms, at most half the pause between two.
+        pad_ms: Padding at both ends of a segment in ms; at most half of the pause between two
+            segments.
 
     Raises:
         InputError: A value is out of range.
@@ -83,9 +84,9 @@ class VoiceActivity:
             outputs `output` and `stateN`: Silero VAD 5 or later.
         sampling_rate: Sampling rate that the model supports, 16000 or 8000 Hz. Audio is resampled.
         thresholds: Thresholds of segments; None for the defaults.
-        device: As in `clrt.load`.
-        strict: As in `clrt.load`.
-        cache_dir: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
 
     Attributes:
         model: The loaded model.
@@ -95,7 +96,7 @@ class VoiceActivity:
         ModelError: The model has other inputs or outputs.
         InputError: The sampling rate is not supported.
 
-    Source: `get_speech_timestamps` of the package silero-vad, without its longest duration.
+    Source: `get_speech_timestamps` of the package silero-vad, without its limit of segment lengths.
     """
 
     def __init__(
@@ -183,7 +184,8 @@ class VoiceActivity:
 class SegmentFinder:
     """Finds segments of speech in chunk probabilities; all times are counted in samples.
 
-    A segment is held back until the next one starts, which may limit its padding.
+    A segment is yielded only once the next segment has ended, or the audio: the start of the next
+    segment may limit its padding.
 
     Attributes:
         thresholds: Thresholds of segments.
@@ -191,8 +193,9 @@ class SegmentFinder:
         samples: Samples per chunk.
         at: Start of the next chunk.
         start: Start of the current segment; None outside of speech.
-        pause: Start of the current pause in the segment; None if there is none.
-        waiting: Padded start and unpadded end of the segment held back; None if there is none.
+        pause: Start of the current pause in the segment; None outside of pauses.
+        waiting: (padded start, unpadded end) of the last segment, which was not yielded yet; None
+            for none.
     """
 
     thresholds: SpeechThresholds

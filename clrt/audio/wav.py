@@ -1,6 +1,7 @@
 """Reads WAV files as float32 samples: PCM of 8 to 32 bits, and floats.
 
-The standard library's `wave` reads no floats, and no extensible format before Python 3.12.
+The module `wave` of the standard library reads no floats, and the extensible format only from
+Python 3.12 on.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
     """Parses a format chunk of a WAV file.
 
     Returns:
-        Codec, channels, frames per second, bytes per frame and bits per sample; None if the
-        chunk is too short.
+        (codec, channels, frames per second, bytes per frame, bits per sample); None if the chunk
+        is too short.
     """
     if len(chunk) < 16:
         return None
@@ -133,12 +134,12 @@ def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> Wav
 def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[FloatArray]:
     """Yields the samples of a WAV file in blocks `[frames, channels]`, full scale 1.
 
-    If the header promises more samples than there are, as in files written by a pipe and in
-    truncated ones, reads the available samples with a warning.
+    If the header promises more samples than there are, as in truncated files and files written to a
+    pipe, yields the available samples and warns.
 
     Args:
         stream: The file, at its first sample.
-        header: Its header.
+        header: Header of the file.
         name: Name of the file, for the warning.
     """
     width = header.frame_bytes

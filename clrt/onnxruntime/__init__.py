@@ -1,7 +1,7 @@
 """clrt with the interface of ONNX Runtime: `import clrt.onnxruntime as ort`.
 
-`install` registers it under the name `onnxruntime`, for programs that cannot be edited;
-`python -m clrt.onnxruntime PROGRAM …` does so and runs a program.
+For programs that cannot be edited, `install` registers this package under the name `onnxruntime`;
+`python -m clrt.onnxruntime PROGRAM …` registers it and runs a program.
 """
 
 from __future__ import annotations

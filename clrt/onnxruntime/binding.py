@@ -81,7 +81,7 @@ class IOBinding:
         self.inputs[name] = _at(OrtDevice(device_type, device_id), buffer_ptr, shape, element_type)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an input to an OrtValue; one on the session's device is read without a copy.
+        """Binds an input to an OrtValue, which runs read without a copy if it is on their device.
 
         Raises:
             RuntimeException: The model has no such input.
@@ -103,13 +103,15 @@ class IOBinding:
         Args:
             name: Name of the output.
             device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
-            device_id: Number of the device.
-            element_type: Element type of the memory at `buffer_ptr`.
-            shape: Shape of the memory at `buffer_ptr`.
-            buffer_ptr: Address of host memory; None for new memory at each run.
+            device_id: Number of the device among those of its type.
+            element_type: A NumPy type or a number in `onnx.TensorProto.DataType`; needed with
+                `buffer_ptr`, else ignored.
+            shape: Shape of the output; needed with `buffer_ptr`, else ignored.
+            buffer_ptr: Address of host memory that receives the output; None for new memory at each
+                run.
 
         Raises:
-            InvalidArgument: `buffer_ptr` is passed without type or shape.
+            InvalidArgument: `buffer_ptr` is passed without element type or shape.
             NotImplemented: `buffer_ptr` is passed, and `device_type` is not "cpu".
         """
         device = OrtDevice(device_type, device_id)

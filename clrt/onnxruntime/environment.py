@@ -18,8 +18,8 @@ def set_default_logger_severity(severity: int) -> None:
     """Sets the level of the logger "clrt.onnxruntime".
 
     Args:
-        severity: Severity from which on messages are logged: 0 for all, 1 for information, 2 for
-            warnings, 3 for errors, 4 for fatal errors.
+        severity: Lowest severity of messages that are logged: 0 for all messages, 1 for
+            information, 2 for warnings, 3 for errors, 4 for fatal errors.
 
     Raises:
         RuntimeException: `severity` is not 0 to 4.

@@ -29,7 +29,10 @@ class OrtHardwareDeviceType(IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(IntEnum):
-    """Policy by which a session selects its device; clrt does not support the two for power."""
+    """Policy by which a session selects its device.
+
+    clrt does not support MAX_EFFICIENCY and MIN_OVERALL_POWER, which depend on power.
+    """
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -49,7 +52,7 @@ class OrtHardwareDevice:
         vendor_id: PCI vendor ID; 0 if unknown.
         vendor: Vendor's name, as the driver reports it.
         device_id: Index of the device in `clrt.devices()`.
-        metadata: For a GPU, "Discrete": "1" or "0"; else empty.
+        metadata: For a GPU, {"Discrete": "1"} or, if it is integrated, {"Discrete": "0"}; else {}.
     """
 
     type: OrtHardwareDeviceType
@@ -83,7 +86,7 @@ class OrtEpDevice:
 def get_ep_devices() -> list[OrtEpDevice]:
     """Returns each usable device, except simulators, once per execution provider that runs on it.
 
-    Among the devices of a provider, the default one comes first.
+    The devices of one provider are consecutive, the default device first.
     """
     usable = [d for d in devices() if d.usable and not d.caps.simulator]
     usable.sort(key=lambda d: (not d.is_default, d.index))
@@ -107,7 +110,7 @@ def _hardware(device: DeviceInfo) -> OrtHardwareDevice:
 
 
 def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> ProviderChoice:
-    """Returns the device and provider options of a session for the entries that a program selected.
+    """Returns the device and provider options of a session whose device a program has selected.
 
     Args:
         selected: Entries of `get_ep_devices()`, all for the same device and provider.
@@ -115,7 +118,7 @@ def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> Pr
 
     Raises:
         InvalidArgument: The selection is empty, has other objects, or several providers.
-        Fail: Several devices are selected: clrt runs a model on one.
+        Fail: Several devices are selected: clrt runs a model on one device.
     """
     if not selected:
         raise InvalidArgument("Must provide one or more OrtEpDevice instances.")
@@ -190,7 +193,7 @@ def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Is not supported: libraries of execution providers work with ONNX Runtime only.
+    """Raises an error: libraries of execution providers work with ONNX Runtime only.
 
     Raises:
         NotImplemented: Always.
@@ -202,7 +205,7 @@ def register_execution_provider_library(name: str, path: str) -> None:
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """Is not supported: libraries of execution providers cannot be registered.
+    """Raises an error: libraries of execution providers cannot be registered.
 
     Raises:
         InvalidArgument: Always, since no library is registered.

@@ -1,4 +1,4 @@
-"""Exceptions of ONNX Runtime, each also an error of clrt, and the conversion to them."""
+"""Exceptions of ONNX Runtime, each also an error of clrt, and conversions of clrt's errors."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ class NoSuchFile(StatusError, ModelError):
 
 
 class NoModel(StatusError, ModelError):
-    """ONNX Runtime's error for a missing model."""
+    """ONNX Runtime's error for a missing model; clrt never raises it."""
 
     status = "4 : NO_MODEL"
 
 
 class EngineError(StatusError):
-    """ONNX Runtime's error for a failure of its engine."""
+    """ONNX Runtime's error for a failure of its engine; clrt never raises it."""
 
     status = "5 : ENGINE_ERROR"
 
 
 class RuntimeException(StatusError, RuntimeError):
-    """A run failed, for lack of memory for example."""
+    """A run failed, for example out of memory, or a call has an invalid argument."""
 
     status = "6 : RUNTIME_EXCEPTION"
 
@@ -84,7 +84,7 @@ class InvalidProtobuf(StatusError, ModelError):
 
 
 class ModelLoaded(StatusError):
-    """ONNX Runtime's error for a session that has a model already."""
+    """ONNX Runtime's error for a session that has a model already; clrt never raises it."""
 
     status = "8 : MODEL_LOADED"
 
@@ -114,19 +114,19 @@ class ModelLoadCanceled(StatusError, CancelledError):
 
 
 class ModelRequiresCompilation(StatusError):
-    """ONNX Runtime's error for a model that must be compiled, which the session options forbid."""
+    """ONNX Runtime's error for compilation that options forbid; clrt never raises it."""
 
     status = "13 : MODEL_REQUIRES_COMPILATION"
 
 
 class NotFound(StatusError):
-    """ONNX Runtime's error for a name under which nothing exists."""
+    """ONNX Runtime's error for a name under which nothing exists; clrt never raises it."""
 
     status = "14 : NOT_FOUND"
 
 
 class DeviceReset(StatusError, DeviceError):
-    """ONNX Runtime's error for a device that was lost or reset."""
+    """ONNX Runtime's error for a device that was lost or reset; clrt never raises it."""
 
     status = "15 : DEVICE_RESET"
 
@@ -150,17 +150,17 @@ _WHILE_LOADING: tuple[tuple[type[ClrtError], type[StatusError]], ...] = (
 
 
 def of_run(error: ClrtError) -> ClrtError:
-    """Converts an error of clrt during a run to the one that ONNX Runtime would raise."""
+    """Converts an error of clrt during a run to the error that ONNX Runtime would raise."""
     return _translated(error, _WHILE_RUNNING)
 
 
 def of_load(error: ClrtError) -> ClrtError:
-    """Converts an error of clrt during loading to the one that ONNX Runtime would raise."""
+    """Converts an error of clrt during loading to the error that ONNX Runtime would raise."""
     return _translated(error, _WHILE_LOADING)
 
 
 def of_file(error: ClrtError, source: Path | bytes) -> ClrtError:
-    """Converts an error of clrt in reading a model to the one that ONNX Runtime would raise.
+    """Converts an error of clrt in reading a model to the error that ONNX Runtime would raise.
 
     Args:
         source: Path of the file, or the model's bytes.

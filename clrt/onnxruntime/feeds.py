@@ -1,4 +1,4 @@
-"""Checks inputs of runs as ONNX Runtime does: dtypes must match, names of dims are ignored."""
+"""Checks inputs of runs as ONNX Runtime does: dtypes must match, names of dims have no effect."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Feeds:
     """Checks the inputs of a session's runs as ONNX Runtime does, and converts them.
 
     Args:
-        inputs: Inputs of the session.
-        overridable: Initializers that runs may pass values for.
-        device: Device of the session; tensors on other devices are copied through the host.
+        inputs: Description of each input of the session.
+        overridable: Description of each initializer for which runs may pass a value.
+        device: Device of the session; tensors on other devices are copied to the host first.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Feeds:
         return feeds
 
     def check_names(self, given: Mapping[str, Any]) -> None:
-        """Checks that all required inputs are passed, and no unknown ones.
+        """Checks that all required inputs are passed, and no unknown inputs.
 
         Args:
             given: Inputs by name; only the names are checked.
@@ -80,7 +80,7 @@ class Feeds:
             raise InvalidArgument(f"Invalid input name: {unknown}")
 
     def overridden(self, feeds: Collection[str]) -> frozenset[str]:
-        """Returns the names of inputs passed to a run that are overridable initializers.
+        """Returns which of the inputs passed to a run are overridable initializers, by name.
 
         Args:
             feeds: Names of the inputs passed.
@@ -88,9 +88,10 @@ class Feeds:
         return self._overridable.intersection(feeds) if self._overridable else self._overridable
 
     def disagree(self, feeds: Mapping[str, Any]) -> bool:
-        """Returns whether inputs contradict the names of symbolic dims, which ONNX Runtime ignores.
+        """Returns whether inputs may contradict the names of symbolic dims.
 
-        That is the case if dims of one name have different sizes, or a name is an expression.
+        True if dims of one name have different sizes, or if a name is an expression. ONNX Runtime
+        accepts such inputs, since it ignores the names.
 
         Args:
             feeds: Converted inputs by name.
@@ -131,8 +132,9 @@ def _tensor_check(
 
     Args:
         name: Name of the input, for messages.
-        type_: Its type, such as "tensor(float)".
-        shape: Size, name of a symbolic dim or None per axis; None instead of a list for any rank.
+        type_: Type of the input, such as "tensor(float)".
+        shape: For each axis the size, the name of a symbolic dim, or None; None instead of a list
+            for any rank.
         device: Device of the session.
     """
     dtype = dtype_of_type(type_)
@@ -181,17 +183,17 @@ def _check_list(name: str, given: Any) -> Sequence[Any]:
 
 
 def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | DeviceTensor:
-    """Converts an OrtValue, device tensor or list to an array or a tensor on the session's device.
+    """Converts an OrtValue, device tensor or list to an array, or a tensor on the right device.
 
     Args:
         name: Name of the input, for messages.
         dtype: Dtype of the input, to which a list is converted.
-        given: Value passed by the user.
-        device: Device of the session.
+        given: OrtValue, device tensor, array or list that the user passed.
+        device: Device of the session; tensors on other devices are returned as arrays.
 
     Raises:
         Fail: The value is None.
-        RuntimeException: The value is another object, or its elements cannot be converted.
+        RuntimeException: The value has another type, or its elements cannot be converted.
     """
     value = _unwrap(given)
     if isinstance(value, DeviceTensor):
@@ -216,7 +218,7 @@ def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | 
 
 
 def _match_dtype(name: str, dtype: DType, given: Array | DeviceTensor) -> Array | DeviceTensor:
-    """Converts an array of strings, or one in another byte order, to the dtype of an input.
+    """Converts an array of strings, or of another byte order, to the dtype of an input.
 
     Args:
         name: Name of the input, for the error's message.

@@ -32,13 +32,14 @@ _ORT_FORMAT = b"ORTM"
 class LoadedFile:
     """An ONNX file and the models loaded from it for a device.
 
-    An initializer that is also an input is a constant, until a run passes a value for it: then a
-    second model is loaded that has it as an input.
+    An initializer that is also an input is a constant until a run passes a value for it. Then a
+    second model is loaded, in which the initializer is an input.
 
     Attributes:
         model: Model in which all initializers are constants.
-        inputs, outputs: Descriptions of the session's inputs and outputs.
-        overridable: Descriptions of the initializers that are also inputs.
+        inputs: Description of each input of the session.
+        outputs: Description of each output of the session.
+        overridable: Description of each initializer that is also an input.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class LoadedFile:
         """Returns the model with some overridable initializers as inputs, loading it if needed.
 
         Args:
-            given: Names of these initializers.
+            given: Names of the initializers to have as inputs.
 
         Raises:
             StatusError: The model is invalid, or cannot run on the device.
@@ -96,13 +97,13 @@ class LoadedFile:
     def separate_dims(self, refused: Model) -> bool:
         """Reloads the model with an independent symbol for each dim.
 
-        ONNX Runtime ignores the names of dims, so that inputs may contradict them.
+        ONNX Runtime ignores the names of dims, so that dims of one name may have different sizes.
 
         Args:
-            refused: Model that rejected such inputs.
+            refused: Model that rejected inputs with such sizes.
 
         Returns:
-            Whether `refused` has been replaced, so that the run can be repeated; False if the dims
+            True if `refused` has been replaced, so that the run can be repeated. False if the dims
             of `refused` are independent already.
         """
         with self._lock:
@@ -178,10 +179,11 @@ def _node_arg(value: FileValue) -> NodeArg:
 
 
 def _names_of_dims(declared: Sequence[FileValue], model: Model) -> dict[str, str | None]:
-    """Returns, by symbol of clrt's model, the name of the dim in the ONNX file; None if unnamed.
+    """Returns the name in the ONNX file of each symbol of clrt's model; None for unnamed dims.
 
     Args:
-        declared: Inputs as the file declares them.
+        declared: Inputs as the ONNX file declares them.
+        model: Model that clrt loaded from the file.
     """
     return {
         str(symbol): name if isinstance(name, str) else None

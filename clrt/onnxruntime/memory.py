@@ -30,8 +30,9 @@ class OrtMemoryInfo:
 
     Attributes:
         name: Name of the memory, such as "Cpu".
+        allocator_type: Kind of allocator.
         device_id: Number of the device.
-        mem_type: What the memory is used for.
+        mem_type: Use of the memory.
     """
 
     name: str = "Cpu"

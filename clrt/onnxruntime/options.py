@@ -74,7 +74,7 @@ _CASTS: Mapping[type, Callable[[Any], object]] = {bool: bool, int: _as_int}
 class Settings:
     """Base of option classes: typed settings, declared as attributes, and string entries by key.
 
-    Setting an unknown attribute, or one to a value of a wrong type, is an error.
+    It is an error to set an unknown attribute, or to set an attribute to a value of a wrong type.
     """
 
     _defaults: ClassVar[dict[str, Any]]
@@ -120,12 +120,12 @@ class OptionValues:
     """Values passed to the methods of a `SessionOptions`.
 
     Attributes:
-        sizes: Sizes that fix symbolic dims, by symbolic name.
-        denoted: Sizes that fix dims, by denotation, such as "DATA_BATCH".
+        sizes: Sizes to use for symbolic dims, by name of the dim.
+        denoted: Sizes to use for dims, by their denotation, such as "DATA_BATCH".
         initializers: Values that replace initializers, by name.
         providers: Options of execution providers by name.
         files: Contents of external data files, by the file name in the model.
-        pick: Chooses device and providers; None if neither devices nor a policy were set.
+        pick: Chooses device and providers; None if the program set neither devices nor a policy.
         is_load_cancelled: Whether loading raises `ModelLoadCanceled`.
     """
 
@@ -141,10 +141,10 @@ class OptionValues:
 class SessionOptions(Settings):
     """Options for loading and running a model.
 
-    These have an effect: `graph_optimization_level`, `intra_op_num_threads` on a CPU device,
-    `optimized_model_filepath`, `enable_profiling` with `profile_file_prefix`, overrides of free
-    dims, values of initializers, external data in memory, and providers. All other options are
-    ignored, with a log message of level DEBUG.
+    The options with an effect are `graph_optimization_level`, `intra_op_num_threads` on a CPU
+    device, `optimized_model_filepath`, `enable_profiling` with `profile_file_prefix`, overrides of
+    free dims, values of initializers, external data in memory, and providers. All other options
+    are ignored, with a log message of level DEBUG.
     """
 
     _followed: ClassVar = frozenset(
@@ -215,7 +215,7 @@ class SessionOptions(Settings):
 
         Args:
             name: Name of the symbolic dim in the ONNX file.
-            size: Its size.
+            size: Size to use for the dim.
         """
         self._given.sizes[name] = operator.index(size)
 
@@ -224,7 +224,7 @@ class SessionOptions(Settings):
 
         Args:
             denotation: Denotation of dims in the ONNX file, such as "DATA_BATCH".
-            size: Their size.
+            size: Size to use for these dims.
         """
         self._given.denoted[denotation] = operator.index(size)
 
@@ -289,6 +289,7 @@ class SessionOptions(Settings):
         """Adds an execution provider for sessions that are created without `providers`.
 
         Args:
+            name: Name of the provider, such as "CUDAExecutionProvider".
             options: Options of the provider.
         """
         self._given.providers[name] = dict(options)
@@ -304,7 +305,7 @@ class SessionOptions(Settings):
 
         Raises:
             InvalidArgument: `devices` is empty, has other objects, or several providers.
-            Fail: Several devices are selected: clrt runs a model on one.
+            Fail: Several devices are selected: clrt runs a model on one device.
         """
         choice = choice_of(devices, options)
         self._given.pick = lambda: choice
@@ -338,7 +339,7 @@ class SessionOptions(Settings):
         self._given.pick = lambda: choice_by_delegate(delegate)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Logs a warning that a library of custom ops is not used; models with its ops are refused.
+        """Warns that a library of custom ops is not used; models with its ops cannot be loaded.
 
         Raises:
             Fail: The file does not exist.
@@ -423,7 +424,7 @@ class RunOptions(Settings):
         return self._entry(key)
 
     def add_active_adapter(self, adapter: object) -> None:
-        """Is not supported: merge LoRA adapters into the model before exporting it.
+        """Raises an error: LoRA adapters must be merged into the model before it is exported.
 
         Raises:
             NotImplemented: Always.

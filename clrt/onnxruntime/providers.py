@@ -52,8 +52,8 @@ class ProviderChoice:
 
     Attributes:
         device: Device that the session runs on.
-        options: Options of each requested provider that is available, by name, preferred first;
-            the CPU's provider is always among them.
+        options: Options of each requested provider that is available, by name, preferred first.
+            The provider of CPUs is always included.
     """
 
     device: DeviceInfo
@@ -83,12 +83,12 @@ def choose(
 ) -> ProviderChoice:
     """Chooses the device and providers of a session: the device of the first available provider.
 
-    Unavailable providers are skipped with a warning; the CPU is the last resort.
+    Unavailable providers are skipped with a warning. If no provider is available, the CPU is used.
 
     Args:
-        providers: Names of execution providers, or pairs of name and options, preferred first;
-            None for the device that `clrt.load` chooses.
-        options: Options of each provider, if `providers` are names alone.
+        providers: Names of execution providers, or (name, options), preferred first; None for the
+            device that `clrt.load` chooses.
+        options: Options of each provider, if `providers` are names alone; None for none.
 
     Raises:
         DeviceError: There is no device, or no device that matches an option.
@@ -121,8 +121,8 @@ def device_of_type(name: str, number: int) -> DeviceInfo:
     """Returns the device for a device type and number, as OrtValues and bindings specify it.
 
     Args:
-        name: Device type: "clrt" for the device that `clrt.load` chooses by default; any other,
-            such as "cuda", for a GPU.
+        name: Device type: "clrt" for the device that `clrt.load` chooses by default; any other
+            type, such as "cuda", for a GPU.
         number: Index among the usable GPUs; ignored for "clrt".
 
     Raises:
@@ -142,7 +142,7 @@ def _by_name(
     """Returns the options of each requested execution provider by name, as strings.
 
     Args:
-        providers: Names, or pairs of name and options; None for none.
+        providers: Names of providers, or (name, options); None for none.
         options: Options of each provider, if `providers` are names alone; None for none.
 
     Raises:

@@ -40,7 +40,7 @@ class _Finder(metadata.DistributionFinder):
     """Makes `importlib.metadata` find `_Distribution` under the name "onnxruntime"."""
 
     def find_spec(self, *_: object) -> None:
-        """Returns None, since the modules that it stands for are in `sys.modules` already."""
+        """Returns None: modules need not be found, since `install` puts them in `sys.modules`."""
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
@@ -52,8 +52,8 @@ class _Finder(metadata.DistributionFinder):
 def install() -> None:
     """Makes `import onnxruntime` import `clrt.onnxruntime`, even if ONNX Runtime is installed.
 
-    Call it before any module imports ONNX Runtime: modules that have imported it keep using it.
-    Later calls do nothing.
+    Call this before any module imports ONNX Runtime: modules that have imported ONNX Runtime keep
+    using it. Later calls do nothing.
     """
     package = importlib.import_module("clrt.onnxruntime")
     before = sys.modules.get(NAME)

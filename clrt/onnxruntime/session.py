@@ -39,11 +39,11 @@ class InferenceSession(SessionInfo):
 
     Args:
         path_or_bytes: An ONNX file or its bytes.
-        sess_options: Options for loading and running; see `SessionOptions` for those that have an
-            effect.
-        providers: Names of execution providers, or pairs of name and options, preferred first;
-            None for those of `sess_options`, or the device that `clrt.load` chooses.
-        provider_options: Options of each provider, if `providers` are names alone.
+        sess_options: Options for loading and running; None for the defaults. `SessionOptions` says
+            which options have an effect.
+        providers: Names of execution providers, or (name, options), preferred first. None for the
+            providers in `sess_options`, or the device that `clrt.load` chooses.
+        provider_options: Options of each provider, if `providers` are names alone; None for none.
         kwargs: Other arguments of ONNX Runtime's class, which are ignored.
 
     Raises:
@@ -114,7 +114,8 @@ class InferenceSession(SessionInfo):
             output_names: Names of the outputs to return, in this order; None for all.
             input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
                 map. Dtypes must match: they are not converted.
-            run_options: `terminate`, set in another thread, cancels the run.
+            run_options: Options whose `terminate`, set in another thread, cancels the run; None for
+                none.
 
         Returns:
             An array for each output, a list for a sequence, a dict for a map.
@@ -143,10 +144,11 @@ class InferenceSession(SessionInfo):
             output_names: Names of the outputs to return, in this order; None for all.
             input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
                 map.
-            callback: Called in that thread with the list of outputs, `user_data` and the message
-                of the error, which is "" if there is none.
+            callback: Called in the other thread with (list of outputs, `user_data`, message of the
+                error). After an error the list is empty; else the message is "".
             user_data: Any object, passed to `callback`.
-            run_options: `terminate`, set in another thread, cancels the run.
+            run_options: Options whose `terminate`, set in another thread, cancels the run; None for
+                none.
 
         Raises:
             InvalidArgument: An input is missing or unknown.
@@ -175,7 +177,8 @@ class InferenceSession(SessionInfo):
         Args:
             output_names: Names of the outputs to return, in this order; None for all.
             input_dict_ort_values: An OrtValue for each input, by name.
-            run_options: `terminate`, set in another thread, cancels the run.
+            run_options: Options whose `terminate`, set in another thread, cancels the run; None for
+                none.
 
         Raises:
             StatusError: An input does not match the model, or the run fails.
@@ -196,9 +199,10 @@ class InferenceSession(SessionInfo):
         """Runs the model on OrtValues, and appends the outputs to a vector.
 
         Args:
-            run_options: `terminate`, set in another thread, cancels the run; None for no options.
-            feed_names: Names of the inputs in `feeds`.
-            feeds: OrtValue of each of these inputs.
+            run_options: Options whose `terminate`, set in another thread, cancels the run; None for
+                none.
+            feed_names: Names of the inputs, in the order of `feeds`.
+            feeds: OrtValue of each input.
             fetch_names: Names of the outputs to compute.
             fetches: Receives the outputs, in host memory.
             fetch_devices: Ignored.
@@ -213,7 +217,7 @@ class InferenceSession(SessionInfo):
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Runs the model on the inputs of a binding, and stores the outputs that it binds.
+        """Runs the model on the inputs of a binding, and stores the outputs in bound memory.
 
         Raises:
             InvalidArgument: The binding belongs to another session.
@@ -291,9 +295,10 @@ class InferenceSession(SessionInfo):
         """Loads the model again on the device of other execution providers.
 
         Args:
-            providers: Names, or pairs of name and options, preferred first; None for the device
-                that `clrt.load` chooses, or a device set in the session options.
-            provider_options: Options of each provider, if `providers` are names alone.
+            providers: Names of providers, or (name, options), preferred first. None for the
+                providers or device in the session options, or the device that `clrt.load` chooses.
+            provider_options: Options of each provider, if `providers` are names alone; None for
+                none.
         """
         before = self._loaded
         self._load(providers, provider_options)
@@ -303,7 +308,7 @@ class InferenceSession(SessionInfo):
 def _restrict_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     """Returns a device restricted to a number of cores.
 
-    Returns the device itself if `cores` is less than 1, or if it cannot be partitioned.
+    Returns the device itself if `cores` is less than 1, or if the device cannot be partitioned.
     """
     if cores < 1:
         return device

@@ -1,4 +1,4 @@
-"""Methods of a session that describe it, and those that have no effect in clrt."""
+"""Methods of a session that describe it, and methods that have no effect in clrt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SessionInfo:
     def get_providers(self) -> list[str]:
         """Returns the names of the session's execution providers, of which the first is used.
 
-        These are the requested ones that are available, and always the CPU's.
+        The list has the requested providers that are available, and always the provider of CPUs.
         """
         return list(self._choice.options)
 
@@ -61,9 +61,9 @@ class SessionInfo:
         """Has no effect: if a device fails, an error is raised, and no other device is tried."""
 
     def end_profiling(self) -> str:
-        """Writes the profile of the runs so far, and returns its file name.
+        """Writes the profile of the runs so far to a file, and returns the file's name.
 
-        "" if the session does not profile, or from the second call on.
+        Returns "" if the session does not profile, or from the second call on.
         """
         return "" if self._trace is None else self._trace.save()
 
@@ -85,9 +85,10 @@ class SessionInfo:
         """Creates an OrtValue that holds a tensor of zeros, in host memory or on a device.
 
         Args:
+            shape: Shape of the tensor.
             element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
             device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
-            device_id: Number of the device.
+            device_id: Number of the device among those of its type.
             vendor_id: PCI vendor ID, without effect.
 
         Raises:
@@ -102,7 +103,7 @@ class SessionInfo:
         return [OrtMemoryInfo() for _ in self._loaded.inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Returns the memory of each output: host memory, unless it is bound to a device."""
+        """Returns the memory of each output by default: host memory, whatever a binding says."""
         return [OrtMemoryInfo() for _ in self._loaded.outputs]
 
     def get_input_epdevices(self) -> list[None]:
@@ -110,7 +111,7 @@ class SessionInfo:
         return [None for _ in self._loaded.inputs]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Is not supported; the command `clrt explain` shows where each node runs.
+        """Raises an error; the command `clrt explain` shows where each node runs.
 
         Raises:
             Fail: Always.

@@ -28,7 +28,7 @@ class SessionTrace:
 
         Args:
             name: Name of the event.
-            start_ns: Time at which it began, from `time.perf_counter_ns`.
+            start_ns: Time at which the event began, from `time.perf_counter_ns`.
             args: Data to display with the event, by name.
         """
         self._events.append(
@@ -48,7 +48,7 @@ class SessionTrace:
         """Records a run that ends now, with the shapes of its inputs.
 
         Args:
-            start_ns: Time at which it began, from `time.perf_counter_ns`.
+            start_ns: Time at which the run began, from `time.perf_counter_ns`.
             feeds: Inputs of the run by name.
         """
         shapes = {n: list(x.shape) for n, x in feeds.items() if hasattr(x, "shape")}

@@ -49,8 +49,8 @@ def element_type(given: Any) -> DType:
     """Converts a NumPy type, or a number in `onnx.TensorProto.DataType`, to a dtype.
 
     Raises:
-        InvalidArgument: `given` is neither.
-        RuntimeException: It is the string type, which OrtValues do not support.
+        InvalidArgument: `given` is no element type.
+        RuntimeException: `given` is the string type, which OrtValues do not support.
     """
     if isinstance(given, (int, np.integer)):
         dtype = DType.from_onnx(int(given))
@@ -76,8 +76,8 @@ class NodeArg:
     Attributes:
         name: Name of the input or output.
         type: Type such as "tensor(float)", "seq(tensor(int64))" or "map(string,tensor(float))".
-        shape: For each axis its size, the name of its symbolic dim, or None; empty if the type has
-            no shape.
+        shape: For each axis its size, the name of its symbolic dim, or None for an unknown size;
+            empty if the type has no shape.
     """
 
     name: str

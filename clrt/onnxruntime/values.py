@@ -45,6 +45,14 @@ class OrtDevice:
 
     Attributes:
         name: Device type, as passed.
+
+    Args:
+        name: Device type.
+        device_id: Number of the device among those of its type.
+        vendor_id: PCI vendor ID; negative for none.
+
+    Raises:
+        InvalidArgument: The device type is unknown.
     """
 
     _numbers: ClassVar = {"cpu": 0, "npu": 3, "cann": 3, "clrt": 1, **dict.fromkeys(GPU_TYPES, 1)}
@@ -99,7 +107,7 @@ class OrtValue:
     """Value of an input or output of a run: a tensor, sequence, map or empty optional.
 
     Args:
-        held: The value: an array, which is not copied, a device tensor, a list, a dict or None.
+        held: The value: an array (shared, not copied), a device tensor, a list, a dict or None.
         type_: Type of a value that is not a tensor, such as "seq(tensor(float))"; else "".
         device: Location of the value, as the program named it.
     """
@@ -118,7 +126,7 @@ class OrtValue:
         Args:
             data: The array.
             device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
-            device_id: Number of the device.
+            device_id: Number of the device among those of its type.
             vendor_id: PCI vendor ID, without effect.
 
         Raises:
@@ -162,9 +170,10 @@ class OrtValue:
         """Creates a tensor of zeros in host memory or on a device.
 
         Args:
+            shape: Shape of the tensor.
             element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
             device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
-            device_id: Number of the device.
+            device_id: Number of the device among those of its type.
             vendor_id: PCI vendor ID, without effect.
 
         Raises:
@@ -176,7 +185,7 @@ class OrtValue:
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: object) -> OrtValue:
-        """Is not supported: clrt has no sparse tensors.
+        """Raises an error: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -261,7 +270,7 @@ class OrtValue:
         return isinstance(self.held, list) and self._type.startswith("seq(tensor")
 
     def as_sparse_tensor(self) -> Any:
-        """Is not supported: clrt has no sparse tensors.
+        """Raises an error: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -299,7 +308,7 @@ class OrtValue:
         return int(kind), number
 
     def update_inplace(self, data: Array) -> None:
-        """Overwrites the tensor's elements by those of an array of the same size and type.
+        """Overwrites the tensor's elements by an array's elements, of the same number and type.
 
         Raises:
             RuntimeException: The size or type differs, or the value is not a tensor.
@@ -341,7 +350,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_coo_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not supported: clrt has no sparse tensors.
+        """Raises an error: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.
@@ -350,7 +359,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_csr_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not supported: clrt has no sparse tensors.
+        """Raises an error: clrt has no sparse tensors.
 
         Raises:
             NotImplemented: Always.

@@ -18,15 +18,16 @@ _NEVER = np.float32(-np.inf)
 
 @dataclass(frozen=True, eq=False)
 class WhisperLogitsProcessor:
-    """Masks the logits of tokens that may not follow those of a window, by Whisper's rules.
+    """Masks logits by Whisper's rules for the tokens that may follow in a window.
 
     Attributes:
         suppressed: Tokens that are never allowed.
-        first_suppressed: Tokens that are not allowed as the first one of a window.
+        first_suppressed: Tokens that are not allowed as the first token of a window.
         end: End token; lower tokens are text.
         first_time: Timestamp token of the window's start; each higher token is 0.02 s later.
         timestamps: Whether timestamps are generated; they come in pairs and do not decrease.
-        most_first_time: Maximum of the first timestamp, in steps of 0.02 s; None for any.
+        most_first_time: Maximum of a window's first timestamp, in steps of 0.02 s; None for no
+            limit.
     """
 
     suppressed: NDArray[np.int64]

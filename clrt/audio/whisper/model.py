@@ -31,8 +31,8 @@ class WhisperModel:
     """A Whisper model as read from its files.
 
     Attributes:
-        graph: Graph of encoder and decoder; for a compiled file its header.
-        decoder: Configuration of the decoder, which contains the encoder's.
+        graph: Graph of encoder and decoder; for a compiled file, the file's header.
+        decoder: Configuration of the decoder, which contains the encoder's configuration.
         preset: Feature extractor of the encoder's input.
         vocabulary: Tokens of the model.
     """
@@ -55,9 +55,9 @@ class WhisperModel:
 
 
 def read_whisper_model(source: Path) -> WhisperModel:
-    """Reads a Whisper model.
+    """Reads a Whisper model from a folder or file.
 
-    Of a compiled file, the graph is not read; loading the model maps it.
+    The graph in a compiled file is not read: `WhisperModel.graph` is then the file's header.
 
     Args:
         source: A Hugging Face folder, or a compiled file.
@@ -76,7 +76,7 @@ def read_whisper_model(source: Path) -> WhisperModel:
 
 
 def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
-    """Writes a Whisper model as one file, with its weights packed for the process's device.
+    """Writes a Whisper model to one file, with weights packed for the process's device.
 
     Args:
         model: Model with a graph, as read from a folder.
@@ -124,8 +124,8 @@ def _checked(preset: Preset, decoder: DecoderConfig, source: Path) -> LogMel:
 
     Args:
         preset: Feature extractor.
-        decoder: Configuration of the decoder, which contains the encoder's.
-        source: Path of the model, for the message.
+        decoder: Configuration of the decoder, which contains the encoder's configuration.
+        source: Path of the model, for the error's message.
 
     Raises:
         ModelError: The feature extractor is not Whisper's, or its number of frames or mel bands

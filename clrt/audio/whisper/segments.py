@@ -18,7 +18,8 @@ class WindowSegment:
     """A segment of speech within a window of 30 s.
 
     Attributes:
-        start, end: Times in steps of 0.02 s from the window's start.
+        start: Start time, in steps of 0.02 s from the window's start.
+        end: End time, in steps of 0.02 s from the window's start.
         first: Index of the segment's first token in the window's tokens.
         tokens: The segment's tokens, timestamps included.
     """
@@ -34,8 +35,9 @@ def split_window(
 ) -> tuple[list[WindowSegment], int]:
     """Splits the tokens of a window into segments by their timestamps.
 
-    Two consecutive timestamps end a segment and start the next one. Tokens after the last such pair
-    are cut off, unless they end with a timestamp: the next window decodes their audio again.
+    Two consecutive timestamps end a segment and start the next one. Tokens after the last two
+    consecutive timestamps are cut off, unless the last token is a timestamp: the next window
+    decodes their audio again. Without two consecutive timestamps, all tokens are one segment.
 
     Args:
         tokens: Tokens of the window, without the end token.
@@ -68,7 +70,7 @@ def split_window(
 def _whole(tokens: Sequence[int], first_time: int, frames: int) -> WindowSegment:
     """Returns the tokens of a window as one segment.
 
-    It ends at the last timestamp; at the end of the audio if there is none above 0.
+    The segment ends at the last timestamp, or at the end of the audio if no timestamp is above 0.
 
     Args:
         tokens: Tokens of the window, without the end token.

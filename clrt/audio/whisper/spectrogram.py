@@ -51,7 +51,9 @@ class SpectrogramMaker:
 
     Args:
         preset: Options of the feature extractor.
-        device, strict, cache_dir: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
     """
 
     def __init__(
@@ -113,11 +115,12 @@ class SpectrogramMaker:
 
 
 def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatArray:
-    """Returns samples `start` to `end`; beyond the audio they are mirrored, then zero.
+    """Returns samples `start` to `end` of audio that is continued by its mirror image, then zeros.
 
     Args:
         samples: The audio, float32 `[samples]`.
-        start, end: Range of samples, which may begin before 0 and end after the audio.
+        start: Index of the first sample, at least `-margin`.
+        end: Index after the last sample, which may be beyond the audio.
         margin: Maximum number of mirrored samples at each end.
     """
     part = np.zeros(end - start, np.float32)

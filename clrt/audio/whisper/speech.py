@@ -38,7 +38,9 @@ class WhisperSpeech:
 
     Args:
         source: A Hugging Face folder, or a compiled file.
-        device, strict, cache_dir: As in `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
 
     Raises:
         ModelError: A file is missing or damaged.
@@ -97,7 +99,7 @@ class WhisperSpeech:
         """Transcribes audio inputs, whose windows run in one batch.
 
         Args:
-            sounds: Audio inputs, as in `Features`.
+            sounds: Audio inputs: paths, bytes of files, or arrays.
             sampling_rate: Sampling rate of arrays, in Hz; None for the model's.
             options: Options of the transcription.
 
@@ -126,7 +128,7 @@ class WhisperSpeech:
         """Transcribes an audio input to a stream of segments.
 
         Args:
-            sound: One audio input, as in `Features`.
+            sound: Audio input: a path, the bytes of a file, or an array.
             sampling_rate: Sampling rate of an array, in Hz; None for the model's.
             options: Options of the transcription.
 

@@ -125,7 +125,7 @@ class TranscriptionState:
         )
 
     def _previous_tokens(self) -> list[int]:
-        """Returns the tokens of earlier text that precede the next window's prompt; [] for none."""
+        """Returns the tokens of earlier text to put before the next window's prompt; may be []."""
         first_time = self._vocabulary.first_time
         previous: list[int] = []
         for tokens in self._previous_texts:

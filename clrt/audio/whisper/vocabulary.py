@@ -40,14 +40,15 @@ class WhisperVocabulary:
         size: Number of logits.
         start: Token at the start of each window's text.
         end: Token at the end of each window's text; lower tokens are text.
-        previous: Token before the text of earlier windows; None if the model has none.
+        previous: Token before the text of earlier windows; None if the model has no such token.
         no_timestamps: Token that asks for text without timestamps. Higher tokens are timestamps,
             0.02 s apart.
         languages: Language tokens by code; empty for English-only models.
         tasks: Task tokens by name; empty for English-only models.
         suppressed: Tokens that are never allowed.
-        first_suppressed: Tokens that are not allowed as the first one of a window.
-        most_first_time: Maximum of the first timestamp, in steps of 0.02 s; None for any.
+        first_suppressed: Tokens that are not allowed as the first token of a window.
+        most_first_time: Maximum of a window's first timestamp, in steps of 0.02 s; None for no
+            limit.
     """
 
     tokenizer: Tokenizer
@@ -64,10 +65,10 @@ class WhisperVocabulary:
 
     @classmethod
     def read(cls, folder: Path, size: int) -> WhisperVocabulary:
-        """Reads tokenizer.json and generation_config.json of a Hugging Face folder.
+        """Reads the vocabulary from tokenizer.json and generation_config.json of a folder.
 
         Args:
-            folder: The folder.
+            folder: Hugging Face folder of the model.
             size: Number of logits.
 
         Raises:
@@ -140,7 +141,7 @@ class WhisperVocabulary:
         )
 
     def values(self) -> dict[str, Any]:
-        """Returns the vocabulary as options of a generation_config.json, as JSON values."""
+        """Returns the vocabulary as JSON values, by keys of generation_config.json."""
         return {
             "is_multilingual": bool(self.languages),
             "decoder_start_token_id": self.start,
@@ -277,7 +278,7 @@ class _TokenIds:
         size: Number of logits.
 
     Raises:
-        ModelError: Methods raise it for invalid values.
+        ModelError: A method found an invalid value.
     """
 
     def __init__(
@@ -287,7 +288,7 @@ class _TokenIds:
         self._tokenizer, self._size = tokenizer, size
 
     def found(self, key: str, text: str) -> int | None:
-        """Returns a token id; None if neither file has it.
+        """Returns a token id from generation_config.json, or tokenizer.json; None if both lack it.
 
         Args:
             key: Key of generation_config.json.
@@ -301,14 +302,14 @@ class _TokenIds:
         return None if value is None else self._checked(key, value)
 
     def token(self, key: str, text: str) -> int:
-        """Returns the id of a required token.
+        """Returns the id of a required token from generation_config.json, or tokenizer.json.
 
         Args:
             key: Key of generation_config.json.
             text: Text of the token in tokenizer.json.
 
         Raises:
-            ModelError: Neither file has it.
+            ModelError: Neither file has the token.
         """
         token = self.found(key, text)
         if token is None:
@@ -323,8 +324,8 @@ class _TokenIds:
 
         Args:
             key: Key of generation_config.json, which maps texts to ids.
-            texts: Texts of the tokens in tokenizer.json, if the key is missing; unknown ones are
-                skipped.
+            texts: Texts of tokens to look up in tokenizer.json if the key is missing; texts that it
+                lacks are skipped.
         """
         by_text = self._values.get(key)
         if by_text is None:
@@ -347,7 +348,7 @@ class _TokenIds:
         return [t for t in tokens if 0 <= t < self._size]
 
     def count(self, key: str) -> int | None:
-        """Returns the integer under `key`, 0 or more; None if the key is missing."""
+        """Returns the integer under `key` of generation_config.json, 0 or more; None if missing."""
         value = self._values.get(key)
         if value is not None and (type(value) is not int or value < 0):
             raise ModelError(f"'{self._file}' must give {key} as a number of at least 0.")

@@ -26,8 +26,9 @@ class Window:
 
     Attributes:
         source: Encoder input of the window.
-        prompt: Prompt tokens: those of earlier text, then those of `WhisperVocabulary.prompt`.
-        asked: Number of prompt tokens from `WhisperVocabulary.prompt`.
+        prompt: Prompt tokens: tokens of earlier text, then start, language and task tokens
+            (`WhisperVocabulary.prompt`).
+        asked: Number of prompt tokens that are not tokens of earlier text.
         draws: Random generator for drawing tokens.
     """
 
@@ -55,7 +56,7 @@ class DecodedWindow:
 
     @property
     def logprob(self) -> float:
-        """Mean of `logprobs`, the end token included; 0 if there are none."""
+        """Mean of `logprobs`, the end token included; 0 if `logprobs` is empty."""
         return float(np.mean(self.logprobs)) if self.logprobs else 0.0
 
 
@@ -72,7 +73,7 @@ class WindowReader:
         self._sampler = TokenSampler(Sampling(), vocabulary.size, seed=0)
 
     def languages(self, sources: Sequence[EncoderInput]) -> list[str]:
-        """Detects the spoken language of each encoder input; returns their codes.
+        """Detects the spoken language of each encoder input; returns the language codes.
 
         Raises:
             ClrtError: A run failed.
@@ -119,8 +120,8 @@ class WindowReader:
     def _needs_retry(self, text: DecodedWindow, fallback: TemperatureFallback) -> bool:
         """Returns whether a window must be decoded again at the next temperature.
 
-        It must if its mean log-probability is too low, or its compression ratio too high; not if it
-        is silent.
+        True if the mean log-probability of its text is too low, or the compression ratio too high.
+        False if the window is silent.
         """
         if is_silent(text, fallback):
             return False
@@ -183,7 +184,7 @@ class WindowReader:
 
         Args:
             sequences: Sequences with tokens that have not run yet.
-            rows: Number of last tokens of each sequence whose logits are returned.
+            rows: For each sequence, the number of last tokens for which to return logits.
 
         Returns:
             float32 `[sum(rows), vocabulary]`, sequence after sequence.
@@ -201,9 +202,9 @@ class WindowReader:
 def is_silent(text: DecodedWindow, fallback: TemperatureFallback) -> bool:
     """Returns whether a window's text is dropped as silence.
 
-    It is dropped if its probability of no speech is above `fallback.no_speech`, and its mean
-    log-probability below `fallback.logprob`. The second condition is omitted if that is None. No
-    text is dropped if `fallback.no_speech` is None.
+    True if its probability of no speech is above `fallback.no_speech_threshold`, and its mean
+    log-probability is below `fallback.logprob_threshold`. A `logprob_threshold` of None omits the
+    second condition; a `no_speech_threshold` of None keeps all texts.
     """
     min_logprob, max_no_speech = fallback.logprob_threshold, fallback.no_speech_threshold
     is_unsure = min_logprob is None or text.logprob < min_logprob
@@ -211,7 +212,7 @@ def is_silent(text: DecodedWindow, fallback: TemperatureFallback) -> bool:
 
 
 def shrinks_by(text: str) -> float:
-    """Returns the compression ratio of a text: its UTF-8 size over the zlib-compressed size."""
+    """Returns the compression ratio of a text: its UTF-8 size divided by its size after zlib."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))
 

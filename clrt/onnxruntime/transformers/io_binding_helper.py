@@ -105,11 +105,12 @@ def _types(session: InferenceSession) -> dict[str, str]:
 
 
 def _type_of(args: Sequence[NodeArg], kind: str, name: str) -> str:
-    """Returns ONNX Runtime's type of an input or output, by its name.
+    """Returns ONNX Runtime's type of an input or output, such as "tensor(float)".
 
     Args:
-        args: Inputs or outputs of a session.
+        args: Descriptions of the inputs or outputs of a session.
         kind: "input" or "output", for the error's message.
+        name: Name of the input or output.
 
     Raises:
         ValueError: There is no input or output of that name.
