@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clrt.ir.dims import Bindings, Dim, Shape
+from clrt.ir.dims import Bindings, Dim, Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ConcatenatedRows, IrOp, TensorType
@@ -23,6 +23,7 @@ class Builder:
 
     Attributes:
         nodes: The nodes created so far.
+        inputs: Graph inputs, in the order of the calls of `feed`.
         names: Generates unique names.
 
     Args:
@@ -47,6 +48,7 @@ class Builder:
         nodes: list[Node] | None = None,
     ) -> None:
         self.nodes: list[Node] = [] if nodes is None else nodes
+        self.inputs: list[Value] = []
         self.names = Names() if names is None else names
         self._origin = origin
         self._suffix = suffix
@@ -140,6 +142,18 @@ class Builder:
             shape: One dim per axis; None if the rank is unknown.
         """
         return Value(self.names.unique(name), TensorType(dtype, shape))
+
+    def feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
+        """Adds a graph input and returns it.
+
+        Args:
+            name: Name of the input.
+            dtype: Dtype of the input.
+            shape: One dim per axis; a string is the name of a symbol.
+        """
+        dims = tuple(symbol(d) if isinstance(d, str) else d for d in shape)
+        self.inputs.append(self.input(name, dtype, dims))
+        return self.inputs[-1]
 
     def constant(self, array: Array | ConcatenatedRows) -> Value:
         """Returns a new constant with the elements of `array`."""

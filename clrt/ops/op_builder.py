@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, symbol
+from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Names, Node, Value
+from clrt.ir.graph import Value
 from clrt.ir.op import IrOp
 from clrt.ops.registry import REGISTRY
 
@@ -31,43 +31,7 @@ class OpBuilder(Builder):
 
     `build("Op", *inputs, **attributes)` takes the name of an op, `build(Op(...), *inputs)` the op
     itself. Arrays among the inputs become constants.
-
-    Attributes:
-        inputs: Graph inputs, in the order of the calls of `feed` and `float_feed`.
-
-    Args:
-        names: Names of the surrounding graph; None for a new graph.
-        origin: Prefix of generated names; "" for none.
-        origins: Names of the ONNX nodes that the new nodes stand for; () if each new node is its
-            own origin.
-        made_by: Name of the pass that creates the nodes; "" outside of passes.
-        nodes: List to which the nodes are appended; None for a new list.
     """
-
-    def __init__(
-        self,
-        names: Names | None = None,
-        origin: str = "",
-        suffix: str = "",
-        *,
-        origins: tuple[str, ...] = (),
-        made_by: str = "",
-        nodes: list[Node] | None = None,
-    ) -> None:
-        super().__init__(names, origin, suffix, origins=origins, made_by=made_by, nodes=nodes)
-        self.inputs: list[Value] = []
-
-    def feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
-        """Adds a graph input and returns it.
-
-        Args:
-            name: Name of the input.
-            dtype: Dtype of the input.
-            shape: One dim per axis; a string is the name of a symbol.
-        """
-        dims = tuple(symbol(d) if isinstance(d, str) else d for d in shape)
-        self.inputs.append(self.input(name, dtype, dims))
-        return self.inputs[-1]
 
     def float_feed(self, name: str, dtype: DType, *shape: Dim | str) -> Value:
         """Adds a graph input of dtype `dtype` and shape `shape`; returns it cast to float32."""
@@ -98,6 +62,17 @@ class OpBuilder(Builder):
             domain: Op domain; "" for ai.onnx.
             attrs: Attributes.
         """
+        return self._add_named(op, domain, inputs, outputs, attrs)
+
+    def _add_named(
+        self,
+        op: str,
+        domain: str,
+        inputs: Sequence[Value | None],
+        outputs: int,
+        attrs: dict[str, Any],
+    ) -> list[Value]:
+        """Adds a node of a named op, as `node`; subclasses may add it to something else."""
         return self.add_all(REGISTRY.classes[domain, op](**attrs), *inputs)[:outputs]
 
     def cast(self, value: Value, dtype: DType) -> Value:

@@ -110,13 +110,13 @@ class ImportBuilder(OpBuilder):
         self.outputs: Results = []
         self._importer = importer
 
-    def node(
+    def _add_named(
         self,
         op: str,
+        domain: str,
         inputs: Sequence[Value | None],
         outputs: int,
-        domain: str = "",
-        **attrs: Any,
+        attrs: dict[str, Any],
     ) -> list[Value]:
         onnx = {k: v.onnx if isinstance(v, DType) else v for k, v in attrs.items()}
         return self._importer.add(BodyNode(op, domain, inputs, outputs, onnx))
