@@ -64,7 +64,8 @@ class Entry:
     Attributes:
         dtype: Dtype code, such as "F32".
         shape: Shape of the tensor.
-        start, stop: Byte range in the file, with an exclusive end.
+        start: Byte offset of the tensor in the file.
+        stop: Byte offset of its end, exclusive.
     """
 
     dtype: str
@@ -191,11 +192,10 @@ class Table:
     data_bytes: int = 0
 
     def add(self, name: str, array: Array) -> Iterator[memoryview]:
-        """Adds a tensor to the header; yields the bytes to write to the file.
+        """Adds a tensor to the header; yields the bytes of the tensor to write to the file.
 
-        These are the tensor's bytes and, if needed to align the next tensor, padding. A tensor of a
-        dtype that the format lacks is stored as uint8, with the bytes of an element as the last
-        axis.
+        Padding follows if the next tensor would not be aligned. A tensor of a dtype that the format
+        lacks is stored as uint8, with the bytes of an element as the last axis.
         """
         raw = np.asarray(array, order="C")
         if raw.dtype not in _CODES:

@@ -90,6 +90,6 @@ def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
         entries: Dtype, shape and data offsets of each tensor by name.
 
     Returns:
-        Both as JSON with sorted keys.
+        `metadata` and `entries` as JSON with sorted keys.
     """
     return json.dumps([metadata, entries], sort_keys=True).encode()

@@ -94,7 +94,8 @@ def write_compiled(
 
     Args:
         producer: The clrt version to record.
-        packed: Weights to store in packed form instead of their own, if clrt can unpack the layout.
+        packed: Packed weights to store instead of the graph's weights, if clrt can unpack their
+            layout again.
         progress: Called with (bytes written, total bytes).
 
     Raises:
@@ -280,8 +281,8 @@ def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
     """Checks invariants that passes establish, for a graph that was read from an untrusted file.
 
     Args:
-        known_symbols: Symbols that are a dim of some value by themselves, so that a run knows their
-            size.
+        known_symbols: Symbols that are the whole size of an axis of some value, so that a run knows
+            their numbers.
 
     Raises:
         ClrtError: An invariant does not hold.

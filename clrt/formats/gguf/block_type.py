@@ -72,15 +72,17 @@ class DecodedRows:
 
 @dataclass(frozen=True)
 class BlockReader:
-    """OpenCL C expressions that decode a block x, for kernels that pack weights.
+    """OpenCL C expressions that decode a block, for kernels that pack weights.
 
-    They may use x, the index `part` of a sub-block, the index i of four elements of it, and the
-    functions and macros of kernels_cl/common/gguf_blocks.clh.
+    Names in the expressions are x (the block), part (index of a sub-block), i (index of four
+    elements in the sub-block), and functions and macros of kernels_cl/common/gguf_blocks.clh.
 
     Attributes:
-        levels: Levels 4 i to 4 i + 3 of the sub-block, one per byte of a uint.
-        scale: Integer that the first of `BlockEncoding.factors` multiplies to the scale.
-        minimum: Integer that the last of them multiplies to the minimum, if there are minima.
+        levels: Levels 4 i to 4 i + 3 of the sub-block, as the four bytes of a uint.
+        scale: Integer scale of the sub-block; times the first of `BlockEncoding.factors` it is the
+            scale.
+        minimum: Integer minimum of the sub-block; times the last of `BlockEncoding.factors` it is
+            the minimum. Unused for a type without minima.
     """
 
     levels: Code
@@ -97,14 +99,15 @@ class BlockEncoding:
         block: Number of consecutive elements that share a scale: 16 or 32.
         zero: Level that means 0.
         unpack: Decodes blocks, uint8 [blocks, bytes per block].
-        scale_bytes: Bytes that a scale or minimum needs to be exact: 4 (float32), 2 (float16), or
-            1: an 8-bit integer, multiplied by one of `factors`.
-        factors: Byte offsets in a block of the float16 factors of its scales and, if any, of its
-            minima; needed if `scale_bytes` is 1, and by `reader`.
-        reader: Decodes blocks on the device; None if only the host can.
-        restorable: Whether panels of CPU kernels hold the bytes of a block in another order, but
-            for signs: the factors, then levels of 8 bits, or of 4 with those of the block's second
-            half in the high bits. Compiled models may then hold the panels only.
+        scale_bytes: Size of an exact scale or minimum: 4 (float32), 2 (float16), or 1 (an 8-bit
+            integer, to be multiplied by one of `factors`).
+        factors: Byte offsets in a block of one or two float16 numbers: the factor of its scales,
+            then that of its minima. () if the type has none; needed if `scale_bytes` is 1, and by
+            `reader`.
+        reader: Decodes blocks on the device; None if only the host can decode them.
+        restorable: Whether blocks can be restored from the panels that CPU kernels read, so that
+            compiled models may store the panels only. Such a block has its factors, then 8-bit
+            levels, or 4-bit levels with those of the block's second half in the high bits.
     """
 
     bits: int
@@ -118,7 +121,7 @@ class BlockEncoding:
 
     @property
     def has_minima(self) -> bool:
-        """Whether decoded rows have minima, which is the case if no level means 0."""
+        """Whether decoded rows have minima: they do if `zero` is 0."""
         return self.zero == 0
 
 
@@ -153,8 +156,8 @@ class BlockType:
             code: Type number in files.
             elements: Elements per block.
             nbytes: Bytes per block.
-            coding: Attributes of its `BlockEncoding`, in their order.
-            options: Attributes of its `BlockEncoding`, by name.
+            coding: First attributes of the type's `BlockEncoding`, in order.
+            options: Other attributes of the type's `BlockEncoding`, by name.
         """
         return cls(name, code, elements, nbytes, None, BlockEncoding(*coding, **options))
 
@@ -249,16 +252,16 @@ class BlockType:
         )
 
     def whole_levels(self, raw: Bytes) -> tuple[DecodedRows, list[Bytes]]:
-        """Decodes rows to levels, with scales and minima as integers and float16 factors apart.
+        """Decodes rows to levels and integer scales, without the float16 factors of the scales.
 
-        The type's scales must be 8-bit integers (`scale_bytes` 1).
+        Only for types with 8-bit integer scales (`scale_bytes` 1).
 
         Args:
             raw: uint8 [rows, bytes per row].
 
         Returns:
-            The decoded rows, with integer scales and minima; and the bytes of the factors of the
-            scales and, if any, of the minima, each uint8 [rows, 2 * blocks].
+            The decoded rows, in which scales and minima are integers; and the float16 factors of
+            scales, then of minima if the type has any, each as bytes, uint8 [rows, 2 * blocks].
         """
         assert self.coding is not None
         blocks = np.array(raw).reshape(-1, self.nbytes)

@@ -1,7 +1,7 @@
 """All tensor types of GGUF, by their code in files and by name.
 
-Quantized types are in the modules of `_FAMILIES`, each with its decoder for the host, and, for
-weights that the device packs, for the device. Another one needs nothing else.
+Quantized types are in the modules of `_FAMILIES`, each with a decoder for the host, and one for the
+device if devices pack its weights. A new type only needs an entry in such a module.
 """
 
 from __future__ import annotations

@@ -40,13 +40,17 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
 
 
 def _gridded(name: str, index: NDArray[Any], negative: Bytes, zero: int) -> Bytes:
-    """Decodes levels of block types with a codebook of magnitudes and separate signs.
+    """Decodes levels of block types that store magnitudes by a codebook, and signs separately.
 
     Args:
         name: Name of the codebook.
-        index: Indices of the codebook's vectors, [blocks, groups].
-        negative: Sign bits, one per element, [blocks, bytes].
+        index: For each group of elements, the index of its vector in the codebook, [blocks,
+            groups].
+        negative: Sign bits, one per element, uint8 [blocks, bytes].
         zero: Level that means 0.
+
+    Returns:
+        Levels, uint8 [blocks, elements].
     """
     points: Bytes = grid(name)[index].reshape(len(index), -1).view(np.uint8)
     minus = unpack_bits(negative, 1, 1)
@@ -114,8 +118,11 @@ def _shifted(index: NDArray[Any], negative: NDArray[Any]) -> Bytes:
     """Decodes levels of the IQ1 types, whose groups of 8 elements are shifted by 1/8 up or down.
 
     Args:
-        index: Indices of the codebook's vectors, [blocks, groups].
-        negative: Nonzero for groups shifted down, [blocks, groups].
+        index: For each group, the index of its vector in the codebook, [blocks, groups].
+        negative: Nonzero for groups that are shifted down, [blocks, groups].
+
+    Returns:
+        Levels, uint8 [blocks, elements].
     """
     offsets = np.where(negative, np.int8(SIGNED_FIVE_BITS - 1), np.int8(SIGNED_FIVE_BITS + 1))
     levels: Bytes = (grid("IQ1_S")[index] + offsets[:, :, None]).view(np.uint8)
@@ -133,7 +140,7 @@ def _iq1_s(blocks: Bytes) -> Unpacked:
 
 
 def _iq1_m(blocks: Bytes) -> Unpacked:
-    """Decodes IQ1_M blocks, whose float16 scale is in the top 4 bits of four 16-bit words."""
+    """Decodes IQ1_M blocks; the top 4 bits of four 16-bit words form their float16 scale."""
     low, rest, packed = split(blocks, 32, 16)
     words = packed.view("<u2")
     top = words >> 12 << np.array([0, 4, 8, 12], np.uint16)

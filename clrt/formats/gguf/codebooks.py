@@ -1,8 +1,8 @@
 """Codebooks (grids) of GGUF's IQ types: the vectors that groups of elements can have.
 
-A grid is a subset of all vectors whose coordinates have a few values. Indices in a file number the
-grid's vectors in ascending order, with the first coordinate as the lowest digit. So a grid is
-stored here as a compressed bitmap over all vectors.
+A grid is a set of vectors whose coordinates have a few possible values. Files refer to its vectors
+by index, in ascending order, with the first coordinate as the lowest digit. So a grid is stored
+here as a compressed bitmap with a bit per possible vector.
 
 Source: the numbers are those of llama.cpp, ggml/src/ggml-common.h, under the MIT licence,
 copyright (c) 2023-2026 The ggml authors.
@@ -118,9 +118,9 @@ def grid(name: str) -> NDArray[np.int8]:
 
 @cache
 def signs() -> NDArray[np.uint8]:
-    """Returns the sign bits of 8 elements by 7-bit index: uint8 [128].
+    """Returns the sign bits of 8 elements for each 7-bit code in files: uint8 [128].
 
-    The top bit is chosen so that the number of set bits is even.
+    The code has the lower 7 sign bits; the top bit makes the number of set bits even.
     """
     index = np.arange(128, dtype=np.uint8)
     parity = np.bitwise_xor.reduce(np.unpackbits(index[:, None], axis=1), axis=1)

@@ -99,9 +99,9 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def find_gguf(folder: Path) -> list[Path]:
-    """Returns the paths of the GGUF models in a folder.
+    """Returns the paths of the GGUF models in a folder, without image projectors.
 
-    Of a sharded model, it is the first shard. Image projectors are left out.
+    The path of a sharded model is that of its first shard.
     """
     models = []
     for path in sorted(folder.glob("*.gguf")):
@@ -153,7 +153,7 @@ def _join(any_shard: GgufFile, count: int) -> GgufFile:
 
 
 def _read_file(path: Path) -> GgufFile:
-    """Opens a single GGUF file; of a sharded model, only this shard."""
+    """Opens one GGUF file; if it is a shard of a model, the other shards are not opened."""
     with open_weights(path) as (stream, size):
         start = stream.read(8)
         if start[:4] != _MAGIC:

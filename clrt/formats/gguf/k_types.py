@@ -33,10 +33,13 @@ def _q3_k(blocks: Bytes) -> Unpacked:
 def _scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Decodes eight 6-bit scales and eight 6-bit minima per block from 12 bytes.
 
-    The last four of each have their low 4 bits in the last four bytes.
+    Scales and minima 4 to 7 have their low 4 bits in the last four bytes.
 
     Args:
         packed: uint8 [blocks, 12].
+
+    Returns:
+        Scales and minima, each uint8 [blocks, 8].
     """
     first, second, low = split(packed, 4, 4)
     scales = (first & _SIX_BITS, joined(low & _FOUR_BITS, first >> _SIX, 4))

@@ -142,9 +142,10 @@ class _FieldSpan(NamedTuple):
     """Type and byte range of a metadata value.
 
     Attributes:
-        kind: Type code of the value, or of an array's elements.
+        kind: Type code of the value; of its elements if it is an array.
         elements: Number of elements of an array; -1 for a single value.
-        start, stop: Byte range in the file, with an exclusive end.
+        start: Byte offset of the value in the file.
+        stop: Byte offset of its end, exclusive.
     """
 
     kind: int

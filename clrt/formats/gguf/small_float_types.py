@@ -18,7 +18,8 @@ _E2M1_LEVELS = np.array(_E2M1_VALUES, np.int16).astype(np.uint8) + np.uint8(SIGN
 def _tq1_0(blocks: Bytes) -> Unpacked:
     """Decodes TQ1_0 blocks, whose elements are base-3 digits.
 
-    A byte holds five digits as a fraction of 256; bytes of the third field hold four.
+    A byte holds five digits, as the fraction byte / 256 in base 3; the last four bytes of levels
+    hold four digits each.
     """
     powers = np.array([1, 3, 9, 27, 81], np.uint8)
     first, second, third, d = split(blocks, 32, 16, 4)
@@ -34,14 +35,17 @@ def _tq2_0(blocks: Bytes) -> Unpacked:
 
 
 def _e8m0() -> Floats:
-    """Returns half the value of each E8M0 byte, a power of two: float32 [256]."""
+    """Returns half the value of each E8M0 byte (a power of two), float32 [256].
+
+    Half, because levels are doubled to be integers.
+    """
     return np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
 
 
 def _ue4m3() -> Floats:
-    """Returns half the value of each unsigned E4M3 byte: float32 [256].
+    """Returns half the value of each unsigned E4M3 byte, float32 [256].
 
-    The top bit is ignored, and 0x7F is 0.
+    Half, because levels are doubled to be integers. The top bit is ignored, and 0x7F means 0.
     """
     code = np.arange(256)
     exponent, fraction = code >> 3 & 15, code & 7

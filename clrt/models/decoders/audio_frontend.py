@@ -15,11 +15,11 @@ _KERNEL = 3
 def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Dim) -> Value:
     """Applies the two convolutions of a speech encoder over time, and adds position embeddings.
 
-    The second convolution reduces `encoder.stride` frames to one position.
+    The second convolution reduces the encoder's `stride` frames to one position.
 
     Args:
         build: Builder of the encoder.
-        frames: float32 `[batch, stride * places, features]`, the features of audio frames.
+        frames: Features of audio frames, float32 `[batch, stride * places, features]`.
         batch: Number of audio segments.
         places: Number of positions per audio segment.
 

@@ -42,7 +42,8 @@ def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
     2 ** (-max_bias / n), the others odd powers of 2 ** (-max_bias / 2n).
 
     Args:
-        max_bias: The smallest slope is 2 ** -max_bias.
+        heads: Number of heads.
+        max_bias: Sets the smallest of the first n slopes, 2 ** -max_bias.
     """
     whole = 1 << (heads.bit_length() - 1)
     steps = [*range(2, 2 * whole + 1, 2), *range(1, 2 * (heads - whole), 2)]
@@ -56,12 +57,12 @@ class RopeConfig:
     Attributes:
         frequencies: float32 `[rotary_dim / 2]`: angle of each pair at position 1, scaling included;
             `rotary_dim` is the number of rotated elements of a head.
-        interleaved: Whether pairs are adjacent elements; if not, elements `rotary_dim / 2` apart.
+        interleaved: Whether the elements of a pair are adjacent; if not, `rotary_dim / 2` apart.
         factor: Multiplier of cosines and sines (YaRN).
-        long: float32 `[rotary_dim / 2]`: frequencies of all tokens of a sequence longer than
-            `long_beyond` tokens (LongRoPE); None if `frequencies` hold for all lengths.
-        long_beyond: Maximum number of tokens of a sequence that uses `frequencies`; 0 without
-            `long`.
+        long: Frequencies for sequences of more than `long_beyond` tokens (LongRoPE), float32
+            `[rotary_dim / 2]`; None if `frequencies` hold for all lengths.
+        long_beyond: Maximum number of tokens of a sequence that uses `frequencies`; 0 if `long` is
+            None.
     """
 
     frequencies: Array
@@ -107,8 +108,8 @@ class RelativeBiasConfig:
 
     Attributes:
         buckets: Number of buckets of distances; an encoder uses half of them for later positions.
-        reach: Minimum distance of the last bucket, which holds all longer ones, too.
-        each: Whether each layer has its own table; if not, all use that of layer 0.
+        reach: Minimum distance of the last bucket, which also holds all longer distances.
+        each: Whether each layer has its own table; if not, all layers use the table of layer 0.
     """
 
     buckets: int
@@ -124,7 +125,9 @@ class DecoderConfig:
         family: Model type (Hugging Face) or architecture (GGUF).
         vocabulary: Number of tokens.
         hidden: Elements of a token between layers.
-        layers, heads, kv_heads: Numbers of layers, query heads, and key and value heads.
+        layers: Number of layers.
+        heads: Number of query heads.
+        kv_heads: Number of key heads, and of value heads.
         head_size: Elements of a head.
         intermediate: Elements of a token inside a feed-forward network.
         context: Maximum number of positions.
@@ -133,8 +136,8 @@ class DecoderConfig:
         epsilon: Epsilon of norms.
         norms: Whether norms are "before" or "after" attention and feed-forward network, or "both".
         parallel: Whether attention and feed-forward network both read the layer's input.
-        qk_norm: Norm of Q and K: of each "head" with one scale for all heads, of "heads" with a
-            scale for each, of the whole "row", or "none".
+        qk_norm: Norm of Q and K: "head" normalises each head, with one scale for all heads; "heads"
+            does so with a scale per head; "row" normalises all heads of a token together; "none".
         activation: Activation by transformers' name.
         gate_limit: Upper limit of gates, and of the absolute value of the up projection (gpt-oss);
             0 for none.
@@ -147,18 +150,20 @@ class DecoderConfig:
         windows: Number of preceding keys that a token attends to, by layer, -1 for all; () if all
             layers attend to all.
         scale: Multiplier of attention scores; None for head_size ** -0.5.
-        softcap, final_softcap: Soft limits of attention scores and of logits; 0 for none.
-        embedding_scale, residual_scale, logit_scale: Multipliers of embeddings, of each addition to
-            the residual, and of logits.
+        softcap: Soft limit of attention scores; 0 for none.
+        final_softcap: Soft limit of logits; 0 for none.
+        embedding_scale: Multiplier of embeddings.
+        residual_scale: Multiplier of what attention and network add to the residual.
+        logit_scale: Multiplier of logits.
         clip: Limit of the absolute values of Q, K and V; 0 for none.
         experts: Mixture of experts that replaces the feed-forward network; None for none.
         encoder: The encoder whose states cross-attention reads; None for a decoder alone. Its
             `context` is the maximum number of positions of an input sequence; fields that only
             decoders use do not apply to it.
-        features: For an encoder of audio: features per frame; 0 if it reads tokens.
-        stride: For an encoder of audio: frames per position.
-        long_beyond: Maximum number of tokens of a sequence that uses the rotary frequencies of
-            short ones; 0 if one set of frequencies holds for all lengths (`RopeConfig.long`).
+        features: Features per frame of an encoder of audio; 0 if the encoder reads tokens.
+        stride: Frames per position of an encoder of audio.
+        long_beyond: Maximum number of tokens of a sequence that uses `RopeConfig.frequencies`;
+            longer ones use `RopeConfig.long`. 0 if `frequencies` hold for all lengths.
     """
 
     family: str

@@ -23,24 +23,28 @@ NO_WINDOWS: Mapping[str, object] = {"sliding_window": 0}
 class GgufForm:
     """How llama.cpp stores the models of a family in GGUF files.
 
-    Metadata is read under Llama's keys of config.json (`clrt.models.decoders.gguf_values`), by the
-    options of the family.
+    Metadata is accessed by "Llama's keys": the names that values have in Llama's config.json
+    (`GgufValues` translates them).
 
     Attributes:
         architecture: llama.cpp's name of the family ("general.architecture").
-        keys: Metadata key, without the architecture before it, by Llama's key, if not the usual.
-        defaults: Llama's keys whose default in the family's `defaults` holds for GGUF files, too.
-        fixed: Values, by Llama's key, that files do not store.
-        flags: Tensor by Llama's key of a flag: the flag is set if a file has the tensor; with "!"
-            before the name, if it has not.
-        computed: Returns other values that files do not store, from the metadata and tensor names.
-        options: Options of the family in GGUF files, if they are others.
-        names: llama.cpp's name by clrt's name, for tensors of a layer with different names.
-        named_if: Tensor that a file has if `names` hold for it; "" if they hold for all.
+        keys: Metadata key by Llama's key, without the architecture before it, for values that the
+            family stores under unusual keys.
+        defaults: Llama's keys whose default in `DecoderFamily.defaults` also holds for GGUF files.
+        fixed: Values by Llama's key that files do not store.
+        flags: Name of a tensor by Llama's key of a flag: the flag is true if a file has the tensor;
+            with "!" before the name, true if it has not.
+        computed: Returns other values by Llama's key that files do not store, from (metadata,
+            tensor names).
+        options: Functions that replace `DecoderFamily.options` for GGUF files; None to use the
+            latter.
+        names: For tensors of a layer whose names in GGUF files differ from clrt's, the former by
+            the latter.
+        named_if: Name of a tensor: `names` apply only to files that have it; "" for all files.
         permuted: Whether llama.cpp's converter permutes the rows of Q and K, so that rotated pairs
             are adjacent elements.
         scaled: Whether norms have scales.
-        tied: Whether the head may be missing; the embeddings then serve as head.
+        tied: Whether a file may lack the head; the embeddings then serve as head.
     """
 
     architecture: str
@@ -57,11 +61,11 @@ class GgufForm:
     tied: bool = True
 
     def values_in(self, stored: GgufValues, tensors: Container[str]) -> dict[str, object]:
-        """Returns the values that a file does not store, by Llama's key.
+        """Returns the values that a file does not store, by their names in Llama's config.json.
 
         Args:
             stored: Metadata of the file.
-            tensors: Names of its tensors.
+            tensors: Names of the file's tensors.
         """
         flags = {
             key: (name.removeprefix("!") in tensors) != name.startswith("!")
@@ -70,7 +74,11 @@ class GgufForm:
         return {**self.fixed, **flags, **self.computed(stored, tensors)}
 
     def names_in(self, tensors: Container[str]) -> Mapping[str, str]:
-        """Returns llama.cpp's name by clrt's name, for a file with these tensors."""
+        """Returns llama.cpp's name of a tensor by clrt's name, for names that differ in a file.
+
+        Args:
+            tensors: Names of the file's tensors.
+        """
         return self.names if not self.named_if or self.named_if in tensors else {}
 
 
@@ -78,30 +86,34 @@ class GgufForm:
 class DecoderFamily:
     """A family of decoders: how to read its configuration and tensors; the defaults are Llama's.
 
-    Functions of (config, number of layers) return a flag for each layer.
+    "Llama's keys" are the names that values have in Llama's config.json.
 
     Attributes:
         fields: DecoderConfig fields that are the same for all models of the family.
         activation: Activation by transformers' name, if the configuration names none.
         options: Functions that return further DecoderConfig fields from the configuration.
-        windows: Layers with a sliding window, if there is a window size: "all", "none", or "kinds"
-            for those that the configuration lists or `kinds` tells.
-        kinds: Returns whether each layer has a window, if the configuration does not list them.
-        rope_layers: Returns whether each layer has a rotary embedding.
-        rotary: Pairing of rotated elements: "halves" or "interleaved"; "none" without RoPE.
+        windows: Which layers have a sliding window, if the configuration has a window size: "all",
+            "none", or "kinds" for a choice by `layer_types` in the configuration, else by `kinds`.
+        kinds: Returns for each layer whether it has a window, from (configuration, number of
+            layers).
+        rope_layers: Returns for each layer whether it has a rotary embedding, from (configuration,
+            number of layers).
+        rotary: Which elements of a head rotate together: "halves" (i and i + half) or
+            "interleaved" (neighbours); "none" if the family has no RoPE.
         keys: Key in the family's config.json by Llama's key, for keys with different names.
-        defaults: Values of keys that config.json may omit.
-        names: Name of each tensor in checkpoints, by llama.cpp's name.
+        defaults: Values by Llama's key, for keys that config.json may omit.
+        names: Names of tensors in checkpoints, by llama.cpp's name.
         norm_shift: Number to add to the scales of norms in checkpoints (Gemma stores them minus 1).
         transposed: Whether matrices of layers are stored as `[inputs, outputs]`.
         grouped: Whether Q, K and V are stored as one matrix, grouped by KV head: its Q heads, K, V.
-        experts: How gate and up projections of experts are stored: "alone", per expert; as "halves"
-            of one tensor; or "transposed", with interleaved outputs.
-        first_place: Number of rows in the position embedding table before that of position 0.
-        encoder: Returns the encoder's configuration from config.json and the decoder's
-            configuration; None for decoder-only families.
-        gguf: Form of the family's GGUF files; only llama.cpp's name of the family if its files are
-            read as those of another family; "" if llama.cpp has none, or clrt cannot read it.
+        experts: How gate and up projections of experts are stored: "alone", a tensor per expert and
+            projection; "halves", both as halves of one tensor; "transposed", in one transposed
+            tensor with outputs of both interleaved.
+        first_place: Number of rows in the position embedding table before the row of position 0.
+        encoder: Returns the encoder's configuration from (values of config.json, the decoder's
+            configuration); None for decoder-only families.
+        gguf: Form of the family's GGUF files; a string, llama.cpp's name of the family, if its
+            files are read as those of another family; "" if clrt reads no GGUF files of it.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -27,12 +27,15 @@ class EncoderGraph:
     the keys and values of its cross-attention are written to the paged cache, one row of the page
     table per source. Nothing runs for an empty batch.
 
+    Its graph inputs are, with `places` positions per source, padding included:
+    `source`: token ids int32 `[batch, places]`, or audio frames float32 `[batch, stride * places,
+    features]`;
+    `lengths`: number of positions of each source without padding, int32 `[batch]`;
+    `writes`: where each position is cached, int32 `[batch, places, 3]`: (unused, row of the page
+    table, position), with row -1 for padding.
+
     Attributes:
-        inputs: Graph inputs; `places` is the number of positions per source, padding included:
-            `source`, token ids int32 `[batch, places]`, or audio frames float32 `[batch, frames,
-            features]`; `lengths` int32 `[batch]`, positions of each source without padding;
-            `writes` int32 `[batch, places, 3]`, where each position is cached: (unused, row of the
-            page table, position), with row -1 for padding.
+        inputs: The graph inputs source, lengths and writes, in this order.
 
     Args:
         build: Builder of the decoder's graph, for a decoder that has an encoder.
@@ -67,8 +70,8 @@ class EncoderGraph:
 
         Args:
             states: Encoder states, `[batch * places, hidden]`.
-            table: Page table, int32 `[sequences, pages]`.
-            slabs: Slabs of the cache.
+            table: Page table, int32 `[sequences, pages]`: page numbers of each sequence.
+            slabs: Slabs of the paged cache.
 
         Returns:
             The updated slabs.
@@ -106,7 +109,12 @@ class EncoderGraph:
         return build(path, Add(), after, feed_forward(build, read, path))
 
     def _attention(self, x: Value, path: str) -> Value:
-        """Returns the output of self-attention within each source, `[batch * places, hidden]`."""
+        """Returns the output of self-attention within each source, `[batch * places, hidden]`.
+
+        Args:
+            x: Input of the attention, `[batch * places, hidden]`.
+            path: The layer: "enc.blk.N".
+        """
         encoder, build = self.encoder, self.build
         width, heads = encoder.heads * encoder.head_size, encoder.heads
         qkv = self._shaped(path, build.qkv_projection(x, path), 3 * width)
@@ -124,11 +132,20 @@ class EncoderGraph:
         return build.linear(mixed, f"{path}.attn_output", width, encoder.hidden)
 
     def _shaped(self, path: str, x: Value, width: int) -> Value:
-        """Reshapes `x`, `[batch * places, width]`, to `[batch, places, width]`."""
+        """Reshapes `x`, `[batch * places, width]`, to `[batch, places, width]`.
+
+        Args:
+            path: Layer that the added node is named after.
+            x: Tensor to reshape.
+            width: Size of its last axis.
+        """
         return self.build.at(path).reshaped(x, self.batch, self.places, width)
 
     def _bias(self, path: str) -> Value:
-        """Returns the bias of attention scores by key position - query position.
+        """Returns the bias of attention scores for each distance, key position - query position.
+
+        Args:
+            path: The layer: "enc.blk.N".
 
         Returns:
             `[heads, 2 * places - 1]`, for distances from 1 - places to places - 1.

@@ -1,8 +1,9 @@
 """Options that are specific to some families, as fields of `DecoderConfig`.
 
-They are read by Llama's keys, from a config.json or from the metadata of a GGUF file. Functions of
-(config, number of layers) return a flag for each layer; functions of (config, tensor names) return
-values, by Llama's keys, that a GGUF file implies.
+Options are read from a config.json or from the metadata of a GGUF file, by "Llama's keys": the
+names that values have in Llama's config.json. Functions of (config, number of layers) return a flag
+for each layer. Functions of (config, tensor names) return values, by Llama's keys, that a GGUF file
+implies but does not store.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def gemma(config: ConfigValues) -> Fields:
 
 
 def query_scale(config: ConfigValues) -> Fields:
-    """Returns the scale of attention scores as a field of DecoderConfig, if it is configured."""
+    """Returns `scale`, the multiplier of attention scores, as a field of DecoderConfig.
+
+    Returns {} if the configuration has no `query_pre_attn_scalar`.
+    """
     if "query_pre_attn_scalar" not in config:
         return {}
     return {"scale": config.number("query_pre_attn_scalar", least=1e-6) ** -0.5}
@@ -67,7 +71,9 @@ def scale_of_27b(layers: int, config: ConfigValues, tensors: Container[str]) -> 
     """Returns `query_pre_attn_scalar` of Gemma's 27B models, which GGUF files lack; {} for others.
 
     Args:
-        layers: Number of layers of the 27B model, by which llama.cpp identifies it.
+        layers: Number of layers of the 27B model of the family; llama.cpp identifies it by this.
+        config: Metadata of the file.
+        tensors: Names of the file's tensors; unused.
     """
     if config.integer("num_hidden_layers", most=MAX_LAYERS) != layers:
         return {}
@@ -78,7 +84,7 @@ def scale_of_27b(layers: int, config: ConfigValues, tensors: Container[str]) -> 
 def multipliers(config: ConfigValues) -> Fields:
     """Returns Granite's fields of DecoderConfig: scales (embedding, residual, score, logit).
 
-    A stored scale of 0 means the usual one.
+    A stored scale of 0 means the default of the field.
     """
     return {
         "embedding_scale": config.number("embedding_multiplier", 1.0) or 1.0,
@@ -119,9 +125,9 @@ def opt(config: ConfigValues) -> Fields:
 
 
 def parallel_by_default(config: ConfigValues) -> Fields:
-    """Returns GPT-NeoX's fields of DecoderConfig.
+    """Returns GPT-NeoX's fields of DecoderConfig: whether attention and network are parallel.
 
-    Attention and network run in parallel, unless `use_parallel_residual` is false.
+    They are, unless `use_parallel_residual` is false.
     """
     return {"parallel": config.flag("use_parallel_residual", True)}
 
@@ -177,8 +183,8 @@ def bloom(config: ConfigValues) -> Fields:
 def falcon(config: ConfigValues) -> Fields:
     """Returns Falcon's fields of DecoderConfig: KV heads, parallel residuals and ALiBi slopes.
 
-    New models have grouped KV heads; old ones have one KV head, or one per query head. falcon-rw
-    has ALiBi instead of rotary embeddings, added before scores are scaled.
+    New models have grouped KV heads; old models have one KV head, or one per query head. falcon-rw
+    has ALiBi instead of rotary embeddings; its biases are added before scores are scaled.
 
     Raises:
         ModelError: The number of KV heads does not divide the number of heads.
@@ -302,9 +308,9 @@ def no_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def upper_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns which layers have a sliding window in Qwen 2 and 3.
+    """Returns True (a sliding window) for layers with index >= `max_window_layers` (Qwen 2 and 3).
 
-    Those with index >= `max_window_layers`; none if `use_sliding_window` is false.
+    Returns False for all layers if `use_sliding_window` is false.
     """
     first = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
@@ -312,9 +318,9 @@ def upper_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def lower_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns which layers have a sliding window in Qwen 2 MoE.
+    """Returns True (a sliding window) for even layers below `max_window_layers` (Qwen 2 MoE).
 
-    Those with even index < `max_window_layers`; none if `use_sliding_window` is false.
+    Returns False for all layers if `use_sliding_window` is false.
     """
     end = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
@@ -327,23 +333,24 @@ def all_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns which layers have a window in Qwen 3 MoE: all if `use_sliding_window`, else none."""
+    """Returns `use_sliding_window` for all layers: all have a window, or none (Qwen 3 MoE)."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True (a sliding window) for all but every `sliding_window_pattern`-th layer.
 
-    True for all layers if that is 0. Used by Gemma 2 and 3, OLMo 3, Cohere 2 and gpt-oss.
+    Returns True for all layers if `sliding_window_pattern` is 0. Used by Gemma 2 and 3, OLMo 3,
+    Cohere 2 and gpt-oss.
     """
     period = config.integer("sliding_window_pattern", default=6, least=0)
     return [not period or bool((layer + 1) % period) for layer in range(layers)]
 
 
 def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns which layers have a sliding window in SmolLM3.
+    """Returns True (a sliding window) for layers without a rotary embedding (SmolLM3).
 
-    Those without a rotary embedding; none if `use_sliding_window` is false.
+    Returns False for all layers if `use_sliding_window` is false.
     """
     used = config.flag("use_sliding_window", False)
     return [used and not has_rope for has_rope in rope_in_some_layers(config, layers)]
@@ -378,10 +385,10 @@ def rope_in_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def rope_in_some_layers(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns which layers have a rotary embedding in SmolLM3.
+    """Returns True (RoPE) for layers with a nonzero entry in `no_rope_layers` (SmolLM3).
 
-    Those with a nonzero entry in `no_rope_layers`; if config.json has no such list, all but every
-    `no_rope_layer_interval`-th layer.
+    If config.json has no such list, returns True for all but every `no_rope_layer_interval`-th
+    layer.
 
     Source: Yang et al., Rope to Nope and Back Again (2025).
     """

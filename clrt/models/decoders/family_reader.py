@@ -29,15 +29,15 @@ def read_family(
     """Returns the configuration of a decoder.
 
     Args:
-        values: Values of the model's configuration, by Llama's keys of config.json.
+        values: Values of the model's configuration, by the keys that Llama's config.json has.
         family: The model's family.
-        fields: DecoderConfig fields that do not depend on the family, which may override them.
-        read_rotary: Returns the rotary embedding of the layers that have one kind of attention,
-            from (elements of a head, context length, FULL or SLIDING).
-        context: Requested context length in tokens; None for that of the values.
-        max_context: Maximum context length that the values may have.
-        options: Functions that return further DecoderConfig fields from the values; None for those
-            of the family.
+        fields: Fields of DecoderConfig; `family.fields` override them.
+        read_rotary: Returns the rotary embedding of layers with full attention, or of layers with a
+            window, from (elements of a head, context length, FULL or SLIDING).
+        context: Requested context length in tokens; None for that in `values`.
+        max_context: Maximum context length that `values` may have.
+        options: Functions that return further fields of DecoderConfig from `values`; None for
+            `family.options`.
 
     Raises:
         ModelError: A value is missing or wrong.
@@ -90,7 +90,7 @@ def _sizes(values: ConfigValues, max_context: int) -> dict[str, int]:
 
 
 def _kinds(values: ConfigValues, family: DecoderFamily, layers: int) -> list[str]:
-    """Returns the kind of attention of each layer: FULL, or SLIDING for one with a window."""
+    """Returns the kind of attention of each layer: SLIDING if it has a window, else FULL."""
     if family.windows == "none" or values.integer("sliding_window", default=0, least=0) == 0:
         return [FULL] * layers
     if family.windows == "all":
@@ -106,13 +106,14 @@ def _rotaries(
     """Returns the rotary embedding (RoPE) of each layer.
 
     Args:
-        by_kind: Rotary embedding of layers by FULL or SLIDING; {} if the family never uses RoPE.
-        kinds: FULL or SLIDING of each layer.
+        by_kind: Rotary embedding by kind of attention (FULL, SLIDING); {} if the family has no
+            RoPE.
+        kinds: Kind of attention of each layer, FULL or SLIDING.
         rotated: Whether each layer has a rotary embedding.
 
     Returns:
-        An entry per layer, None for a layer without RoPE; () if the family never uses RoPE. Layers
-        of one kind share an object, and so do all layers if both kinds rotate by the same angles.
+        An entry per layer, None for a layer without RoPE; () if the family has no RoPE. Layers of
+        one kind share an object; all layers do if both kinds rotate by the same angles.
     """
     if not by_kind:
         return ()

@@ -64,7 +64,9 @@ def read_gguf_decoder(
 
 
 def _values(file: GgufFile, family: DecoderFamily, form: GgufForm) -> GgufValues:
-    """Returns the metadata of a GGUF file under Llama's keys, with the values that it implies.
+    """Returns the metadata of a GGUF file, accessed by the keys that Llama's config.json has.
+
+    Values that the file implies but does not store are added.
 
     Raises:
         ModelError: A key or the embedding table is missing or wrong.

@@ -64,20 +64,21 @@ def gguf_rotary(
 
 
 def _base(values: GgufValues, key: str, default: float) -> float:
-    """Returns a RoPE base."""
+    """Returns the RoPE base under a key; `default` if the key is missing."""
     return values.number(key, default, least=1.0, most=1e12)
 
 
 def _read(
     file: Path, values: dict[str, Any], rotary_dim: int, context: int, interleaved: bool
 ) -> RopeConfig:
-    """Returns the rotary embedding that values under Hugging Face's keys describe.
+    """Returns the rotary embedding described by values as in a config.json of Hugging Face.
 
     Args:
         file: The GGUF file, for messages.
         values: RoPE base, scaling and trained context length as in a config.json.
         rotary_dim: Number of rotated elements of a head.
         context: Requested context length in tokens.
+        interleaved: Whether rotated pairs are adjacent elements.
 
     Raises:
         ModelError: A value is wrong.

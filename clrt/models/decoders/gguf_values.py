@@ -52,17 +52,20 @@ _PER_LAYER = (
 
 
 class GgufValues(ConfigValues):
-    """Metadata of a GGUF file under "ARCHITECTURE.name", accessed by Llama's keys of config.json.
+    """Metadata of a GGUF file, accessed by the keys that Llama's config.json has.
 
-    A key that llama.cpp has no name for is looked up as "ARCHITECTURE.key".
+    Key "hidden_size" means the metadata "ARCHITECTURE.embedding_length", and so on; a key without a
+    known name in llama.cpp means "ARCHITECTURE.key".
 
     Attributes:
         metadata: All metadata of the file.
 
     Args:
-        names: Metadata key, without the architecture before it, by Llama's key, if not the usual.
-        defaults: Values of keys that may be missing.
-        fixed: Values that override the file's.
+        metadata: All metadata of the file.
+        names: Metadata key (without the architecture before it) by Llama's key, for keys with
+            unusual names in this file; None for none.
+        defaults: Values by Llama's key, for keys that may be missing; None for none.
+        fixed: Values by Llama's key that override those of the file; None for none.
     """
 
     def __init__(
@@ -124,7 +127,8 @@ class GgufValues(ConfigValues):
         """Returns a finite number in [least, most]; the default if the key is missing.
 
         Raises:
-            ModelError: The value is not such a number, or is missing without a default.
+            ModelError: The value is not a number, not finite, out of range, or missing without a
+                default.
         """
         if super().__contains__(key):
             return super().number(key, default, least, most)
@@ -152,11 +156,12 @@ class GgufValues(ConfigValues):
         return self.metadata.text(self.metadata_key(key), self._default(key, default))
 
     def texts(self, key: str, count: int, known: Sequence[str]) -> list[str]:
-        """Returns a string for each of `count` layers: the one of `known` that its flag selects.
+        """Returns a string for each layer, by a flag of the layer.
 
         Args:
-            key: Key of an array of flags, by layer.
-            known: The string of a layer without the flag, and that of one with it.
+            key: Key of an array with a flag per layer.
+            count: Number of layers.
+            known: The string of layers with flag 0, and the string of layers with flag 1.
 
         Raises:
             ModelError: The array is too short.

@@ -23,8 +23,8 @@ class GgufWeights:
 
     Args:
         file: The opened file.
-        names: Name in the file by clrt's name, for tensors of a layer with different names, such as
-            `{"ffn_gate_up": "ffn_up"}`.
+        names: For tensors of a layer whose names in the file differ from clrt's, the former by the
+            latter: `{"ffn_gate_up": "ffn_up"}`.
     """
 
     def __init__(self, file: GgufFile, names: Mapping[str, str]) -> None:
@@ -126,8 +126,10 @@ def stored_name(name: str, names: Mapping[str, str]) -> str:
     """Returns the name in a GGUF file of the tensor that clrt calls `name`.
 
     Args:
-        names: Name in the file by clrt's name, for tensors of a layer with different names:
-            with `{"ffn_gate_up": "ffn_up"}`, "blk.3.ffn_gate_up.weight" is "blk.3.ffn_up.weight".
+        name: clrt's name of the tensor.
+        names: For tensors of a layer whose names in the file differ from clrt's, the former by the
+            latter: `{"ffn_gate_up": "ffn_up"}` turns "blk.3.ffn_gate_up.weight" into
+            "blk.3.ffn_up.weight".
     """
     path, _, kind = name.rpartition(".")
     layer, dot, part = path.rpartition(".")

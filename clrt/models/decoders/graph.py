@@ -175,10 +175,11 @@ class DecoderGraph:
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
 
     def _cross_attention(self, x: Value, layer: int) -> Value:
-        """Adds cross-attention over the encoder states of each token's input sequence.
+        """Adds cross-attention: each token attends to the encoder states of its input sequence.
 
         Args:
             x: `[tokens, hidden]`.
+            layer: Index of the layer.
 
         Returns:
             The output projection, `[tokens, hidden]`.
@@ -204,7 +205,7 @@ class DecoderGraph:
     def _frequencies(self, rotary: RopeConfig) -> Value:
         """Returns the rotary frequencies of each token, `[tokens, rotary_dim / 2]`.
 
-        `[rotary_dim / 2]` if all tokens have the same.
+        Returns `[rotary_dim / 2]` if they are the same for all tokens.
         """
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)

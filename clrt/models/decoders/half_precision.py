@@ -27,8 +27,8 @@ def in_half(array: Array) -> Array:
 def in_one_dtype(arrays: list[Array]) -> list[Array]:
     """Converts float arrays to a common dtype.
 
-    If all have the same dtype, they are unchanged. If not, all become float16 if they have 16 bits
-    and no element exceeds float16's range, else float32.
+    Arrays that already have one dtype are returned unchanged. Otherwise all become float16 if all
+    have 16 bits per element and no element exceeds float16's range, else float32.
     """
     if len({array.dtype for array in arrays}) == 1:
         return arrays

@@ -14,7 +14,7 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig, WeightSource]:
     """Returns the configuration and weights of the decoder in a Hugging Face folder.
 
-    Weights are read on use.
+    Weights are read when they are first used.
 
     Args:
         folder: Folder with config.json, and model.safetensors or its sharded form.

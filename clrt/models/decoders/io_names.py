@@ -13,8 +13,10 @@ class PastPair:
     """Names of the past and present keys and values of a layer.
 
     Attributes:
-        key, value: Inputs `[1, heads, past, size]`.
-        present_key, present_value: Outputs `[1, heads, past + tokens, size]`.
+        key: Input of past keys, `[1, heads, past, size]`.
+        value: Input of past values, `[1, heads, past, size]`.
+        present_key: Output of past and new keys, `[1, heads, past + tokens, size]`.
+        present_value: Output of past and new values, `[1, heads, past + tokens, size]`.
     """
 
     key: str
@@ -44,5 +46,8 @@ class DecoderNames:
 
     @property
     def data(self) -> frozenset[str]:
-        """Names of the inputs of tokens and pasts; sizes determine mask and positions."""
+        """Names of the inputs of token ids, past keys and past values.
+
+        The other inputs, mask and positions, follow from the numbers of past and new tokens.
+        """
         return frozenset({self.tokens, *(n for p in self.pasts for n in (p.key, p.value))})

@@ -96,7 +96,8 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
         Args:
             name: Name of the matrix in the graph.
-            load: Returns the matrix, `[outputs, inputs]`; called if the graph has no such name.
+            load: Returns the matrix, `[outputs, inputs]`; not called if the graph already has a
+                constant of this name.
             layer: Prefix of the node's name.
         """
         matrix, type_ = self._matrix(name, load)
@@ -109,7 +110,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
         Args:
             name: Name of the matrix in the graph.
-            load: Returns the matrix; called if the graph has no such name.
+            load: Returns the matrix; not called if the graph already has a constant of this name.
         """
         if name not in self._weights:
             loaded = load()
@@ -122,10 +123,12 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
     def joined_linear(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
         """Returns x times several transposed matrices plus biases, concatenated along the columns.
 
-        Neighbouring matrices of one block type, or without one, become a single product.
+        Neighbouring matrices are multiplied by one node if both have the same block type, or both
+        are not quantised.
 
         Args:
-            whole: Path of the concatenated matrix, which the source may store.
+            x: `[rows, inputs]`.
+            whole: Path under which the source may store all matrices as one.
             parts: Number of outputs of each matrix, by its path.
             inputs: Columns of x.
         """
@@ -164,9 +167,11 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         """Returns x times two transposed matrices, each plus its bias if the source has one.
 
         Args:
-            whole: Path of both matrices if the source stores them as one.
-            first, second: Paths of the matrices if not.
-            columns: Outputs of each matrix.
+            x: `[tokens, hidden]`.
+            whole: Path under which the source may store both matrices as one.
+            first: Path of the first matrix.
+            second: Path of the second matrix.
+            columns: Number of outputs of each matrix.
         """
         size = self.decoder.hidden
         if f"{whole}.weight" not in self.source:
@@ -183,13 +188,14 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
     def qkv_projection(self, x: Value, path: str) -> Value:
         """Returns Q, K and V of x, with biases, norms and limits, but not rotated.
 
-        Norms of single heads ("head") are left to the attention.
+        The norm of Q and K is left to the attention if `DecoderConfig.qk_norm` is "head".
 
         Args:
+            x: Input of the layer's attention, `[tokens, hidden]`.
             path: The layer: "blk.N".
 
         Returns:
-            Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`.
+            Q, K and V side by side, `[tokens, (heads + 2 * kv_heads) * head_size]`.
         """
         decoder = self.decoder
         q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
@@ -209,7 +215,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
         Args:
             path: The layer whose table of biases is read.
-            distances: Key position - query position; positive ones only for an encoder.
+            distances: Key position - query position, 1-D; positive numbers only for an encoder.
         """
         decoder, relative = self.decoder, self.decoder.relative
         assert relative is not None
@@ -242,10 +248,10 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         """Returns rows of a table of the source as float32 `[len(indices), width]`.
 
         Args:
-            path: The table's name without the last component.
+            path: Name of the table without its last component.
             count: Rows of the table.
             width: Columns of the table.
-            indices: Integers: the rows to return.
+            indices: Indices of the rows to return.
             kind: Last component of the table's name.
         """
         name = f"{path}.{kind}"
@@ -298,7 +304,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         return [self.scaled(table, factor, layer) for table in tables]
 
     def scaled(self, x: Value, factor: float, layer: str) -> Value:
-        """Returns x times `factor`; x itself if it is 1."""
+        """Returns x times `factor`; x itself if the factor is 1."""
         return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
 
     def clamped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
@@ -315,7 +321,11 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
 
 def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
-    """Concatenates the rows of matrices that have one block type, or are all unquantised."""
+    """Concatenates matrices along their rows.
+
+    Args:
+        parts: Matrices of one block type, or only unquantised ones.
+    """
     if len(parts) == 1:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantizedMatrix)]
@@ -336,7 +346,7 @@ def _kind(matrix: Array | QuantizedMatrix) -> str:
 
 
 def _part(matrix: Array | QuantizedMatrix, rows: slice) -> Array | QuantizedMatrix:
-    """Returns a slice of rows of a matrix, quantised as it is."""
+    """Returns a slice of rows of a matrix; rows of a quantised matrix stay quantised."""
     if isinstance(matrix, QuantizedMatrix):
         return QuantizedMatrix(matrix.type, matrix.raw[rows])
     return matrix[rows]

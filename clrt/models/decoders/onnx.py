@@ -106,7 +106,7 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
         word: "past" or "present".
 
     Returns:
-        By layer, {"key": name, "value": name}; layers without both are left out.
+        {"key": name, "value": name} by index of the layer; layers that lack one are left out.
     """
     by_layer: dict[int, dict[str, str]] = {}
     for name in names:
@@ -122,9 +122,10 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
 def _shapes(
     names: DecoderNames, inputs: _Infos, head_size: int | None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the dims to set on each input: batch size 1, numbers, and symbols of sizes.
+    """Returns the dims to set on each input: 1 for the batch, other numbers, symbols of sizes.
 
     Args:
+        names: Names of the decoder's inputs and outputs.
         inputs: The file's inputs by name.
         head_size: Elements of a head, for files that have a symbol for this dim; None if unknown.
 

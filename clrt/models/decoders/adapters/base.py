@@ -26,10 +26,10 @@ class AdaptedModel:
         path: Folder or file of the model, for messages.
         decoder: Configuration of the model.
         family: How the model's tensors are stored in Hugging Face folders.
-        architecture: The model's llama.cpp architecture; "" if there is none.
+        architecture: Name of the model's architecture in llama.cpp; "" if there is none.
         is_gguf: Whether the model's weights come from a GGUF file.
-        names: Name in GGUF files by clrt's name, for tensors of a layer with different names, such
-            as `{"ffn_gate_up": "ffn_up"}`.
+        names: For tensors of a layer whose names in GGUF files differ from clrt's, the former by
+            the latter: `{"ffn_gate_up": "ffn_up"}`.
     """
 
     path: Path
@@ -65,8 +65,8 @@ class AdaptedModel:
         Hugging Face folders of some families (Gemma) store scales minus 1, GGUF files do not.
 
         Args:
-            name: Name of the base model's tensor; those other than norm scales are unchanged.
-            array: The adapter's tensor.
+            name: Name of the base model's tensor.
+            array: The adapter's tensor; returned unchanged if it is not a norm scale.
             from_gguf: Whether the adapter is a GGUF file.
         """
         if from_gguf == self.is_gguf or not name.endswith("norm.weight"):

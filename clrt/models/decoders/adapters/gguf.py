@@ -31,7 +31,7 @@ class GgufAdapter:
 
     Raises:
         ModelError: The file is missing, damaged, not an adapter, or of another architecture.
-        UnsupportedError: It is not a LoRA adapter, or one that applies to some tokens only.
+        UnsupportedError: The adapter is not a LoRA adapter, or applies to some tokens only (aLoRA).
     """
 
     def __init__(self, path: Path, model: AdaptedModel) -> None:
@@ -76,7 +76,11 @@ class GgufAdapter:
         return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Returns False: a GGUF adapter replaces vectors (biases, norms), never adds to them."""
+        """Returns False: a GGUF adapter replaces vectors (biases, norms) but never adds to them.
+
+        Args:
+            name: Name of the base model's bias.
+        """
         return False
 
     def changes(self, name: str) -> bool:

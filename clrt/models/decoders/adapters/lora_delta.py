@@ -24,18 +24,18 @@ _large = np.errstate(over="ignore", invalid="ignore")
 class LoraDelta:
     """A low-rank product that is added to a matrix.
 
-    The changed matrix is matrix + scale * (up @ down), whose rows or columns are scaled if
-    `lengths` are given.
+    The changed matrix is matrix + scale * (up @ down). If `lengths` are given, its rows or columns
+    are then scaled to these norms.
 
-    Source: Hu et al., LoRA (2021); `lengths` are of Liu et al., DoRA (2024).
+    Source: Hu et al., LoRA (2021); for `lengths` Liu et al., DoRA (2024).
 
     Attributes:
         up: float32 `[rows, rank]`.
         down: float32 `[rank, columns]`.
         scale: Factor of the product.
-        lengths: float32 `[rows]` or `[columns]`: L2 norm to which each row or column of the sum is
-            scaled; None for no scaling.
-        of_columns: Whether `lengths` are for columns.
+        lengths: L2 norm to which each row or column of the sum is scaled, float32 `[rows]` or
+            `[columns]`; None for no scaling.
+        of_columns: Whether `lengths` are norms of columns; if not, of rows.
     """
 
     up: Floats
@@ -64,7 +64,10 @@ class TensorDelta:
 
     @_large
     def rows(self, base: Rows, part: slice) -> Floats:
-        """Returns rows of the changed matrix; column norms must be factors (`_by_columns`).
+        """Returns rows of the changed matrix.
+
+        If `product.of_columns` is set, `product.lengths` must be factors of the columns instead of
+        norms (see `_by_columns`), because norms depend on all rows.
 
         Args:
             base: Reads rows of the unchanged matrix.
@@ -99,13 +102,13 @@ Changes: TypeAlias = Sequence[tuple[float, TensorDelta]]
 def merged_rows(base: Rows, shape: tuple[int, int], changes: Changes) -> Iterator[Floats]:
     """Merges the changes of adapters into a matrix; yields the merged rows in chunks.
 
-    The merged matrix is base + sum of weight * (changed - base); for a single adapter of weight 1
-    it is the changed matrix. Sums beyond float32 are infinite.
+    The merged matrix is base + sum of weight * (changed - base) over the adapters, where `changed`
+    is the matrix with one adapter's change. Sums beyond float32 are infinite.
 
     Args:
         base: Reads rows of the unchanged matrix.
         shape: (rows, columns) of the matrix.
-        changes: (weight, change) pairs.
+        changes: (weight, change) of each adapter.
     """
     rows, columns = shape
     step = max(_CHUNK_ELEMS // columns, 1)
@@ -127,8 +130,12 @@ def _summed(base: Floats, others: Sequence[tuple[float, Floats]]) -> Floats:
 def merged_vector(base: Floats, changes: Changes) -> Floats:
     """Merges the changes of adapters into a vector.
 
-    The merged vector is base + sum of weight * (changed - base); for a single adapter of weight 1
-    it is the changed vector. Sums beyond float32 are infinite.
+    The merged vector is base + sum of weight * (changed - base) over the adapters, where `changed`
+    is the vector with one adapter's change. Sums beyond float32 are infinite.
+
+    Args:
+        base: The unchanged vector.
+        changes: (weight, change) of each adapter.
     """
     if len(changes) == 1 and changes[0][0] == 1:
         return changes[0][1].vector(base)
@@ -137,11 +144,12 @@ def merged_vector(base: Floats, changes: Changes) -> Floats:
 
 @_large
 def _by_columns(change: TensorDelta, base: Rows, parts: Sequence[slice]) -> TensorDelta:
-    """Replaces norms of columns (DoRA) by factors of columns, so that chunks of rows can be scaled.
+    """Returns a change in which factors of columns replace the norms of columns (DoRA).
 
-    Returns a change without norms of columns unchanged.
+    With factors, chunks of rows can be scaled one after the other; norms depend on all rows.
 
     Args:
+        change: A change of a matrix; returned unchanged if it has no norms of columns.
         base: Reads rows of the unchanged matrix.
         parts: Slices that together cover all rows.
     """

@@ -34,7 +34,7 @@ _HEAD, _EMBEDDINGS = "output.weight", "token_embd.weight"
 
 
 class Adapter(Protocol):
-    """An opened LoRA adapter: PeftAdapter (which documents the methods) or GgufAdapter.
+    """Interface of an opened LoRA adapter; PeftAdapter documents the methods.
 
     Attributes:
         path: Folder or file of the adapter.
@@ -80,8 +80,8 @@ def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
 class AdaptedWeights:
     """The weights of a model with adapters merged in as they are read.
 
-    It is a WeightSource. A tied head becomes a separate matrix if an adapter changes only one of
-    head and embeddings, as in peft.
+    This class is a WeightSource. A tied head becomes a separate matrix if an adapter changes the
+    head, or changes embeddings without `Adapter.ties`, as in peft.
 
     Numerics: sums are computed in float32. Changed float32 matrices stay float32. Changed 16-bit
     matrices become float16: bfloat16 has steps 8 times as large, so a small change would be mostly
@@ -90,7 +90,8 @@ class AdaptedWeights:
 
     Args:
         source: The weights of the model.
-        adapters: (weight, adapter) pairs; weight 1 applies an adapter fully.
+        adapters: (weight, adapter) pairs; a change is multiplied by the weight, so 1 applies an
+            adapter fully.
     """
 
     def __init__(self, source: WeightSource, adapters: Sequence[tuple[float, Adapter]]) -> None:
@@ -105,18 +106,20 @@ class AdaptedWeights:
 
     @property
     def _splits_head(self) -> bool:
-        """Whether an adapter changes only one of embeddings and head."""
+        """Whether adapters change a tied head otherwise than the embeddings."""
         return any(
             adapter.changes(_HEAD) or (adapter.changes(_EMBEDDINGS) and not adapter.ties)
             for _, adapter in self._adapters
         )
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a tensor of the model with the adapters' changes; unchanged ones as stored.
+        """Returns a tensor of the model with the adapters' changes.
+
+        A tensor that no adapter changes is returned as stored.
 
         Args:
             name: llama.cpp's name of the tensor. An adapter may add a bias that the model lacks.
-            shape: Expected shape; three axes for the matrices of all experts.
+            shape: Expected shape; `[experts, rows, columns]` for the matrices of all experts.
 
         Raises:
             ModelError: The tensor is missing, has another shape, or an adapter is of another model.
@@ -134,9 +137,15 @@ class AdaptedWeights:
         return self._merged(name, base, (shape[0], shape[1]), changes)
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """Returns a matrix with the adapters' changes; an unchanged one as stored.
+        """Returns a matrix of the model with the adapters' changes.
 
-        A changed quantised matrix becomes Q8_0, or floats if rows cannot be split into its blocks.
+        A matrix that no adapter changes is returned as stored. A changed quantised matrix becomes
+        Q8_0; if its rows cannot be split into blocks of Q8_0, float16 or float32.
+
+        Args:
+            name: llama.cpp's name of the matrix.
+            rows: Expected number of rows.
+            columns: Expected number of columns.
 
         Raises:
             ModelError: The tensor is missing, has another shape, or an adapter is of another model.
@@ -165,7 +174,12 @@ class AdaptedWeights:
         return changes
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns the matrices of all experts with their changes, `[experts, rows, columns]`."""
+        """Returns the matrices of all experts with the adapters' changes.
+
+        Args:
+            name: llama.cpp's name of the tensor that holds all matrices.
+            shape: (experts, rows, columns).
+        """
         base = self._source.load(name, shape)
         inner = shape[1], shape[2]
         each = [self._changes(name, inner, index) for index in range(shape[0])]
@@ -185,6 +199,12 @@ class AdaptedWeights:
         self, name: str, matrix: Array | QuantizedMatrix, shape: tuple[int, int], changes: Changes
     ) -> Iterator[Floats]:
         """Yields the rows of a matrix with the changes of adapters, float32, in chunks.
+
+        Args:
+            name: Name of the matrix, for messages.
+            matrix: The unchanged matrix.
+            shape: (rows, columns) of the matrix.
+            changes: (weight, change) of each adapter.
 
         Raises:
             ModelError: A merged number is not finite in float32.
@@ -217,7 +237,7 @@ class AdaptedWeights:
                 )
 
     def digest(self) -> bytes:
-        """Returns a 16-byte hash of the adapters' content and the weights they are merged with."""
+        """Returns a 16-byte hash of the contents and weights of the adapters."""
         hasher = hashlib.blake2b(digest_size=16)
         for factor, adapter in self._adapters:
             hasher.update(repr(factor).encode() + adapter.digest())
@@ -237,12 +257,12 @@ def _rows(matrix: Array | QuantizedMatrix) -> Rows:
 
 
 def _assemble(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Concatenates chunks of rows into a matrix of float16, or of float32 if a number exceeds it.
+    """Concatenates chunks of rows into a float16 matrix; float32 if a number exceeds float16.
 
     Args:
         parts: Consecutive chunks of rows.
         shape: (rows, columns) of the matrix.
-        dtype: Dtype of the unchanged matrix; float32 stays float32.
+        dtype: Dtype of the unchanged matrix; the result is float32 if this is float32.
     """
     narrow = dtype != np.float32
     matrix = np.empty(shape, np.float16 if narrow else np.float32)

@@ -43,7 +43,7 @@ class _Module:
 
     Attributes:
         name: Dotted name of the module in transformers.
-        tensors: Names of the adapter's tensors by role (values of `_PARTS`).
+        tensors: Names of the adapter's tensors by role: "down", "up", "bias", … (see `_PARTS`).
     """
 
     name: str
@@ -103,14 +103,20 @@ class PeftAdapter:
         return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Returns whether the adapter adds to bias `name`, which the base model may lack."""
+        """Returns whether the adapter adds a vector to a bias.
+
+        Args:
+            name: Name of the bias, which the base model may lack.
+        """
         module = self._module(name, 0)
         return module is not None and name.endswith(".bias") and "added" in module.tensors
 
     def changes(self, name: str) -> bool:
-        """Returns whether the adapter changes matrix `name` of the base model.
+        """Returns whether the adapter changes a matrix of the base model.
 
-        Of experts' matrices only the first expert's is looked up.
+        Args:
+            name: Name of the base model's matrix; for matrices of experts, only that of the first
+                expert is looked up.
         """
         module = self._module(name, 0)
         return module is not None and not module.tensors.keys().isdisjoint(
@@ -123,7 +129,7 @@ class PeftAdapter:
         Args:
             name: Name of the base model's tensor.
             shape: Shape of the base model's matrix or vector.
-            index: Index of the expert, for a matrix of one expert; else 0.
+            index: Index of the expert if the tensor is the matrix of an expert; else 0.
 
         Raises:
             ModelError: A tensor of the adapter has an unexpected shape or numbers that are not
@@ -153,7 +159,7 @@ class PeftAdapter:
 
         Args:
             name: Name of the base model's tensor.
-            index: Index of the expert, for a matrix of one expert; else 0.
+            index: Index of the expert if the tensor is the matrix of an expert; else 0.
         """
         key, layer = split_name(name)
         for path in paths_of(self._model.family, key):
@@ -164,7 +170,7 @@ class PeftAdapter:
         return None
 
     def _value(self, module: _Module, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns the matrix with which the adapter replaces one of the base model.
+        """Returns the matrix with which the adapter replaces a matrix of the base model.
 
         Args:
             module: The adapter's module for the matrix.
@@ -223,8 +229,8 @@ class PeftAdapter:
         Args:
             module: The adapter's module for the matrix.
             name: Name of the base model's matrix.
-            count: Number of rows or columns.
-            of_columns: Whether the norms are those of columns.
+            count: Number of norms: rows or columns of the matrix.
+            of_columns: Whether to return norms of columns; if not, of rows.
 
         Raises:
             ModelError: The DoRA adapter has no norms for this matrix.
@@ -241,24 +247,29 @@ class PeftAdapter:
         return lengths
 
     def _rows(self, module: _Module, part: str, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns a tensor of the adapter whose rows match those of a base model's tensor.
+        """Returns a tensor of the adapter with its rows in the order of the base model's rows.
 
         Args:
             module: The adapter's module for the tensor.
-            part: Role of the adapter's tensor (values of `_PARTS`).
-            name: Name of the base model's tensor.
+            part: Role of the adapter's tensor: "up", "weight", … (see `_PARTS`).
+            name: Name of the base model's tensor that is changed.
             shape: Expected shape, with the base model's number of rows.
 
         Returns:
-            float32, rows in the base model's order; None if the module has no tensor of that role.
+            float32; None if the module has no tensor of the role `part`.
         """
         tensor = self._read(module, part, (self._stored_rows(name, shape[0]), *shape[1:]))
         return None if tensor is None else self._ordered(tensor, name)
 
     def _stored_rows(self, name: str, rows: int) -> int:
-        """Returns the number of rows that transformers stores for a tensor of `rows` rows.
+        """Returns the number of rows that transformers stores for a tensor of the base model.
 
-        Only position embeddings can have more: rows before that of position 0.
+        This is `rows`, except for position embeddings of families that store further rows before
+        the row of position 0.
+
+        Args:
+            name: Name of the base model's tensor.
+            rows: Number of rows that clrt uses.
         """
         return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
 
@@ -270,7 +281,12 @@ class PeftAdapter:
         return model.reordered(name, array, from_gguf=False)
 
     def _read(self, module: _Module, part: str, shape: tuple[int, ...]) -> Floats | None:
-        """Returns a tensor of the adapter as float32; None if the module has none of role `part`.
+        """Returns a tensor of the adapter as float32; None if the module has no such tensor.
+
+        Args:
+            module: The adapter's module.
+            part: Role of the tensor: "down", "up", … (see `_PARTS`).
+            shape: Expected shape.
 
         Raises:
             ModelError: The tensor has another shape, or numbers that are not finite.

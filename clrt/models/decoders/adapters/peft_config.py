@@ -46,7 +46,7 @@ class PeftConfig:
 
     Raises:
         ModelError: adapter_config.json is missing, or a value in it is wrong.
-        UnsupportedError: It is not a LoRA adapter, or uses an unsupported option.
+        UnsupportedError: The adapter is not a LoRA adapter, or uses an unsupported option.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -26,7 +26,8 @@ class LayerAttention:
     Attributes:
         node: Node of the attention; its op is FusedAttention.
         layer: Index of the layer.
-        key, value: Keys and values of the step's tokens, `[1, heads, tokens, size]`.
+        key: Keys of the step's tokens, `[1, heads, tokens, size]`.
+        value: Values of the step's tokens, `[1, heads, tokens, size]`.
         shows: Which keys each token attends to.
     """
 
@@ -125,8 +126,8 @@ def _check_heads(node: Node) -> None:
     """Checks that a paged cache can hold the keys and values of an attention.
 
     Raises:
-        UnsupportedError: Heads of keys and values differ in size, or keys are part of a wider
-            value.
+        UnsupportedError: Heads of keys and values differ in size, or keys or values are columns of
+            a wider tensor.
     """
     op = node.op_as(FusedAttention)
     if op.head_size != op.v_head_size:
@@ -138,7 +139,7 @@ def _check_heads(node: Node) -> None:
 
 
 def _reason(key: str, report: PassReport) -> str:
-    """Returns a message that attention was not recognised, with the first near miss of a pass.
+    """Returns the message that a layer's attention was not recognised, with a pass's first miss.
 
     Args:
         key: Name of the input of past keys.
@@ -154,7 +155,7 @@ def _reason(key: str, report: PassReport) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Appended:
-    """Past keys or values of a layer with those of new tokens appended.
+    """Concatenation of past keys and new keys of a layer, or of past and new values.
 
     Attributes:
         node: The Concat node that appends.
@@ -170,13 +171,13 @@ class _Appended:
 
 
 def _appended(value: Value) -> _Appended | None:
-    """Recognises past keys or values with those of new tokens appended.
+    """Recognises a concatenation of past and new keys, or of past and new values.
 
     Args:
         value: Keys or values that an attention reads.
 
     Returns:
-        The past and the appended rows; None if `value` is computed in another way.
+        The concatenation; None if `value` is computed in another way.
     """
     value = _unrounded(value)
     node, extra = value.producer, False
@@ -206,7 +207,7 @@ def _adds_one_row(node: Node) -> bool:
 
 
 def _unrounded(value: Value) -> Value:
-    """Returns the value before casts between float types (files with a float16 cache have such)."""
+    """Returns the value before casts between float types, as in files with a float16 cache."""
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and value.dtype.is_float:
         if not node.arg(0).dtype.is_float:

@@ -39,7 +39,13 @@ class DecodeStepProbe:
         self._makers: dict[Value, list[Node] | None] = {}
 
     def elements(self, value: Value, past: int, new: int) -> int:
-        """Returns about how many elements `at` computes, intermediate values included."""
+        """Returns about how many elements `at` computes for a value, intermediate ones included.
+
+        Args:
+            value: Value of the graph.
+            past: Number of past tokens.
+            new: Number of tokens of the step.
+        """
         sizes, total = {PAST: past, TOKENS: new}, 0
         for node in self._nodes(value) or ():
             for output in node.outputs:
@@ -50,7 +56,8 @@ class DecodeStepProbe:
     def at(self, value: Value, past: int, new: int) -> Array | None:
         """Returns the elements of a value in a step of `new` tokens after `past` tokens.
 
-        None if they depend on token ids or past keys, exceed `MAX_ELEMENTS`, or cannot be computed.
+        Returns None if the elements depend on token ids or past keys, are more than `MAX_ELEMENTS`,
+        or cannot be computed.
         """
         key = (value, past, new)
         if key not in self._found:

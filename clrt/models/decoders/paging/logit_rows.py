@@ -71,7 +71,7 @@ def _gather_rows(build: OpBuilder, value: Value, rows: Value) -> Value:
 def _rebuild(
     build: OpBuilder, value: Value, chain: list[Node], last: Node | None
 ) -> tuple[Value, Value]:
-    """Adds copies of a chain of nodes that compute requested tokens instead of all.
+    """Adds copies of a chain of nodes that compute requested tokens instead of all tokens.
 
     Args:
         value: Input of the chain for the requested tokens.
@@ -116,10 +116,15 @@ def last_number(value: Value) -> int:
 
 
 def _without_axis(build: OpBuilder, value: Value, node: Node) -> Value:
-    """Checks that a node only selects the last token of a step; returns `value` in its place.
+    """Returns `value` in place of the output of a node that selects the last token of a step.
+
+    Args:
+        build: Builder of the rewritten graph.
+        value: The node's input for requested tokens, which need no selection.
+        node: The node of the original graph.
 
     Raises:
-        UnsupportedError: The node does something else.
+        UnsupportedError: The node does something else than select the last token.
     """
     rank = len(node.arg(0).shape or ())
     axis = token_axis(node.arg(0).shape)
@@ -143,9 +148,11 @@ def _is_last(index: object) -> bool:
 
 
 def _of_rows(build: OpBuilder, value: Value) -> Value:
-    """Returns a constant shape for requested tokens: symbol "tokens" becomes "rows".
+    """Returns a constant shape for requested tokens: its symbol "tokens" becomes "rows".
 
-    Returns a value without symbolic elements unchanged.
+    Args:
+        build: Builder of the rewritten graph.
+        value: A constant; returned unchanged if it has no symbolic elements.
     """
     data = value.type.data
     if data is None or value.has_numbers:

@@ -55,7 +55,7 @@ class HeadJoiner:
 
     Args:
         graph: The original graph.
-        build: OpBuilder of the rewritten graph.
+        build: Builder of the rewritten graph.
     """
 
     def __init__(self, graph: Graph, build: OpBuilder) -> None:
@@ -68,8 +68,8 @@ class HeadJoiner:
         """Returns the heads of Q, K and V of a layer side by side, before any rotary embedding.
 
         Returns:
-            The heads, float32 `[tokens, width]`; and [cosines, sines] of the rotary embedding, each
-            `[tokens, size / 2]`. Both are None if the heads are already rotated, or never.
+            The heads, float32 `[tokens, width]`; and [cosines, sines] of the rotary embedding that
+            must be applied to them, each `[tokens, size / 2]`; [None, None] if none must be.
         """
         op, (kv_heads, size) = layer.op, layer.geometry
         q = self._columns(layer.node.arg(0), op.q_offset, op.num_heads * size)
@@ -103,9 +103,9 @@ class HeadJoiner:
         """Returns heads as columns of a value `[1, tokens, width]`.
 
         Args:
-            value: The heads `[1, heads, tokens, size]`, which are transposed if needed; or such
-                columns already.
-            offset: First column, if `value` has rank 3.
+            value: The heads `[1, heads, tokens, size]`, which are transposed if needed; or a value
+                `[1, tokens, width]` with the heads in its columns.
+            offset: Index of the heads' first column, if `value` has rank 3.
             count: Number of columns: heads times elements of a head.
         """
         if value.type.rank == 3:
@@ -121,7 +121,7 @@ class HeadJoiner:
     def _concatenated(self, parts: Sequence[_Columns]) -> Value:
         """Returns ranges of columns side by side, by as few nodes as possible.
 
-        If they are all columns of one value in order, this is the value itself.
+        Returns a value itself if the ranges are all of its columns in order.
         """
         first, at = parts[0], 0
         for part in parts:
@@ -142,10 +142,11 @@ class HeadJoiner:
         """Returns a matrix product that replaces several products of one value.
 
         Args:
-            parts: Ranges of columns: the results of the products, which may have biases.
+            parts: Ranges of columns: the results of the products, or of adding biases to them.
 
         Returns:
-            The concatenated results; None if they are not such products, or are read elsewhere.
+            The concatenated results; None if `parts` are not results of products of one value, or
+            are read by other nodes, too.
         """
         sources = [part.source for part in parts if part.is_whole]
         adds = [s.producer for s in sources]
@@ -198,14 +199,14 @@ class HeadJoiner:
         return value in self._outputs or len(self._users.get(value, ())) != 1
 
     def _tables(self, *turns: Node) -> tuple[Value, Value] | None:
-        """Returns the cosines and sines that two rotary embeddings share.
+        """Returns the cosines and sines of rotary embeddings that share their tables.
 
         Args:
-            turns: Nodes of the rotary embeddings (FusedRotary).
+            turns: FusedRotary nodes of the rotary embeddings.
 
         Returns:
             (cosines, sines), each `[tokens, size / 2]`; None if the nodes read different tables, or
-            tables whose halves differ.
+            the first and second half of a table's rows may differ.
         """
         if any(turns[0].inputs[1:] != turn.inputs[1:] for turn in turns):
             return None
@@ -217,7 +218,10 @@ class HeadJoiner:
     def _half(self, table: Value) -> Value | None:
         """Returns the first half of each row of a rotary table, float32 `[tokens, size / 2]`.
 
-        None if the halves of its rows differ, or are not known to be equal.
+        Returns None unless the second half is known to be equal.
+
+        Args:
+            table: Cosines or sines, `[…, size]` with a row per token.
         """
         if table not in self._halves:
             self._halves[table] = self._find_half(table)

@@ -55,12 +55,14 @@ class PagedDecoder:
 
     Attributes:
         graph: The graph, with inputs and outputs as of `decoder_graph`.
-        layers, kv_heads, head_size: Numbers of layers and KV heads, elements of a head; they
-            determine the size of a KV page.
+        layers: Number of layers.
+        kv_heads: Number of KV heads per layer.
+        head_size: Elements of a head.
         heads: Number of query heads of the first layer.
-        hidden, vocabulary: Columns of the head's input, and of the logits.
-        places: Maximum number of positions, limited by tables of positions or by the masks that
-            were checked; None for no limit.
+        hidden: Elements per token of the graph's output `hidden`.
+        vocabulary: Number of tokens in the vocabulary.
+        places: Maximum number of positions, limited by tables that are indexed by position, or by
+            the length up to which masks were checked; None for no limit.
     """
 
     graph: Graph
@@ -226,7 +228,7 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: SizeValues) -> None:
         sizes: Values of the original graph that cannot be paged.
 
     Raises:
-        UnsupportedError: A node mixes tokens or depends on the past; the first one is named.
+        UnsupportedError: A node mixes tokens or depends on the past; the first such node is named.
     """
     given, tokens = set(graph.inputs), dict[Value, int]()
     original = set(nodes)

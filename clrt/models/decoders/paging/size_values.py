@@ -1,4 +1,4 @@
-"""Values of a decoder that depend only on sizes of a step, and are used together with tokens."""
+"""Classifies the values of a decoder that depend only on the numbers of past and new tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _PER_STEP = "'{}' depends on the number of past tokens, or on the order of token
 
 @dataclass(frozen=True, eq=False)
 class SizeValues:
-    """Values of a decoder that depend only on sizes of a step, not on tokens or the past.
+    """Values of a decoder that depend only on sizes: the numbers of past and new tokens.
 
     Attributes:
         places: Values that are the positions of the step's tokens.
-        unsupported: Reason why a value cannot be paged, for values that nodes combine with tokens
-            but are neither positions nor a number that is the same in all steps.
+        unsupported: Values that a paged decoder cannot compute, with the reason for the message:
+            nodes combine them with tokens, but they are neither positions nor one number that is
+            the same in all steps.
     """
 
     places: set[Value] = field(default_factory=set)
@@ -40,7 +41,7 @@ def read_sizes(
     Args:
         graph: The decoder, with inputs of past keys and values.
         names: Inputs and outputs of the graph.
-        attention: Attention nodes, whose masks and lengths are not checked here.
+        attention: Attention nodes; their masks and lengths are not checked here.
         probe: Evaluates values of the graph that depend only on sizes.
     """
     sizes = SizeValues()
@@ -89,9 +90,13 @@ def _is_places(value: Value, probe: DecodeStepProbe) -> bool:
 
 
 def _is_unsupported(value: Value, probe: DecodeStepProbe) -> bool:
-    """Returns whether a value is not one number that is the same in all sample steps.
+    """Returns whether a value differs between sample steps, or has different elements in a step.
 
     A constant (a shape) is unsupported only if it depends on the number of past tokens.
+
+    Args:
+        value: Value that depends only on sizes.
+        probe: Evaluates the value in sample steps.
     """
     if value.is_constant:
         elements = value.type.data

@@ -39,10 +39,12 @@ _LOOKED_UP = (GatherElements, ScatterElements)
 
 
 def token_axis(shape: Shape | None) -> int | str | None:
-    """Returns the index of the axis of tokens in a shape; it may have several elements per token.
+    """Returns the index of the axis of tokens in a shape.
+
+    The axis may have several elements per token.
 
     Returns:
-        The index; None if no dim depends on the number of tokens; a reason (str) if the rank is
+        The index; None if no dim depends on the number of tokens; a message (str) if the rank is
         unknown, or tokens are not along a single axis.
     """
     if shape is None:
@@ -124,7 +126,12 @@ def _used_axes(node: Node, rank: int) -> set[int] | None:
 
 
 def _each(shape: Shape, axis: int) -> int | None:
-    """Returns k for an axis of size k * tokens, k elements per token; None for another size."""
+    """Returns the number of elements per token along an axis; None if its size is no multiple.
+
+    Args:
+        shape: Shape with the axis.
+        axis: Index of an axis whose size depends on the number of tokens.
+    """
     dim, tokens = shape[axis], symbol(TOKENS)
     if provably_equal(dim, tokens):
         return 1
@@ -134,9 +141,10 @@ def _each(shape: Shape, axis: int) -> int | None:
 
 
 def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Returns why the operands of an elementwise node mix tokens; None if they do not.
+    """Returns why an elementwise node mixes tokens; None if it does not.
 
     Args:
+        node: The elementwise node.
         axes: Axis of tokens by input index, for inputs that have one.
     """
     if isinstance(node.op, FusedRotary):

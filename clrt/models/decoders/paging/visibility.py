@@ -44,7 +44,7 @@ class VisibilityReader:
 
     Args:
         probe: Evaluates values of the graph that depend only on sizes.
-        context: Maximum number of tokens of a sequence; windows of that length are ignored.
+        context: Maximum number of tokens of a sequence; a window of this length counts as none.
     """
 
     def __init__(self, probe: DecodeStepProbe, context: int) -> None:
@@ -86,8 +86,8 @@ class VisibilityReader:
     def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
         """Returns the attention pattern that a mask implements.
 
-        Derives the pattern from the mask row of the last token of the longest sequence, then checks
-        it against the mask rows of other steps (`STEPS`).
+        The pattern follows from the mask of the last token of the longest sequence. It is then
+        checked against the masks of all tokens in other steps (`STEPS`).
 
         Args:
             node: The attention, for messages.
@@ -95,7 +95,7 @@ class VisibilityReader:
             sink: Whether the mask's last column belongs to an additional key.
 
         Raises:
-            UnsupportedError: The mask follows no such pattern, depends on data, or is too large.
+            UnsupportedError: The mask is no `AttentionPattern`, depends on data, or is too large.
         """
         longest = self.longest
         while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MAX_ELEMENTS:
@@ -134,6 +134,10 @@ class VisibilityReader:
         """Yields the mask of each token in a step of `new` tokens after `past` tokens.
 
         Args:
+            node: The attention, for messages.
+            mask: Input of the attention that is added to scores, or bool.
+            past: Number of past tokens.
+            new: Number of tokens of the step.
             sink: Whether the mask's last column belongs to an additional key.
 
         Raises:
