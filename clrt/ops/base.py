@@ -244,7 +244,7 @@ class Op(IrOp):
         return ()
 
     def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
-        """Returns pairs of an output index and the indices of inputs whose memory it may reuse."""
+        """Returns pairs: index of an output, indices of the inputs whose memory it may reuse."""
         inputs = self.memory_traits.inplace_inputs
         return ((0, inputs),) if inputs else ()
 
@@ -309,7 +309,7 @@ class Op(IrOp):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Computes the outputs from the inputs by NumPy, with wide (usually float64) accumulators.
 
-        It serves as test oracle, constant folder and host fallback.
+        The method serves as test oracle, constant folder and host fallback.
 
         Args:
             inputs: Arrays; None for an omitted input.

@@ -127,12 +127,13 @@ class OpBuilder(Builder):
         return self("Reshape", merged, self.ints(0, 0, width))
 
     def rotated(self, x: Value, halves: Sequence[Value], cos: Value, sin: Value) -> Value:
-        """Returns x rotated in pairs of elements i and i + half of its last axis.
+        """Returns x rotated: elements i and i + n / 2 of its last axis, of size n, form a pair.
 
         Args:
             x: Value to rotate.
             halves: First and second half of x along its last axis.
-            cos, sin: Cosines and sines, the same for both elements of a pair.
+            cos: Cosines, the same for both elements of a pair.
+            sin: Sines, the same for both elements of a pair.
 
         Source: Su et al., RoFormer (2021).
         """

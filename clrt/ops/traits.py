@@ -36,10 +36,10 @@ class InputTraits:
         host_driven: Subset of `plan_time`. If one depends on computed data, the node becomes
             host-driven, so that the plan of the suffix is shared by all values that give the same
             output shapes.
-        same_dtype: Groups of inputs that must share one dtype, because kernels declare one type
-            for the group.
+        same_dtype: Groups of inputs that must share one dtype, because kernels declare one type for
+            the group.
         half_storage: Inputs that kernels read directly in float16 or bfloat16 if input 0 is
-            float32; an output of such a dtype reuses the memory of one of them.
+            float32; an output in float16 or bfloat16 reuses the memory of one of these inputs.
     """
 
     required: tuple[int, ...] = ()
@@ -55,12 +55,12 @@ class MemoryTraits:
     """How an op reads and writes memory.
 
     Attributes:
-        always_view: The only output is input 0 with another shape; no kernel runs.
-        is_data_movement: Each output element is an element of input 0, perhaps cast.
-        partially_read_input: Index of an input of which a launch reads at most as many bytes as
-            the launch writes; None if there is no such input.
-        partially_writes_output: A launch writes at most as many bytes of the output as the launch
-            reads.
+        always_view: Whether the only output is input 0 with another shape; no kernel runs.
+        is_data_movement: Whether each output element is an element of input 0, perhaps cast.
+        partially_read_input: Index of an input of which a launch reads at most as many bytes as the
+            launch writes; None if there is no such input.
+        partially_writes_output: Whether a launch writes at most as many bytes of the output as the
+            launch reads.
         inplace_inputs: Inputs whose memory the first output may reuse (same size and element
             order).
     """
@@ -77,14 +77,14 @@ class HostTraits:
     """What the host does for an op.
 
     Attributes:
-        host_driven: The node runs on the host between plans without arithmetic on tensors: control
-            flow, sequences and maps.
-        evaluates_dims: `reference` also accepts object arrays of dims (shape arithmetic).
-        has_slow_reference: The reference loops in Python, so the constant folder skips large
-            inputs and leaves the node to the device or to the run.
+        host_driven: Whether the node runs on the host between plans without arithmetic on tensors:
+            control flow, sequences and maps.
+        evaluates_dims: Whether `reference` also accepts object arrays of dims (shape arithmetic).
+        has_slow_reference: Whether the reference loops in Python, so that the constant folder skips
+            large inputs and leaves the node to the device or to the run.
         loop_carried_offsets: (first subgraph input, first subgraph output) of the loop-carried
             values: from these indices on, each output is the input of the next iteration, whose
-            shape may differ. None if there are none.
+            shape may differ. None if there are no loop-carried values.
     """
 
     host_driven: bool = False

@@ -120,7 +120,7 @@ class Attention(Op):
         """Returns the FusedAttention that computes the same as this op.
 
         Args:
-            parts: Shapes `[B, H, S, D]` of Q, K and V.
+            parts: Shapes of Q, K and V: sequences, heads, positions, elements of a head.
             has_past: Whether the node has past keys and values.
             has_lengths: Whether the node has an input with the number of valid keys of each
                 sequence.
@@ -141,11 +141,14 @@ class Attention(Op):
         )
 
     def heads(self, t: TensorType, index: int) -> tuple[Dim, Dim, Dim, Dim]:
-        """Returns the shape `[B, H, S, D]` of Q, K or V, with the columns split into heads.
+        """Returns the shape of Q, K or V with separate axes for heads and positions.
 
         Args:
             t: Type of the input, with a known rank.
             index: Index of the input: 0 for Q, 1 for K, 2 for V.
+
+        Returns:
+            Sequences B, heads H, positions S, elements of a head D.
 
         Raises:
             ShapeError: The input is neither `[B, H, S, D]` nor `[B, S, H * D]`.

@@ -112,7 +112,8 @@ class FusedRotary(Op):
     def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
         """Returns whether the table of cosines or sines has a shape that the op supports.
 
-        It must broadcast to `[batch, 1, places, head_size]`, with a last axis of `head_size`.
+        The table must broadcast to `[batch, 1, places, head_size]`, with a last axis of
+        `head_size`.
 
         Args:
             table: Type of the table.

@@ -68,20 +68,20 @@ class PageLayout:
         """Writes the keys and values of one position, one per head, to a page.
 
         Args:
-            heads: Heads of the page `[H, head_elements]`, written in place.
+            heads: Heads of the page `[heads, head_elements]`, written in place.
             place: Position in the page, in 0..PAGE_TOKENS - 1.
-            keys: A key per head, `[H, head_size]`.
-            values: A value per head, `[H, head_size]`.
+            keys: A key per head, `[heads, head_size]`.
+            values: A value per head, `[heads, head_size]`.
         """
         size = PAGE_TOKENS * self.head_size
         heads[:, place:size:PAGE_TOKENS] = keys
         heads[:, size + place * self.head_size :][:, : self.head_size] = values
 
     def read(self, heads: Array) -> tuple[Array, Array]:
-        """Reads all keys and values of a page, each `[H, PAGE_TOKENS, head_size]`.
+        """Reads all keys and values of a page, each `[heads, PAGE_TOKENS, head_size]`.
 
         Args:
-            heads: Heads of the page `[H, head_elements]`.
+            heads: Heads of the page `[heads, head_elements]`.
         """
         parts = heads.reshape(len(heads), 2, -1)
         keys = parts[:, 0].reshape(-1, self.head_size, PAGE_TOKENS).swapaxes(1, 2)
@@ -175,7 +175,7 @@ class Int8PageLayout(PageLayout):
         """Returns views of the keys, of the values, and of the values' scales in a page, as bytes.
 
         Args:
-            heads: Heads of the page, uint8 `[H, head_elements]`.
+            heads: Heads of the page, uint8 `[heads, head_elements]`.
         """
         end, last = self._blocks * self._record, PAGE_TOKENS * _SCALE.itemsize
         records = heads[:, :end].reshape(len(heads), self._blocks, self._record)

@@ -80,7 +80,7 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
 def _tile_rows(group: int) -> int:
     """Returns the tile height in rows, 1 to `_MAX_ROWS`, that needs the least padding.
 
-    If several heights need equally little, it is the largest of them.
+    If several heights need equally little, the result is the largest of them.
 
     Args:
         group: Query heads per key head; each takes one row.

@@ -203,7 +203,7 @@ class PagedOp(Op):
         form.keep(self.page(slabs, number), place % PAGE_TOKENS, k, v)
 
     def place(self, step: Array, table: Array, token: int) -> tuple[Array, int] | None:
-        """Returns the page numbers of a token's sequence, and the token's position in it.
+        """Returns the page numbers of a token's sequence, and the token's position in the sequence.
 
         Returns None for a padding token, which belongs to no sequence.
 

@@ -32,7 +32,7 @@ _ITEMS = 32
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
     """Emits copies of the slabs (page buffers) of a KV cache from inputs to outputs of a node.
 
-    The slabs are its last inputs and its last outputs. A copy is skipped if the plan lets the
+    The slabs are the node's last inputs and last outputs. A copy is skipped if the plan lets the
     output reuse the memory of its input.
     """
     launches: list[Launch] = []

@@ -70,7 +70,7 @@ class TensorScatter(Op):
     Attributes:
         axis: Axis of the positions, not 0 (the batch).
         mode: "circular" wraps positions modulo the size of the cache; "linear" rejects positions
-            outside it.
+            outside the cache.
 
     Source: ONNX TensorScatter, opset 24.
     """

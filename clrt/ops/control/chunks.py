@@ -260,7 +260,7 @@ class RepeatedBodies:
     def _inputs(self, build: Builder) -> list[Value]:
         """Adds and returns graph inputs for states and captured values.
 
-        They have the names that they have in the loop body, for error messages.
+        The inputs are named as in the loop body, for error messages.
         """
         pairs = zip(self._loop.body.inputs[2:], self._types, strict=True)
         return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
@@ -376,7 +376,7 @@ def _concatenate(
     """Returns one stacked output of a loop, concatenated along axis 0.
 
     Args:
-        counts: Per entry of `column`, the number of iterations in it; 0 for a single row.
+        counts: Number of iterations in each entry of `column`; 0 for a single row.
         column: Rows of single iterations, and stacks of the rows of several.
         host: Runs the graph that joins them.
     """

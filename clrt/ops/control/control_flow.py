@@ -51,7 +51,7 @@ class If(HostDriven):
 
     Attributes:
         then_branch: Subgraph that runs if the condition is true.
-        else_branch: Subgraph that runs if it is false.
+        else_branch: Subgraph that runs if the condition is false.
         captures: Number of captured values.
 
     Source: ONNX If, opset 1 to 25.
@@ -191,7 +191,7 @@ class Loop(HostDriven):
     def goes_on(self) -> bool:
         """Whether the subgraph never ends the loop.
 
-        Its next condition is then a constant true, or its input condition.
+        The next condition that it returns is then a constant true, or its input condition.
         """
         result = self.body.outputs[0]
         holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
@@ -376,8 +376,8 @@ def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
     Args:
         graph: Graph to copy.
         bindings: Dims by symbol, to replace symbols in the graph and in branches of an If. Bodies
-            of Loop and Scan keep theirs, because shapes may change between iterations. None to
-            replace none.
+            of Loop and Scan keep their symbols, because shapes may change between iterations. None
+            to replace none.
     """
     copy = graph.copy(bindings)
     for node in copy.nodes:
@@ -407,7 +407,7 @@ def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
 
 
 def _sinks(value: Value | None) -> bool:
-    """Returns whether a captured value is a constant with known elements, not None."""
+    """Returns whether a captured value is a constant with known elements; False for None."""
     return value is not None and value.is_constant and value.has_numbers
 
 

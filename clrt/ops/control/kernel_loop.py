@@ -179,7 +179,7 @@ class LoopBody:
     Attributes:
         graph: Body in the form of `KernelLoop.body`. Its last inputs stand for the constants that
             kernels read.
-        constants: These constants, in the order of the inputs.
+        constants: The constants for the last inputs of `graph`, in order.
         most: Maximum number of iterations per launch.
     """
 
@@ -228,7 +228,7 @@ class LoopBody:
 
 
 def _parameters_fit(graph: Graph, states: int) -> bool:
-    """Returns whether every device supports the number of kernel parameters of a loop body.
+    """Returns whether the kernel parameters of a loop body are small enough for every device.
 
     Args:
         graph: Loop body.

@@ -177,13 +177,16 @@ class LoopCode:
         return name
 
     def tensor(self, value: Value, access: Code, formal: Value | None = None) -> _Slot:
-        """Adds a tensor as a kernel argument and returns its slot.
+        """Adds a tensor as a kernel argument.
 
         Args:
             value: Tensor outside the loop.
             access: IN or OUT.
-            formal: Input of the loop body to bind to the slot; its shape gives the slot's element
-                count. None to bind none and count the elements of `value`.
+            formal: Input of the loop body to bind to the tensor; its shape gives the element count.
+                None to bind none and count the elements of `value`.
+
+        Returns:
+            Address, element count and dtype of the tensor in the kernel.
         """
         name = self._name(Code("x{}"))
         self.parameters.append(Code(", {}({}, {})").substitute(access, value.dtype.cl, name))
@@ -272,7 +275,7 @@ class LoopCode:
         return self._slots[value].load(Code("0"))
 
     def add(self, graph: Graph) -> None:
-        """Adds the statements of all nodes of a loop body, after its inputs were bound."""
+        """Adds the statements of all nodes of a loop body; call it after its inputs are bound."""
         for node in graph.nodes:
             op = node.op
             if isinstance(op, View):
@@ -317,7 +320,11 @@ class LoopCode:
         return template.substitute(self._count)
 
     def _allocate(self, value: Value) -> _Slot:
-        """Reserves scratch memory for a value of the loop body and returns its slot."""
+        """Reserves scratch memory for a value of the loop body.
+
+        Returns:
+            Address, element count and dtype of the memory in the kernel.
+        """
         kind, n = value.dtype.cl, prod(value.dims)
         elems, last = self._scratch.get(kind, (0, None))
         pointer = Code("AT(m_{})").substitute(kind)
@@ -476,7 +483,8 @@ class LoopCode:
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
         """Returns C statements that find the extremum of the i-th 1-D slice along the op's axis.
 
-        They write its index. If the slice contains NaN, the first NaN is the extremum.
+        The statements write the index of the extremum. If the slice contains NaN, the first NaN is
+        the extremum.
 
         Args:
             node: ArgMax or ArgMin node.
@@ -498,7 +506,7 @@ class LoopCode:
     def _gather(self, node: Node, op: Gather, slot: _Slot) -> Code:
         """Returns the C statement that computes output element i of a Gather.
 
-        It also adds a kernel argument: the status word that reports indices out of range.
+        The call also adds a kernel argument: the status word that reports indices out of range.
 
         Args:
             node: Gather node.

@@ -461,8 +461,9 @@ class Conv(FloatConvolution, HasScalableWeights):
 class FusedConv(FloatConvolution):
     """Conv with the epilogue `steps` over its biased result (operand 0) and the extras (1, 2, …).
 
-    Inputs: x, w, bias or None, the extras (tensors that the steps read). The extras broadcast to
-    the result and never widen it; `epilogue_operand_fits` tells which shapes the kernels support.
+    Inputs: x, w, bias or None, then the extras, tensors that the steps read. The extras broadcast
+    to the result and never widen it; `epilogue_operand_fits` tells which shapes the kernels
+    support.
 
     Source: clrt.
     """

@@ -33,7 +33,8 @@ def direct_work(node: Node) -> WorkEstimate:
 def unfolded_work(node: Node) -> WorkEstimate:
     """Returns the estimated work of a convolution by im2col and a GEMM.
 
-    It counts the operations on padded output channels, and the bytes of the im2col columns.
+    The estimate counts the operations on padded output channels, and the bytes of the im2col
+    columns.
     """
     columns, maps, depth = _product(node)
     return WorkEstimate(

@@ -11,7 +11,7 @@ from clrt.ops.base import Op
 class HasScalableWeights(Op):
     """Op with weights as input 1 and an optional bias per output channel (axis 1) as input 2.
 
-    Passes fold a following scale and shift per channel into these constants.
+    Passes fold a scale and a shift per channel, which follow the op, into these constants.
     """
 
     @abstractmethod

@@ -97,7 +97,10 @@ def _transform_of_weights() -> Array:
 
 
 def _packed(weights: Value, panels: Panels) -> PackedWeight:
-    """Transforms weights `[N, C, 3, 3]` to 36 matrices `[C, N]` and packs each in panels."""
+    """Transforms weights `[N, C, 3, 3]` to 36 matrices `[C, N]` and packs each in panels.
+
+    N is the number of output channels, C of input channels.
+    """
 
     def pack(array: Array) -> Array:
         g = _transform_of_weights()

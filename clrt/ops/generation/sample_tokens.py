@@ -195,7 +195,7 @@ class _TokenRows:
     def spread(self, entry: str) -> KernelSpec:
         """Returns the kernel `entry`, which computes scores from the logits.
 
-        Its macros say which optional inputs are present.
+        The kernel's macros say which optional inputs of the node are present.
         """
         given = self.node.input(5), self.node.input(6)
         forms = (int(x is not None) for x in given)

@@ -57,7 +57,7 @@ def draw_row(
 def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
     """Returns the unnormalized probability of each token; 0 if a cut-off excludes the token.
 
-    It is exp((score - highest score) / temperature).
+    The probability is exp((score - highest score) / temperature).
 
     Args:
         scores: Scores per token, after all penalties.

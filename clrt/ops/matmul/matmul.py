@@ -41,11 +41,11 @@ class MatrixProduct(Op):
     variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
-        """Returns whether the last two axes of A are swapped, and whether those of B are."""
+        """Returns whether the last two axes are swapped, of A and of B."""
         return False, False
 
     def rounds_a(self) -> DType | None:
-        """Returns the 16-bit dtype to which kernels may round A; None if they must not round it."""
+        """Returns the 16-bit dtype to which kernels may round A; None if they must not round A."""
         return None
 
     def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:

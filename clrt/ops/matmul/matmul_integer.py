@@ -136,7 +136,8 @@ class MatMulInteger(MatrixProduct):
     """(A - zero points of A) times (B - zero points of B), in int32.
 
     Inputs: A and B of 8-bit integers, and optionally zero points of A and of B: scalars, or one per
-    row of A (`[M]`, `[…, M, 1]`) and one per column of B (`[N]`, `[…, 1, N]`).
+    row of A (`[M]`, `[…, M, 1]` for M rows) and one per column of B (`[N]`, `[…, 1, N]` for N
+    columns).
 
     Numerics: exact; sums wrap at 32 bits. Source: ONNX MatMulInteger, opset 10.
     """

@@ -73,7 +73,7 @@ class NBitsFormat(WeightFormat):
 
     @property
     def zero(self) -> int:
-        """Code of the number 0; 0 if there are zero points, which kernels subtract as minima."""
+        """Code that stands for weight 0; it is 0 if kernels subtract zero points as minima."""
         return self.op.middle if self.zeros is None else 0
 
     @property
@@ -288,7 +288,7 @@ class MatMulNBits(QuantizedProduct):
         """Unpacks bytes to codes, uint8 `[N, count]`.
 
         Args:
-            packed: uint8 with N rows of packed codes, such as input B.
+            packed: uint8 with packed codes for each row of B, such as input B.
             count: Codes to return per row; the padding behind them is dropped.
         """
         return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]

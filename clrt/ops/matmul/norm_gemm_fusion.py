@@ -199,8 +199,8 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
     """Returns `shared.product` as the GEMM of one launch with the norm and the second product.
 
-    Its epilogue reads the second product from registers. Its A is the input of the norm, which the
-    launch normalizes.
+    The GEMM's epilogue reads the second product from registers. The GEMM's A is the input of the
+    norm, whose rows the launch normalizes.
     """
     product = shared.product
     if shared.second is not None:

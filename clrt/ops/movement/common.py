@@ -124,7 +124,7 @@ def fill_launch(
         dst: Buffer to fill.
         dtype: Dtype of its elements.
         elems: Number of elements to write.
-        value: Number.
+        value: Number to write.
         caps: Device.
     """
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()

@@ -34,7 +34,7 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _adjacent_subviews(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
-    """Returns each of `values` as a subview of `whole`; they are adjacent in it along `axis`."""
+    """Returns each of `values` as a subview of `whole`; the subviews are adjacent along `axis`."""
     parts, at, pitch = [], 0, num_elements(whole.dims[axis:])
     for value in values:
         assert value is not None

@@ -40,7 +40,7 @@ _MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
     """Returns the kernel arguments that locate index tuples, with the status word.
 
-    They are the TUPLE_PARAMS of common/tuple.clh.
+    The arguments are the TUPLE_PARAMS of common/tuple.clh.
 
     Args:
         node: Node whose input 1 holds the tuples.

@@ -71,7 +71,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
-    """Returns the launch that fills the first `elems` output elements of a Pad with its value.
+    """Returns the launch that fills the first `elems` output elements of a Pad by its pad value.
 
     The value is 0 by default.
 
@@ -181,7 +181,7 @@ class Pad(Op):
     ) -> tuple[list[int], list[int]]:
         """Returns the number of elements added before every axis, and after every axis.
 
-        It is 0 for axes without pads, negative for cropped ones.
+        The number is 0 for axes without pads, negative for cropped axes.
 
         Args:
             rank: Rank of x.

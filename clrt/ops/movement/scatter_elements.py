@@ -59,7 +59,8 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
 def data_t(reduction: Reduction, dtype: DType) -> Code:
     """Returns the C element type of scatter kernels.
 
-    For reduction "none" it is an integer of the size of `dtype`, because elements are only moved.
+    For reduction "none" the type is an integer of the size of `dtype`, because elements are only
+    moved.
     """
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
@@ -67,7 +68,7 @@ def data_t(reduction: Reduction, dtype: DType) -> Code:
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
     """Returns launches that copy input 0 of a node to its output.
 
-    The planner drops them if the output is in place.
+    The planner drops these launches if the output is in place.
     """
     x, y = node.arg(0), node.output
     strides = contiguous_strides(x.dims)

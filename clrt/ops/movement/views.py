@@ -136,7 +136,10 @@ class Flatten(View):
     axis: int = 1
 
     def target(self, shape: Shape) -> Shape:
-        """Returns the output shape: (product of the dims before `axis`, product of the others)."""
+        """Returns the output shape:
+
+        (product of the dims before `axis`, product of the other dims).
+        """
         rank = len(shape)
         axis = rank if self.axis == rank else normalize_axis(self.axis, rank, self)
         return (product(shape[:axis]), product(shape[axis:]))

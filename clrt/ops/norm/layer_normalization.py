@@ -140,7 +140,7 @@ class _NormalizedRows:
 
 
 def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
-    """Returns a Normalization node as a `RowNorm`, for launches that also compute its input.
+    """Returns a Normalization node as a `RowNorm`, for launches that also compute the rows.
 
     Raises:
         UnsupportedError: The node normalizes several axes, has statistics as outputs, is scaled by
@@ -178,9 +178,9 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 def _group_factor(node: Node) -> int:
     """Returns the factor by which work-groups are enlarged for long rows.
 
-    It is 4 from 4096 elements per row on, 2 from 2048 on, else 1: a single long row is bound by the
-    latency of the sequential reads of each work-item. Symbolic row lengths give 1, so that all
-    calls use the same kernel.
+    The factor is 4 from 4096 elements per row on, 2 from 2048 on, else 1: a single long row is
+    bound by the latency of the sequential reads of each work-item. Symbolic row lengths give 1, so
+    that all calls use the same kernel.
     """
     x = node.arg(0)
     row = node.op_as(Normalization).row(x.symbolic_shape or x.dims)
@@ -290,7 +290,7 @@ def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
         axis: First normalized axis, for the message.
 
     Raises:
-        ShapeError: A dim differs from that of x and from 1, or the rank is larger.
+        ShapeError: A dim is neither 1 nor that of x, or the rank exceeds that of x.
     """
     assert x.shape is not None
     if scale.shape is None:

@@ -98,7 +98,7 @@ class Pointwise(Op):
         return (result.astype(dtype.numpy, copy=False),)
 
     def evaluate(self, *arrays: Array) -> Any:
-        """Computes the result of the operands `arrays` by NumPy; they broadcast."""
+        """Computes the result of the operands `arrays` by NumPy; the operands broadcast."""
         return self.function(*arrays)
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:

@@ -293,8 +293,8 @@ def _is_one(value: Value) -> bool:
 def _inner(value: Value, y: Value) -> Code:
     """Returns the OpenCL C code of an operand's stride along the last axis of the output.
 
-    It is 0 or 1 if the symbolic shapes decide that; else the macro ARG, which reads a kernel
-    argument.
+    The code is 0 or 1 if the symbolic shapes determine the stride; else the macro ARG, which reads
+    a kernel argument.
 
     Args:
         value: Operand, which broadcasts to `y`.
@@ -382,7 +382,7 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
 def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]) -> BufferArg:
     """Returns the kernel argument of an operand of an elementwise node.
 
-    If its stride along the last axis is 1, the argument supports a row pitch.
+    If the operand's stride along the last axis is 1, the argument supports a row pitch.
 
     Args:
         value: Operand, which broadcasts to `y`.
@@ -487,8 +487,8 @@ def _walk(
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Merges axes of an elementwise node that all operands traverse with one stride.
 
-    The last axis may be merged with those before it but is never dropped: the kernel's source has
-    its strides.
+    The last axis may be merged with the axes before it but is never dropped: the kernel's source
+    has its strides.
 
     Args:
         values: Operands, which broadcast to `y`.

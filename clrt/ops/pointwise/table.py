@@ -279,7 +279,10 @@ class Mod(Pointwise):
 @register
 @dataclass(frozen=True)
 class BitShift(Pointwise):
-    """x shifted by y bits, for unsigned integers. Source: ONNX BitShift, opset 11."""
+    """x shifted by y bits to the left or right, for unsigned integers.
+
+    Source: ONNX BitShift, opset 11.
+    """
 
     direction: Literal["LEFT", "RIGHT"] = "LEFT"
 
@@ -343,7 +346,14 @@ class Gelu(Pointwise):
 @register
 @dataclass(frozen=True)
 class IsInf(Pointwise):
-    """Whether x is infinite, of either or one sign. Source: ONNX IsInf, opset 10 to 20."""
+    """Returns whether x is infinite.
+
+    Attributes:
+        detect_negative: 1 if -inf counts as infinite.
+        detect_positive: 1 if inf counts as infinite.
+
+    Source: ONNX IsInf, opset 10 to 20.
+    """
 
     detect_negative: int = 1
     detect_positive: int = 1

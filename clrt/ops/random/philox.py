@@ -56,7 +56,7 @@ class RandomOp(Op):
 def key_of(node: OnnxNode) -> int:
     """Returns the 64-bit random key of an ONNX node.
 
-    It is the `seed` attribute as bits, or a hash of the node's name if there is no seed.
+    The key is the `seed` attribute as bits, or a hash of the node's name if there is no seed.
     """
     seed = node.attrs.get("seed")
     if seed is None:
@@ -119,7 +119,7 @@ def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:
         key: 64-bit key of the random sequence.
         count: Number of results.
         bits: Random bits per number: up to 32 are taken from one uint32 of the sequence each; any
-            larger value yields 53 bits from two.
+            larger value yields 53 bits from two uint32.
     """
     if bits <= 32:
         return np.asarray((words(key, count) >> np.uint32(32 - bits)) * 2.0**-bits)

@@ -52,8 +52,8 @@ def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
 
     Args:
         name: ONNX's name of the activation, in lower case.
-        alpha: Its parameter alpha; ignored if it has none.
-        beta: Its parameter beta; ignored if it has none.
+        alpha: Parameter alpha of the activation; ignored if it has none.
+        beta: Parameter beta of the activation; ignored if it has none.
         dtype: Dtype of the operand.
 
     Raises:

@@ -57,7 +57,7 @@ class RecurrentLaunches:
             self.state_strides = (self.batch * self.hidden, self.hidden)
 
     def launches(self) -> list[Launch]:
-        """Returns all launches of the node; [] if it has no states (D, B or H is 0)."""
+        """Returns all launches of the node; [] if the state tensors have no elements."""
         op, node = self.op, self.node
         if not self.state_elems:
             return []

@@ -120,7 +120,7 @@ class TimeStepLaunches(RecurrentLaunches):
     def launches(self) -> list[Launch]:
         """Returns all launches of the node.
 
-        Without states or time steps, they are those that `RecurrentLaunches` emits.
+        Without states or time steps, the launches are those of `RecurrentLaunches`.
         """
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:

@@ -29,7 +29,10 @@ class ReduceSum(Reduce):
 
 @register
 class ReduceMean(Reduce):
-    """Σ x / n; integers are truncated, and 0 if n is 0. Source: ONNX ReduceMean, opset 1 to 18."""
+    """Σ x / n for n elements; integers are truncated, and 0 if n is 0.
+
+    Source: ONNX ReduceMean, opset 1 to 18.
+    """
 
     finish = Code("((a) / (n))")
 

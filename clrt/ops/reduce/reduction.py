@@ -122,7 +122,7 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 def _kind(node: Node) -> str:
     """Returns the kind of CPU kernel of a Reduce node: "rows" or "columns".
 
-    It is "rows" if the node reduces the last axis of x.
+    The kind is "rows" if the node reduces the last axis of x.
     """
     rank = len(node.arg(0).dims)
     return "rows" if rank - 1 in node.op_as(Reduce).axes_of(node.input_types, rank) else "columns"

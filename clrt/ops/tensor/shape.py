@@ -32,7 +32,7 @@ class Shape_(Op):
     def part(self, shape: Shape) -> list[Dim]:
         """Returns the dims of `shape` that the op selects, from `start` to before `end`.
 
-        Both are clamped to the rank.
+        `start` and `end` are clamped to the rank.
         """
         return list(shape[self.start : self.end])
 

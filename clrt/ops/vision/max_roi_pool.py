@@ -62,7 +62,7 @@ class MaxRoiPool(Op):
     `[R, C, *pooled_shape]`.
 
     Attributes:
-        pooled_shape: Number of bins along rows and columns.
+        pooled_shape: Rows and columns of bins per region.
         spatial_scale: Factor of the coordinates of regions.
 
     Source: ONNX MaxRoiPool, opset 1 to 22.

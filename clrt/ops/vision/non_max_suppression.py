@@ -126,10 +126,10 @@ def keep_best(
 
 @np.errstate(all="ignore")
 def _corners(boxes: Array, centres: bool) -> Array:
-    """Converts boxes `[N, 4]` to lower and upper corners, `[N, 4]`.
+    """Converts boxes to lower and upper corners, `[boxes, 4]`.
 
     Args:
-        boxes: Two opposite corners each, or centre and size.
+        boxes: `[boxes, 4]`: two opposite corners each, or centre and size.
         centres: Whether boxes are centre and size.
     """
     if centres:
@@ -156,12 +156,12 @@ def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
 
 
 def _disjoint_groups(boxes: Array) -> list[Array]:
-    """Splits boxes into groups whose ranges along axis 0 are disjoint.
+    """Splits boxes into groups whose ranges along the first coordinate axis are disjoint.
 
     Models that suppress per class give each class its own range of coordinates.
 
     Args:
-        boxes: Lower and upper corners `[N, 4]`.
+        boxes: Lower and upper corners `[boxes, 4]`.
 
     Returns:
         Row indices into `boxes` per group, ascending.

@@ -44,11 +44,11 @@ class AxisSampling:
 
     Attributes:
         axis: Resampled axis.
-        size: Number of elements along it in the source.
-        outputs: Number of elements along it in the output.
+        size: Number of elements along the axis in the source.
+        outputs: Number of elements along the axis in the output.
         taps: Number of source elements per output element.
         extrapolates: Whether some output elements are outside the source.
-        make: Function that returns the tables for `size` and `outputs`, which it takes.
+        make: Returns the tables for a source size and a number of outputs.
     """
 
     axis: int
@@ -106,8 +106,8 @@ def _compute_dtype(dtype: DType) -> DType:
 def _sample_graph(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Graph:
     """Returns the graph that resamples x along `axes`; cached, so that its plans are reused.
 
-    Its inputs are x, then per axis: indices, weights and added values, as in `SamplingTables`; only
-    indices if `copies`.
+    The graph's inputs are x, then per axis: indices, weights and added values, as in
+    `SamplingTables`; only indices if `copies`.
 
     Args:
         dtype: Dtype of x.

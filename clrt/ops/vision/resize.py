@@ -339,7 +339,8 @@ def _numbers(inputs: Types, index: int) -> list[float] | None:
 def _scaled(dim: Dim, scale: float) -> Dim:
     """Returns a dim times a scale, multiplied in float32 and rounded down.
 
-    A symbolic dim is exact for an integer scale, else the result is an unknown dim.
+    A symbolic dim is multiplied exactly if the scale is an integer; else the result is an unknown
+    dim.
     """
     if isinstance(dim, int):
         return _scaling(scale)(dim)
@@ -350,7 +351,7 @@ def _scaled(dim: Dim, scale: float) -> Dim:
 def _scaling(scale: float) -> Callable[[int], int]:
     """Returns the function that multiplies a size by `scale`, in float32, and rounds it down.
 
-    It is cached, so that a shape trace has one function per scale.
+    The function is cached, so that a shape trace has one function per scale.
     """
     return pure(lambda size: int(np.float32(size) * np.float32(scale)))
 
@@ -364,7 +365,7 @@ def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
 
 
 def cubic_weights(distance: Array, a: float) -> Array:
-    """Returns the cubic convolution kernel of Keys (1981).
+    """Returns weights of elements by the cubic convolution kernel of Keys (1981).
 
     Args:
         distance: Distances from the sampled position, at least 0, in elements.

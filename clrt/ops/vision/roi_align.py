@@ -61,13 +61,15 @@ class RoiAlign(Op):
 
     Inputs: images x `[N, C, H, W]`, for N images of C channels with H rows and W columns; R regions
     `[R, 4]` (x1, y1, x2, y2); image index per region `[R]`. Output:
-    `[R, C, output_height, output_width]`. A bin is the mean or maximum of interpolated samples.
+    `[R, C, output_height, output_width]`. A sample is interpolated from four pixels, each times a
+    weight.
 
     Attributes:
         coordinate_transformation_mode: "half_pixel" shifts regions by half a pixel.
-        mode: "avg" for the mean, "max" for the maximum.
-        output_height: Number of bins along rows.
-        output_width: Number of bins along columns.
+        mode: "avg" for the mean of a bin's samples; "max" for the largest of the weighted pixels
+            from which they are interpolated.
+        output_height: Rows of bins per region.
+        output_width: Columns of bins per region.
         sampling_ratio: Samples of a bin along each axis; 0 for one per pixel.
         spatial_scale: Factor of the coordinates of regions.
 
