@@ -20,13 +20,6 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True)
 if "CLRT_FUZZ_GRAPHS" not in os.environ:
     settings.load_profile("fixed")
-# Kept between runs, and nothing that the user has tuned is read. Set before clrt is used, and for
-# the processes that tests start.
-ROOT = Path(__file__).parents[1]
-os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
-os.environ.setdefault("CLRT_VERIFY", "1")
-# Devices are held against NumPy by tests of their own, which a GPU is not to be refused before.
-os.environ.setdefault("CLRT_SELF_TEST", "never")
 # Workers of pytest-xdist get one of 80 columns, which would cut tables.
 os.environ.pop("COLUMNS", None)
 
