@@ -1,4 +1,7 @@
-"""Support for PyInstaller, which finds this folder by an entry point, and for Nuitka."""
+"""Support for frozen applications: hooks of PyInstaller, and options for Nuitka.
+
+PyInstaller finds this folder by an entry point of the package.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +9,5 @@ from pathlib import Path
 
 
 def get_hook_dirs() -> list[str]:
-    """Returns the folders with PyInstaller's hooks for clrt and pyopencl: only this package's."""
+    """Returns the folders with hooks for PyInstaller: the folder of this package."""
     return [str(Path(__file__).parent)]

@@ -1,4 +1,4 @@
-"""Files and modules that a frozen application needs besides those that imports lead to."""
+"""Files and modules that a frozen application needs, but that no import statement names."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 
     Args:
         cpus: Kinds of CPUs to include PoCL's built-in functions for: "sse2", "ssse3", "sse41",
-            "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None for all. On CPUs of a kind left
-            out PoCL cannot compile kernels.
+            "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None for all. On CPUs of other kinds
+            PoCL cannot compile kernels.
     """
     wanted = None if cpus is None else set(cpus)
     return [
@@ -77,15 +77,15 @@ def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
 
 
 def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
-    """Returns the files that Intel's CPU runtime loads, each with its folder in an application.
+    """Returns the files of Intel's CPU runtime, each with its folder in a frozen application.
 
-    The frozen application looks for them there. They must be copied unchanged, as Intel's licence
-    requires.
+    The application looks for each file in this folder. Files must be copied unchanged, as Intel's
+    licence requires.
 
     Args:
         cpus: Kinds of CPUs to include built-in functions for: "sse41", "avx", "avx_f16c",
-            "avx_fma4", "avx2", "avx512"; None for all. On CPUs of a kind left out the runtime
-            fails when it compiles.
+            "avx_fma4", "avx2", "avx512"; None for all. On CPUs of other kinds the runtime cannot
+            compile kernels.
 
     Raises:
         InputError: The runtime is not installed.
@@ -114,17 +114,15 @@ def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 def linker() -> Path | None:
     """Returns the path of this machine's linker `ld`, which PoCL needs at run time.
 
-    None if there is none, and on systems other than Linux.
-
-    Its licence is not clrt's: GNU's linker is under the GPL, which obliges distributors to offer
-    its source.
+    Returns None if there is no linker, and on systems other than Linux. The linker has a licence of
+    its own: GNU's linker is under the GPL, which obliges distributors to offer its source.
     """
     path = shutil.which("ld") if sys.platform == "linux" else None
     return None if path is None else Path(path).resolve()
 
 
 def linker_libraries(path: Path) -> list[Path]:
-    """Returns the shared libraries that a linker loads, except those of libc: every system has it.
+    """Returns the shared libraries that a linker loads, except libc's, which every system has.
 
     Args:
         path: The linker's executable.

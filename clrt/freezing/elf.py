@@ -14,7 +14,7 @@ _LOAD = 1
 
 
 def without_symbols(data: bytes) -> bytes:
-    """Removes the bytes of a shared library that are in no segment: symbols and debug information.
+    """Removes symbols and debug information from a shared library: all bytes outside of segments.
 
     `strip` does the same, but breaks libraries modified by `patchelf`, as in wheels ("ELF load
     command address/offset not page-aligned"). Only whole pages are removed, so that offsets stay

@@ -24,9 +24,11 @@ datas = [entry for package in contents.DATA for entry in collect_data_files(pack
 def hook(hook_api: Any) -> None:
     """Adds PoCL without symbols, a linker for it and, if set so, Intel's CPU runtime.
 
-    PyInstaller calls it. Settings of the spec file: `cpus`, kinds of CPUs to include built-in
-    functions for (`contents.pocl_files`); `linker`, a path, or False to include none; `intel`, True
-    to include Intel's runtime.
+    PyInstaller calls this function. It reads these settings of the spec file:
+
+    - `cpus`: kinds of CPUs to include built-in functions for (`contents.pocl_files`);
+    - `linker`: path of the linker, or False to include none;
+    - `intel`: True to include Intel's CPU runtime.
     """
     cpus = get_hook_config(hook_api, "clrt", "cpus")
     if get_hook_config(hook_api, "clrt", "intel"):

@@ -1,7 +1,7 @@
 """PyInstaller's hook for pyopencl, in place of the one in pyinstaller-hooks-contrib.
 
-That hook includes every .icd file, also those with paths of the build machine: the ICD loader would
-load whatever file is at such a path on the user's machine.
+The other hook includes every .icd file, even if the file contains a path of the build machine. The
+ICD loader would then load whatever file is at this path on the user's machine.
 """
 
 from PyInstaller.utils.hooks import collect_data_files, copy_metadata

@@ -1,4 +1,4 @@
-"""Encoders of the adapters."""
+"""Sentence encoders that the adapters for other libraries use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clrt.text import SentenceEncoder
 
 
 def encoder_of(model: SentenceEncoder | str | Path, options: Mapping[str, Any]) -> SentenceEncoder:
-    """Returns the sentence encoder of an adapter: `model` itself, or loaded from it.
+    """Returns the sentence encoder of an adapter: `model` itself, or the encoder that it names.
 
     Args:
         model: An encoder, or a path or name as in `SentenceEncoder`.

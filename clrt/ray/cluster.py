@@ -44,7 +44,7 @@ class ShardActor:
         options: Model and encoding options.
 
     Raises:
-        InputError: The model differs from the one the job began with.
+        InputError: The model's files on this machine differ from those that the job began with.
     """
 
     def __init__(self, folder: str, options: EmbedOptions) -> None:
@@ -58,10 +58,10 @@ class ShardActor:
         """Writes the part files of a batch of units.
 
         Args:
-            batch: Indices of the units in column "unit".
+            batch: Column "unit" with the indices of the units.
 
         Returns:
-            Number of rows of each unit in column "rows".
+            Column "rows" with the number of rows of each unit.
         """
         return {"rows": [self._writer.make(int(i)).rows for i in batch["unit"]]}
 
@@ -72,16 +72,16 @@ def make_parts_on_ray(
     """Writes part files on a Ray cluster; yields the number of rows of each unit when finished.
 
     Ray Data runs the actors that `share_of` plans, and reassigns the units of a machine that fails.
-    This process holds only indices of units, no rows.
+    The calling process holds only indices of units, no rows.
 
     Args:
-        job: The job; all machines must see its folders under the same paths.
+        job: The job; all machines must see its input and output folders under the same paths.
         options: Model and encoding options.
         pending: Indices of the units to do.
         address: Cluster address of `ray.init`: "auto", "local" or host:port.
 
     Raises:
-        DeviceError: No cluster answers, or it fails.
+        DeviceError: No cluster answers, or the cluster fails.
         ClrtError: An actor could not load the model or run it.
     """
     ray, data = need("ray"), need("ray.data")
@@ -141,7 +141,7 @@ def _connect(ray: Any, address: str) -> None:
 def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorResources:
     """Plans one actor per GPU of the cluster; without GPUs, actors that share the CPU cores.
 
-    Without GPUs each actor gets as many cores as the smallest machine has; larger machines run
+    Without GPUs each actor gets as many cores as the smallest machine has, so larger machines run
     several actors.
 
     Args:

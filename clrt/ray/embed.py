@@ -26,8 +26,8 @@ class Embed:
         model: Path or name of a sentence encoder, which each machine must have.
         column: Name of the text column.
         output: Name of the added vector column, float32 [rows, dimension].
-        error: Name of the added column of error messages, "" for valid rows. None raises
-            InputError for an invalid row instead.
+        error: Name of the added column of error messages; the message of a valid row is "". None
+            adds no column and raises InputError for an invalid row.
         device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
             `map_batches`, else the CPU.
         pooling: As in `clrt.SentenceEncoder`.

@@ -120,9 +120,10 @@ def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
 
 
 def _array(batch: Batch, column: str, wanted: np.dtype[Any]) -> NDArray[Any]:
-    """Returns a column, cast to an input's dtype, since Ray stores 64-bit integers and floats.
+    """Returns a column of a batch, cast to the dtype of a model input.
 
-    A column that cannot be cast safely is returned unchanged; `Model.run` reports it.
+    The cast is needed since Ray stores 64-bit integers and floats. A column that cannot be cast
+    safely is returned unchanged; `Model.run` then raises an error.
 
     Args:
         batch: Column name -> array.

@@ -14,8 +14,9 @@ from clrt.util.env_vars import whole_number
 def device_for_actor(device: str | int | None = None) -> str | int | None:
     """Returns the `device` argument of `clrt.load` that suits the process, such as a Ray worker.
 
-    An explicit device and CLRT_DEVICE take precedence. Otherwise a Ray worker uses the GPU that Ray
-    assigned to it, else the CPU. Outside of Ray workers the result is None, `clrt.load`'s default.
+    An explicit device takes precedence. Otherwise a Ray worker uses the GPU that Ray assigned to
+    it, or the CPU if Ray assigned none. Outside of Ray workers, or if CLRT_DEVICE is set, the
+    result is None, so that `clrt.load` chooses.
 
     Args:
         device: Explicit device, as in `clrt.load`; None for none.
@@ -34,15 +35,15 @@ def device_for_actor(device: str | int | None = None) -> str | int | None:
 def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
     """Returns the OpenCL device of the first GPU that Ray assigned.
 
-    Ray hides other GPUs by CUDA_VISIBLE_DEVICES or its like. Drivers that honour it (NVIDIA, AMD)
-    list only the assigned GPUs, so the first one is used. Other drivers list all GPUs, and Ray's
-    number is an index into the list.
+    Ray hides other GPUs by CUDA_VISIBLE_DEVICES and similar variables. Drivers that honour these
+    (NVIDIA, AMD) list only the assigned GPUs, so the first listed GPU is used. Other drivers list
+    all GPUs, and Ray's number is an index into the list.
 
     Args:
         granted: Ray's ids of the assigned GPUs: numbers, or names of GPUs or of their slices.
 
     Raises:
-        DeviceError: OpenCL has no GPU, or the id identifies none.
+        DeviceError: OpenCL has no GPU, or Ray's id identifies none of its GPUs.
     """
     first = choose_device("gpu")
     there = [

@@ -2,8 +2,9 @@
 
 from clrt.sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder, util
 
-For programs that cannot be edited, `install()` registers it as `sentence_transformers`, and so
-does `python -m clrt.sentence_transformers PROGRAM …`. Training is not supported.
+For programs that cannot be edited, `install()` registers this package under the name
+`sentence_transformers`, and so does `python -m clrt.sentence_transformers PROGRAM …`. Training is
+not supported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MODULES = ("cross_encoder", "quantization", "sparse_encoder", "util")
 
 
 class SimilarityFunction(Enum):
-    """Names of similarity functions, and the functions of each name."""
+    """Similarity functions of vectors, by name."""
 
     COSINE = "cosine"
     DOT_PRODUCT = "dot"
@@ -71,7 +72,7 @@ class SimilarityFunction(Enum):
 
 
 class SentenceTransformer(SentenceEncoder):
-    """`SentenceEncoder` under sentence-transformers' name, with more methods of that class."""
+    """`SentenceEncoder` with the name and further methods of sentence-transformers' class."""
 
     def to(self, device: Any) -> SentenceTransformer:
         """Returns this encoder unchanged; a model cannot be moved to another device.
@@ -110,7 +111,7 @@ class SentenceTransformer(SentenceEncoder):
         """Does nothing: a placeholder pool has no process to stop."""
 
     def encode_multi_process(self, sentences: Any, pool: Any, *args: Any, **options: Any) -> Any:
-        """Calls `encode` in this process, which keeps the device busy.
+        """Calls `encode` in this process, as one process suffices to keep the device busy.
 
         Args:
             sentences: Sentences to encode.

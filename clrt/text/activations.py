@@ -38,7 +38,7 @@ def find_activation(named: str, origin: str) -> Activation:
     """Returns the activation function with a name such as "sigmoid" or "torch.nn.Sigmoid".
 
     Args:
-        named: Name; only its last dotted component counts, and case does not.
+        named: Name. Only the part after the last dot counts, and upper and lower case are equal.
         origin: Source of the name, for messages.
 
     Raises:

@@ -43,7 +43,7 @@ class TextConfig:
         folder: Folder that holds tokenizer.json.
         source: The ONNX file or folder of the transformer.
         max_length: Maximum tokens per sequence, special ones included; None for no limit.
-        positions: Usable rows of the position table, in tokens; None if it sets no limit.
+        positions: Maximum tokens that the model's position table allows; None for no limit.
         lower_case: Whether text is lowercased before the tokenizer's own normalizer.
         prompts: Prompts by name; a prompt is prepended to texts.
         default_prompt_name: Name of the prompt used if the caller names none; None for no prompt.
@@ -51,16 +51,18 @@ class TextConfig:
         truncation_side: Side at which long texts are cut, "right" or "left"; "" to read it from
             tokenizer.json.
         padding_side: Side of the padding, "right" or "left"; "" to read it from tokenizer.json.
-        pads_left: Default padding side of the tokenizer class, used if no file names a side.
-        normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
+        pads_left: Whether the tokenizer class pads on the left by default, used if no file names a
+            side.
+        normalizer: Options of BERT's normalizer, which override the options in tokenizer.json.
         prefix_space: ByteLevel's `add_prefix_space`, overriding tokenizer.json; None keeps it.
         token_types: Whether token_type_ids number the texts of a pair; if False they are all 0.
-        added_tokens: Arguments of AddedToken for tokens that tokenizer.json may lack, by id order.
+        added_tokens: Arguments of AddedToken for tokens that tokenizer.json may lack, in the order
+            of their ids.
         tokenizer: Text of tokenizer.json if a compiled model embeds it, else None.
-        special_tokens: Whether special tokens are added, and the truncation of tokenizer.json is
-            replaced by `max_length`.
-        ends: Tokens added at the start and end of each text unless tokenizer.json adds them; ""
-            for none.
+        special_tokens: Whether special tokens are added, and texts are truncated to `max_length`
+            instead of as tokenizer.json says.
+        ends: Start token and end token, added to each text unless tokenizer.json adds them; "" for
+            none.
 
     """
 
@@ -101,7 +103,7 @@ class TextConfig:
         return self.stored(tokenizer)
 
     def stored(self, tokenizer: str) -> dict[str, Any]:
-        """Returns all fields but the paths as JSON values, with the class name as "class".
+        """Returns all fields except paths as JSON values by name, and the class name as "class".
 
         Args:
             tokenizer: Text of tokenizer.json, stored as the field `tokenizer`.
@@ -121,7 +123,7 @@ class EncoderConfig(TextConfig):
         modes: Pooling modes; several are concatenated.
         include_prompt: Whether the prompt's tokens are pooled.
         stages: Modules applied to pooled vectors, in order.
-        normalize: Whether vectors are L2-normalized after the stages, whatever the caller asks.
+        normalize: Whether vectors are always L2-normalized after the stages.
         hidden: Token embedding size; None if config.json lacks it.
         truncate_dim: Default number of leading elements kept of each vector; None keeps all.
         similarity: Name of the similarity function; None if the folder names none.
@@ -269,7 +271,7 @@ def read_sparse_config(path: Path) -> SparseConfig:
 
 
 def read_any_config(path: Path) -> TextConfig:
-    """Reads the configuration of a text model, whose files tell the class that runs it.
+    """Reads the configuration of a text model, of the class that its files call for.
 
     Args:
         path: Model folder, compiled model, or ONNX file, as for `read_config`.
@@ -295,8 +297,8 @@ def _read_shared(
         kind: Configuration class, which determines the supported task.
 
     Returns:
-        `TextConfig` fields by name, contents of config.json, and contents of
-        config_sentence_transformers.json; {} for a missing file.
+        `TextConfig` fields by name; contents of config.json; contents of
+        config_sentence_transformers.json. Contents of a missing file are {}.
     """
     folder = modules.transformer
     tokenizer = read_optional(folder / "tokenizer_config.json")
@@ -379,7 +381,7 @@ def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str
 
     Args:
         file: Path of config_sentence_transformers.json, for messages.
-        values: Its contents.
+        values: Contents of the file.
 
     Raises:
         ModelError: The default prompt is not among the prompts.
@@ -405,7 +407,7 @@ def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> No
         task: The supported `transformer_task`.
 
     Raises:
-        UnsupportedError: It has `config_args`, `config_kwargs` or another task.
+        UnsupportedError: The configuration has `config_args`, `config_kwargs` or another task.
     """
     changed = [k for k in ("config_args", "config_kwargs") if sentence.get(k)]
     changed += ["transformer_task"] if sentence.get("transformer_task") not in (None, task) else []

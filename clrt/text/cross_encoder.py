@@ -31,11 +31,12 @@ class CrossEncoder(TextModel):
 
     Args:
         model_name_or_path: As in `SentenceEncoder`; the model must be a sequence classifier.
-        num_labels: Expected number of scores per pair; InputError if the model has another.
-            None accepts any.
+        num_labels: Expected number of scores per pair; another number in the model raises
+            InputError. None accepts any number.
         activation_fn: Activation applied to scores: "sigmoid", "identity", "softmax", "tanh",
-            "relu", a function of an array, or a torch module. None uses the folder's, else the
-            sigmoid for one score per pair and the identity for several.
+            "relu", a function of an array, or a torch module. None uses the activation that the
+            folder names; if it names none, the sigmoid for one score per pair and the identity for
+            several.
         max_length: As in `SentenceEncoder`.
         device: As in `SentenceEncoder`.
         prompts: As in `SentenceEncoder`.

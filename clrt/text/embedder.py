@@ -32,7 +32,8 @@ class Embedder(TextModel):
 
         Args:
             inputs: One string, or an iterable of strings.
-            args, options: Arguments of the subclass's `encode`.
+            args: Positional arguments of the subclass's `encode`.
+            options: Keyword arguments of the subclass's `encode`.
         """
         raise NotImplementedError
 
@@ -44,8 +45,10 @@ class Embedder(TextModel):
 
         Args:
             inputs: One string, or an iterable of strings.
-            prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
-            args, options: Arguments passed to `encode`.
+            prompt_name: Name of another prompt to use instead; a `prompt` overrides both. None uses
+                the prompt "query".
+            args: Positional arguments passed to `encode` after `prompt_name`.
+            options: Keyword arguments passed to `encode`.
         """
         name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
@@ -56,12 +59,15 @@ class Embedder(TextModel):
     ) -> Any:
         """Computes the vectors of documents: `encode` with a document prompt, if there is one.
 
-        The document prompt is the first one of those named "document", "passage" and "corpus".
+        The document prompt is named "document", "passage" or "corpus"; the first name that the
+        model has is used.
 
         Args:
             inputs: One string, or an iterable of strings.
-            prompt_name: Name of another prompt to use instead; a `prompt` overrides both.
-            args, options: Arguments passed to `encode`.
+            prompt_name: Name of another prompt to use instead; a `prompt` overrides both. None uses
+                the document prompt.
+            args: Positional arguments passed to `encode` after `prompt_name`.
+            options: Keyword arguments passed to `encode`.
         """
         name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
@@ -77,13 +83,13 @@ class Embedder(TextModel):
 
         Args:
             names: Candidate prompt names, in order of preference.
-            asked: The caller's `prompt_name`.
-            args, options: The caller's arguments after `prompt_name`; if they have a `prompt`,
-                `asked` is returned.
+            asked: The caller's `prompt_name`; None if the caller passed none.
+            args: The caller's positional arguments after `prompt_name`; the first one is `prompt`.
+            options: The caller's keyword arguments.
 
         Returns:
-            `asked` if the caller passed it, else the first of `names` that is in `prompts`; None if
-            there is none, for the default prompt.
+            `asked` if the caller passed `prompt_name` or `prompt`; else the first of `names` that
+            is in `prompts`; None if there is no such prompt.
         """
         prompt = args[0] if args else options.get("prompt")
         if asked is not None or prompt is not None:
@@ -106,7 +112,8 @@ class Embedder(TextModel):
         """Computes the similarity of each vector of one set with each vector of another set.
 
         Args:
-            embeddings1, embeddings2: Results of `encode`, [n, size] or [size].
+            embeddings1: Result of `encode`, [n, size] or [size].
+            embeddings2: Result of `encode`, [m, size] or [size].
 
         Returns:
             float32 [len(embeddings1), len(embeddings2)]; a torch tensor if an argument is one.
@@ -117,7 +124,8 @@ class Embedder(TextModel):
         """Computes the similarity of the vectors at equal indices of two sets.
 
         Args:
-            embeddings1, embeddings2: Equal numbers of vectors.
+            embeddings1: Result of `encode`, [vectors, size].
+            embeddings2: As many vectors, [vectors, size].
 
         Returns:
             float32 [vectors]; a torch tensor if an argument is one.

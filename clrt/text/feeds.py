@@ -32,13 +32,13 @@ _MIN_BATCH_TOKENS = 256
 
 
 def batch_spans(lengths: Sequence[int], size: int, max_padding: float) -> Iterator[tuple[int, int]]:
-    """Yields the index range of each batch.
+    """Splits texts into batches; yields the range (start, end) of text indices of each batch.
 
     Args:
-        lengths: Number of tokens per text, falling.
+        lengths: Number of tokens per text, in descending order.
         size: Maximum number of texts of a batch.
-        max_padding: Maximum share of padding among the tokens of a batch that has more than
-            `_MIN_BATCH_TOKENS` tokens.
+        max_padding: Maximum share of padding among the tokens of a batch, from 0 to 1; batches of
+            at most `_MIN_BATCH_TOKENS` tokens may have more.
     """
     start = used = 0
     for end, length in enumerate(lengths):
@@ -77,7 +77,7 @@ def model_feeds(
         length: Sequence length to pad to; a length that the model fixes overrides it.
         pad_id: Token id of padding.
         specs: The model's inputs.
-        pads_left: Whether padding precedes the tokens.
+        pads_left: Whether padding comes before the tokens.
 
     Returns:
         Arrays [rows, tokens] by input name. If the model fixes the batch size, missing rows
@@ -117,9 +117,9 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
 
 
 def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
-    """Returns one batch of medium-length English texts, none of which `calibration_feeds` yields.
+    """Returns one batch of English texts, none of which `calibration_feeds` yields.
 
-    If the model fixes the sequence length, the texts are as long as fit instead.
+    The texts have medium length; if the model fixes the sequence length, they are as long as fits.
 
     Args:
         path: Model folder, ONNX file or compiled model, with its tokenizer.
@@ -145,12 +145,13 @@ def _paragraphs() -> list[str]:
 
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
-    """Yields the inputs of batches of texts, by increasing length; too long ones are skipped.
+    """Yields the model inputs of batches of texts; texts are sorted by increasing length.
 
     Args:
         path: Model folder, ONNX file or compiled model, with its tokenizer.
         specs: The model's inputs.
-        texts: Texts; those that exceed `_MAX_TOKENS` or the model's fixed length are skipped.
+        texts: Texts; texts of more than `_MAX_TOKENS` tokens, or than the model's fixed length, are
+            skipped.
 
     Raises:
         ModelError: The model has no tokenizer.

@@ -45,8 +45,8 @@ class Modules:
 
     Attributes:
         root: The model folder.
-        paths: Module class -> folder below `root`, for modules up to the pooling; empty without
-            modules.json.
+        paths: Module class -> folder below `root`, for modules up to and including the pooling;
+            empty without modules.json.
         stages: (module class, folder below `root`) for modules after the pooling, in order.
     """
 

@@ -36,7 +36,8 @@ class Pooling:
         modes: Pooling modes; their results are concatenated.
         tokens: Type of the transformer's output to pool, [batch, sequence, hidden].
         device: Index of the transformer's device.
-        strict, cache_dir: As in `clrt.load`.
+        strict: As in `clrt.load`.
+        cache_dir: As in `clrt.load`.
         stages: Modules applied to pooled vectors before normalization and truncation.
     """
 
@@ -164,7 +165,7 @@ def pooling_graph(
 
 
 def _select(build: OpBuilder, x: Value, first: Value) -> Value:
-    """Adds ops that select one token of each row, even if other tokens are infinite or NaN.
+    """Adds ops that select one token of each text, even if other tokens are infinite or NaN.
 
     Args:
         build: Builder of the graph.

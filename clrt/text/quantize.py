@@ -43,16 +43,17 @@ def quantize_embeddings(
         embeddings: Floats [n, size], or one vector [size].
         precision: "float32" converts only; "int8" and "uint8" divide the range of each element
             into 255 steps; "binary" and "ubinary" pack eight signs per byte.
-        ranges: Minimum and maximum of each element, [2, size], for int8 and uint8.
-        calibration_embeddings: Vectors whose ranges are used if `ranges` is None; None uses
-            `embeddings`, which then needs at least two vectors.
+        ranges: Minimum and maximum of each element, [2, size], for int8 and uint8. None computes
+            them from `calibration_embeddings`.
+        calibration_embeddings: Vectors [n, size] to compute ranges from. None uses `embeddings`,
+            which then must have at least two vectors.
 
     Returns:
         float32, int8 or uint8 [n, size]; int8 or uint8 [n, ceil(size / 8)] for binary ones.
 
     Raises:
-        InputError: `precision` is unknown, `embeddings` is quantized already, or nothing gives
-            ranges.
+        InputError: `precision` is unknown, `embeddings` is quantized already, or there are too few
+            vectors to compute ranges from.
 
     Source: sentence-transformers, `quantize_embeddings`.
     """

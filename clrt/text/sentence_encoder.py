@@ -37,8 +37,8 @@ class SentenceEncoder(Embedder):
     """Sentence encoder: a transformer with its tokenizer, pooling and normalization.
 
     The host tokenizes; the transformer, the pooling and the L2 normalization run on the device,
-    and only vectors are read back. `encode` is thread-safe. Pickles and copies as its arguments
-    plus the attributes set since.
+    and only vectors are read back. `encode` is thread-safe. Pickling and copying store the
+    constructor arguments and the attributes that were set afterwards.
 
     Accepts the arguments of sentence-transformers' class. Arguments without effect in clrt, such as
     `trust_remote_code`, are ignored and logged at debug level.
@@ -186,7 +186,7 @@ class SentenceEncoder(Embedder):
             inputs: One string or an iterable of strings. `sentences=` is an alias.
             prompt_name: Key of `prompts`; that prompt is prepended to each sentence.
             prompt: Prompt to prepend; overrides `prompt_name` and the default. "" for none.
-            batch_size: Most sentences per run; ignored if the model fixes its batch size.
+            batch_size: Maximum sentences per run; ignored if the model fixes its batch size.
             show_progress_bar: None shows a bar if stderr is a terminal and there are several
                 batches.
             output_value: "sentence_embedding", or "token_embeddings" for the vectors of all
@@ -239,7 +239,11 @@ class SentenceEncoder(Embedder):
         super().close()
 
     def _kept(self, truncate_dim: int | None) -> int:
-        """Returns the number of elements per vector after truncation; None does not truncate."""
+        """Returns the number of elements per vector after truncation.
+
+        Args:
+            truncate_dim: Number of leading elements to keep; None keeps all.
+        """
         if self._dimension is None:
             hidden = last_size(self._tokens) or self._config.hidden
             if hidden is None:

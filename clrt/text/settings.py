@@ -21,8 +21,8 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
 
     Args:
         path: The compiled model.
-        wanted: Name of the class that must run the model; the fields are validated for it. None
-            accepts any class without validation; the result then has the field "class".
+        wanted: Name of the class that must run the model, for which the fields are validated. None
+            accepts any class and validates nothing; the result then has the field "class".
 
     Raises:
         ModelError: The model has no text configuration, a damaged one, or one for another class.

@@ -174,7 +174,8 @@ def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> S
     Rows of `left` are processed in chunks, because the differences of all pairs need much memory.
 
     Args:
-        left, right: Vectors, [n, size].
+        left: Vectors, [n, size].
+        right: Vectors, [m, size].
         length: Norm of vectors along the last axis.
 
     Returns:

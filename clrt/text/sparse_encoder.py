@@ -123,13 +123,14 @@ class SparseEncoder(Embedder):
 
         Args:
             inputs: One string or an iterable of strings. `sentences=` is an alias.
-            convert_to_tensor: False returns a list with one result per text.
-            convert_to_sparse_tensor: False returns dense arrays.
+            convert_to_tensor: Whether the vectors of several texts are one matrix; if False, they
+                are a list with one vector per text.
+            convert_to_sparse_tensor: Whether vectors are `SparseVectors`; if False, they are dense
+                float32 arrays.
             max_active_dims: Maximum number of nonzero elements per vector; None uses the attribute.
 
         Returns:
-            `SparseVectors` [n, dimension], or [dimension] for a string; a float32 array of that
-            shape if `convert_to_sparse_tensor` is False.
+            Vectors [n, dimension], [dimension] for a string, or a list of vectors [dimension].
 
         Raises:
             InputError: A text is not a string, or an option is out of range.
@@ -151,7 +152,7 @@ class SparseEncoder(Embedder):
     def decode(
         self, embeddings: SparseVectors | NDArray[Any], top_k: int | None = None
     ) -> list[Any]:
-        """Returns the tokens of a vector's nonzero elements with their values, largest first.
+        """Returns the tokens of a vector's nonzero elements with their values, by falling value.
 
         Args:
             embeddings: Result of `encode`.

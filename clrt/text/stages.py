@@ -51,8 +51,8 @@ class VectorStage:
     Attributes:
         kind: "Dense", "LayerNorm" or "Normalize".
         activation: torch class of a Dense module's activation.
-        residual: Whether a Dense module adds its input, projected if the sizes differ.
-        tensors: float32 weights by torch's names.
+        residual: Whether a Dense module adds its input to its output, projected if sizes differ.
+        tensors: float32 weights, by the names that torch gives them.
     """
 
     kind: str

@@ -78,7 +78,8 @@ class TextModel(PicklesByArguments):
 
     Subclasses convert the transformer's outputs to vectors or scores.
 
-    Pickles and copies as its constructor arguments plus the attributes set since.
+    Pickling and copying store the constructor arguments and the attributes that were set
+    afterwards.
     """
 
     _pairs: ClassVar[bool] = False
@@ -247,9 +248,7 @@ class TextModel(PicklesByArguments):
         return texts
 
     def _batches(self, texts: Sequence[Text], request: TextRequest) -> Iterator[Batch]:
-        """Yields the batches of a call, in order of falling text length.
-
-        This order needs little padding.
+        """Yields the batches of a call; texts are sorted by falling length, for little padding.
 
         Args:
             texts: Texts or pairs, without the prompt.
@@ -282,11 +281,12 @@ class TextModel(PicklesByArguments):
         return model_feeds(batch, length, tokenizer.pad_id, inputs, tokenizer.pads_left)
 
     def _output(self, names: Sequence[str], dims: Sequence[str], advice: str) -> TensorSpec:
-        """Returns a model output: one named in `names`, else the first with as many axes as `dims`.
+        """Returns the model output that has one of some names, or else the expected axes.
 
         Args:
-            names: Accepted output names, in order of preference.
-            dims: Names of the expected axes, for their number and for the message.
+            names: Output names to look for, in order of preference. If there is none, the first
+                output with as many axes as `dims` is returned.
+            dims: Names of the expected axes, also for the message.
             advice: Last sentence of the message.
 
         Raises:
@@ -359,7 +359,7 @@ def _progress(
 
     Args:
         total: Number of texts.
-        shown: Whether to show a progress bar.
+        shown: Whether to show a progress bar on stderr.
         callback: Called with the number of texts done and `total`; None for none.
 
     Yields:
@@ -397,8 +397,8 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
 def _common_length(length: int, limit: int | None) -> int:
     """Rounds a token count up to one of eight lengths per power of two, by at most an eighth.
 
-    Single-batch calls, such as queries, then have few distinct shapes, whose plans are cached.
-    Calls of many batches repeat lengths anyway, and padding would only cost time.
+    Used for calls of a single batch, such as a query: they then have few distinct shapes, whose
+    plans are cached. Calls of many batches repeat lengths anyway.
 
     Args:
         length: Number of tokens.

@@ -41,13 +41,13 @@ class Tokens:
 class TextTokenizer:
     """Tokenizer of a model folder, with the truncation of a `TextConfig`.
 
-    Padding and truncation settings of tokenizer.json are disabled: they are often left over from
-    training. Pairs that are too long lose tokens of the longer text first.
+    Padding and truncation settings of tokenizer.json are disabled, as they are often left over from
+    training. If a pair is too long, the longer text is cut first.
 
     Attributes:
         library: The `tokenizers.Tokenizer`.
         pad_id: Token id of padding.
-        pads_left: Whether padding precedes the text.
+        pads_left: Whether padding comes before the text.
 
     Args:
         config: Tokenization settings.
@@ -101,10 +101,10 @@ class TextTokenizer:
             yield Tokens(ids, types if self._types else np.zeros_like(types))
 
     def prompt_length(self, prompt: str) -> int:
-        """Returns the number of leading tokens that a prompt takes in a sentence that it precedes.
+        """Returns the number of leading tokens of a sentence that belong to its prompt.
 
-        Source: sentence-transformers, `Transformer._get_prompt_length`: the prompt alone, without a
-        special token at its end.
+        Counts the tokens of the prompt alone, without a special token at the end. Source:
+        sentence-transformers, `Transformer._get_prompt_length`.
         """
         if not prompt:
             return 0
@@ -121,7 +121,7 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool =
         rows: Values of each row, at most `length`.
         value: Padding value.
         length: Length of the result.
-        left: Whether padding precedes the values.
+        left: Whether padding comes before the values.
 
     Returns:
         int64 [len(rows), length].
@@ -154,7 +154,7 @@ def _load(config: TextConfig) -> CheckedTokenizer:
 def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
     """Applies a configuration's normalizer options, prefix space and added tokens to a tokenizer.
 
-    Follows transformers.
+    The result tokenizes as the transformers library does.
     """
     normalizer = tokenizer.normalizer
     if config.normalizer and isinstance(normalizer, normalizers.BertNormalizer):

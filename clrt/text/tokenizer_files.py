@@ -26,7 +26,7 @@ def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any
 
     Args:
         folder: Folder that holds the tokenizer's files.
-        tokenizer: Contents of its tokenizer_config.json.
+        tokenizer: Contents of tokenizer_config.json.
 
     Raises:
         ModelError: A file is damaged.
@@ -65,10 +65,10 @@ def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
 
 
 def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
-    """Returns the BERT normalizer options that override those of tokenizer.json; {} for none.
+    """Returns options of BERT's normalizer that override those of tokenizer.json, by name.
 
     Args:
-        kind: Tokenizer class; only classes like BERT's override options.
+        kind: Name of the tokenizer class. The result is {} if the class is not like BERT's.
         tokenizer: Contents of tokenizer_config.json.
     """
     if kind not in _BERT_LIKE:
@@ -82,7 +82,9 @@ def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | Non
 
 
 def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the tokens that the files beside tokenizer.json add, by id; those without id last.
+    """Returns the tokens that files beside tokenizer.json add, in order of id.
+
+    Tokens without an id come last.
 
     Args:
         folder: Folder with added_tokens.json, which may be missing.

@@ -94,9 +94,9 @@ def to_tensor(array: Array) -> Any:
 
 
 def accepts_torch(function: F) -> F:
-    """Decorates a function of arrays so that it returns a tensor if it receives tensors.
+    """Decorates a function of arrays so that it returns a torch tensor if it receives tensors.
 
-    That is if an argument is a torch tensor, or a list that begins with one.
+    It does so if an argument is a torch tensor, or a list or tuple that begins with one.
     """
 
     @functools.wraps(function)

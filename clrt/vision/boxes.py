@@ -32,9 +32,9 @@ class RawDetections:
     Attributes:
         boxes: float `[n, 4]`: left, top, right, bottom.
         classes: Class indices, int `[n]`.
-        scores: float `[n]`.
-        relative: Whether boxes are fractions of the image's size within the input, without borders;
-            if not, they are input pixels.
+        scores: Scores from 0 to 1, float `[n]`.
+        relative: Whether boxes are fractions of the size that the image has in the model's input,
+            without borders; if False, they are pixels of the model's input.
     """
 
     boxes: Array
@@ -48,9 +48,9 @@ class QueryHead:
     """Head of DETR-like models: `logits` `[queries, classes]` and `pred_boxes` `[queries, 4]`.
 
     Attributes:
-        pairs: `_SOFTMAX` for softmax scores whose last class means no object. Any other number is
-            for sigmoid scores: the maximum number of (query, class) pairs; 0 for the number of
-            queries.
+        pairs: `_SOFTMAX` for softmax scores; the last class then means no object. Other numbers are
+            for sigmoid scores: the maximum number of (query, class) pairs to return, 0 for as many
+            as there are queries.
     """
 
     pairs: int
@@ -60,7 +60,7 @@ class QueryHead:
 
         Args:
             logits: `[queries, classes]`.
-            boxes: Center and size as fractions of the image's size, `[queries, 4]`.
+            boxes: Center x, y and width, height, as fractions of the image's size, `[queries, 4]`.
         """
         logits = logits.astype(np.float64)
         if self.pairs == _SOFTMAX:
@@ -127,12 +127,12 @@ class BoxHead:
         """Decodes the output of one image.
 
         Args:
-            output: Output of one image, two axes.
+            output: Model output for one image, with two axes.
 
         Returns:
-            `RawDetections` if overlapping boxes are suppressed already, or for an RT-DETR head.
-            Else candidate boxes as center and size in input pixels, float32 `[n, 4]`, and scores,
-            float32 `[classes, n]`.
+            `RawDetections` if the model suppresses overlapping boxes itself, or for an RT-DETR
+            head. Otherwise candidate boxes as center and size in input pixels, float32 `[n, 4]`,
+            and their scores, float32 `[classes, n]`.
 
         Raises:
             UnsupportedError: The shape matches no supported head, or a score or class is out of
@@ -167,7 +167,7 @@ class BoxHead:
 
         Args:
             shape: Shape of the output of one image.
-            wide: Numbers per anchor of a head without suppression; None if unknown.
+            wide: Numbers per anchor that a head without suppression would have; None if unknown.
             relative: Whether the head is RT-DETR's.
 
         Raises:
@@ -234,8 +234,8 @@ def box_head(
 
     Args:
         output: Name of the output.
-        protos: Number of channels of the output with mask prototypes, which is the number of mask
-            coefficients per box; not an int if there is no such output.
+        protos: Number of mask coefficients per box: the channels of the output with mask
+            prototypes. Not an int if there is no such output.
         export: Ultralytics' metadata in the model file; None if it has none.
         labels: Class names by index.
 
@@ -258,13 +258,13 @@ def box_head(
 
 
 def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None:
-    """Checks that a class can run the task that the metadata of a model file name.
+    """Checks that a class of clrt can run the task that the metadata of a model file names.
 
     A file without metadata is accepted.
 
     Args:
         export: Ultralytics' metadata; None if the file has none.
-        name: Name of the class, for the message.
+        name: Name of the clrt class, for the message.
         tasks: Tasks that the class runs; "" accepts metadata without a task.
 
     Raises:

@@ -116,7 +116,7 @@ class Classifier(ImageModel):
 
 
 def softmax(logits: Array) -> Array:
-    """Returns the softmax over the last axis; `logits` unchanged if they are probabilities."""
+    """Returns the softmax over the last axis; `logits` itself if it has probabilities already."""
     total = logits.sum(-1)
     if (logits >= 0).all() and np.allclose(total, 1, atol=1e-3):
         return logits

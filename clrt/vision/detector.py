@@ -47,11 +47,11 @@ class Detector(ImageModel):
 
     DETR-like models have outputs `logits` `[images, queries, classes]` and `pred_boxes`
     `[images, queries, 4]`; the image processor, else the model_type, determines the scoring.
-    YOLO-like models have one output: `[images, 4 + classes + more, anchors]`, boxes as center and
-    size in input pixels, and scores; or `[images, boxes, 6 + more]`, corners, score and class after
-    suppression of overlaps. `more` are mask coefficients or keypoints according to the file's
-    metadata; they are not returned. Without a `preprocessor_config.json`, images are letterboxed on
-    gray, or stretched for Ultralytics' RT-DETR. Other heads are refused.
+    YOLO-like models have one output. It is `[images, 4 + classes + more, anchors]`: boxes as center
+    and size in input pixels, and scores. Or it is `[images, boxes, 6 + more]`: corners, score and
+    class after suppression of overlaps. `more` is the number of mask coefficients or keypoint
+    values in the file's metadata; they are not returned. Without a `preprocessor_config.json`,
+    images are letterboxed on gray, or stretched for Ultralytics' RT-DETR. Other heads are refused.
     """
 
     _suppressor: Model | None = None
@@ -101,10 +101,10 @@ class Detector(ImageModel):
 
         Args:
             images: Images in the forms of `Preprocessor.prepare`.
-            threshold: Minimum score.
-            overlap: Maximum intersection over union of two boxes of a class, of which the one with
-                the lower score is dropped; not used for DETR-like models and for heads after
-                suppression.
+            threshold: Minimum score, exclusive.
+            overlap: Maximum intersection over union of two boxes of a class; otherwise the box with
+                the lower score is dropped. Ignored for models that need no suppression of
+                overlaps, such as DETR-like ones.
 
         Raises:
             InputError: An image cannot be read, or a number is outside 0..1.
@@ -123,8 +123,8 @@ class Detector(ImageModel):
         Args:
             images: Opened images.
             threshold: Minimum score, exclusive.
-            overlap: Maximum intersection over union of two boxes of a class; ignored for heads that
-                need no suppression.
+            overlap: Maximum intersection over union of two boxes of a class; ignored for models
+                that need no suppression of overlaps.
 
         Raises:
             InputError: An image cannot be read, or a number is outside 0..1.
@@ -201,7 +201,8 @@ class Detector(ImageModel):
             overlap: Maximum intersection over union of two boxes of a class.
 
         Returns:
-            For each kept box 0, class index and anchor index, int64 `[kept, 3]`.
+            int64 `[kept, 3]`: for each kept box the image index 0, the class index and the anchor
+            index.
         """
         if self._suppressor is None:
             build = OpBuilder()

@@ -114,7 +114,7 @@ def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
 
 
 def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
-    """Computes the size of a resized image as `shortest_edge` does, but rounded as by DETR.
+    """Computes the size of a resized image as `shortest_edge` does, but with DETR's rounding.
 
     Args:
         image: Height and width of the image.
@@ -156,8 +156,8 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
         image: Height and width of the image.
         size: Requested height and width.
         multiple: Edges are rounded to the nearest multiple of this.
-        keep_aspect: Whether both edges use one scale, the one closer to 1; if not, the result
-            approximates `size`.
+        keep_aspect: Whether both edges are scaled by the same factor, the one closer to 1. If
+            False, each edge is scaled to its size in `size`.
 
     Source: get_resize_output_image_size of transformers' DPT.
     """
@@ -170,7 +170,10 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
 
 
 def centred_to_multiple(frame: Frame, divisor: int) -> Frame:
-    """Returns a placement on a canvas enlarged by a centered border to multiples of `divisor`."""
+    """Returns a placement on a larger canvas, whose edges are multiples of `divisor`.
+
+    A border of equal widths on opposite sides is added to the canvas of `frame`.
+    """
     high, wide = (math.ceil(s / divisor) * divisor for s in frame.canvas)
     top, left = (high - frame.canvas[0]) // 2, (wide - frame.canvas[1]) // 2
     row, column = frame.offset

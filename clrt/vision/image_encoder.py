@@ -33,8 +33,8 @@ _IMAGES, _TEXTS = "vision_model.onnx", "text_model.onnx"
 class ImageEncoder(ImageModel):
     """Computes embeddings of images, and of texts for models such as CLIP and SigLIP.
 
-    A folder has `onnx/vision_model.onnx` and `onnx/text_model.onnx`, or one `model.onnx` with both;
-    models for images alone, such as DINOv2, do not encode texts.
+    A model folder has `onnx/vision_model.onnx` and `onnx/text_model.onnx`, or one `model.onnx` for
+    images and texts. Models for images alone, such as DINOv2, do not encode texts.
     """
 
     _extra_inputs = ("pixel_mask", *_TEXT_INPUTS)
@@ -191,7 +191,7 @@ class ImageEncoder(ImageModel):
         return positions if isinstance(positions, int) and positions > 2 else default
 
     def _pads_whole(self) -> bool:
-        """Returns whether texts are padded to the maximum length, as in SigLIP's training."""
+        """Returns whether texts are padded to the maximum length, as SigLIP was trained."""
         return "siglip" in str(self.config.get("model_type", ""))
 
     def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
@@ -229,8 +229,9 @@ def _model_file(path: Path, name: str) -> Path | None:
     """Returns the path of ONNX file `name` of a model; None if it is missing.
 
     Args:
-        path: The model's folder, or a vision or text model file, beside which to look.
-        name: Name of the file.
+        path: The model's folder, or its vision or text model file. For other files the result is
+            None.
+        name: Name of the file to look for.
     """
     if path.is_dir():
         candidates = (path / "onnx" / name, path / name)

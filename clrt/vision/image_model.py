@@ -83,7 +83,7 @@ class ImageModel:
 
         Args:
             source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, an ONNX file in
-                one, or `clrt-convert`'s output for either, which contains labels and preprocessor.
+                such a folder, or a compiled model that `clrt-convert` made from either.
             device: As in `clrt.load`.
             preprocessor: Preprocessor; None creates it from the folder's
                 `preprocessor_config.json`.
@@ -151,7 +151,7 @@ class ImageModel:
     def _with_input_layout(self, preprocessor: Preprocessor) -> Preprocessor:
         """Returns `preprocessor` with `channels_last` set if the model's input is `[..., 3]`.
 
-        For any other input, and for one whose second dim is also 3, `channels_last` is unchanged.
+        `channels_last` is unchanged for other inputs, and for an input whose second dim is also 3.
         """
         shape = self._input.shape or ()
         last = shape[-1:] == (3,) and shape[1:2] != (3,)
@@ -239,8 +239,9 @@ class ImageModel:
 
         Args:
             names: Names to look for; the first output with one of them is selected. If there is
-                none, the only other output with `rank` axes is.
-            rank: Number of axes.
+                none, the only output with `rank` axes is selected, apart from outputs with another
+                well-known name (`_NAMED`).
+            rank: Number of axes of the output.
             what: Content of the output, for the message.
 
         Raises:
@@ -276,7 +277,7 @@ def _mask(mask: Array, spec: TensorSpec) -> Array:
     DETR's exporters fix the size at 64.
 
     Args:
-        mask: int `[images, height, width]`, as `ImageBatch.pixel_mask`.
+        mask: int `[images, height, width]`: 1 for pixels of the image, 0 for the border.
         spec: The model's input "pixel_mask".
     """
     shape = spec.shape or ()

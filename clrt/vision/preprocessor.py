@@ -65,22 +65,25 @@ class Preprocessor:
     Attributes:
         size: `(height, width)`; None to keep the size.
         fit: How images are resized: "exact" stretches to `size`; "shortest" makes `size[0]` the
-            shortest edge, with no edge over `longest`; "edges" the same with DETR's rounding;
-            "within" gives the largest size that fits into `size`; "letterbox" centers that on a
-            canvas of `size`.
+            shortest edge, with no edge over `longest`; "edges" does the same with DETR's rounding;
+            "within" keeps the aspect ratio and fits the image into `size`; "letterbox" does so and
+            centers the image on a canvas of `size`.
         longest: Maximum longest edge, in pixels; None for any.
-        multiple: Edges of the resized image become multiples of this.
-        keep_aspect: With `multiple`, whether both edges use one scale, as in Depth Anything.
+        multiple: Edges of the resized image become multiples of this, in pixels.
+        keep_aspect: Whether both edges are scaled by the same factor if `multiple` is not 1, as in
+            Depth Anything.
         crop: `(height, width)` of a center crop, with a border if images are smaller; None for
             none.
         resample: Filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or Pillow's
             number of it.
         scale: Factor of the bytes 0..255: a pixel becomes `(byte * scale - mean) / std`.
-        mean, std: One number per color channel, in the scaled range.
+        mean: Number per color channel, subtracted after scaling.
+        std: Number per color channel, by which the difference is divided.
         fill: Color of borders as a byte, before normalization; None for 0 after normalization.
         pad: Whether images of a batch are padded at the right and bottom to the largest.
         pad_size: `(height, width)` to which `pad` pads images; None for the batch's largest.
-        pad_multiple: Images get a centered border, so that their edges are multiples of this.
+        pad_multiple: Images get a centered border, so that their edges are multiples of this, in
+            pixels; 1 for no border.
         bgr: Whether the channel order is blue, green, red.
         channels_last: Whether batches are `[images, height, width, 3]`.
     """

@@ -43,7 +43,7 @@ class _ProcessorClass:
 
 
 class _Config:
-    """Contents of a preprocessor_config.json; getters check the values and supply defaults.
+    """Contents of a preprocessor_config.json; its methods check values and supply defaults.
 
     Args:
         given: Contents of the file.
@@ -51,7 +51,7 @@ class _Config:
         name: Name of the file, the subject of error messages.
 
     Raises:
-        InputError: Getters raise it for a value of the wrong type or range.
+        InputError: Raised by methods: a value has the wrong type or range.
     """
 
     def __init__(self, given: Mapping[str, Any], kind: _ProcessorClass, name: str) -> None:
@@ -184,7 +184,7 @@ def _kind_of(given: Mapping[str, Any], name: str) -> str:
 
 
 def _common(config: _Config) -> dict[str, Any]:
-    """Returns all arguments of `Preprocessor` for a configuration; class-specific ones included."""
+    """Returns all arguments of `Preprocessor` for a configuration, also class-specific ones."""
     args: dict[str, Any] = {"size": None, "resample": config.get("resample")}
     if config.flag("do_resize", True):
         args |= _sizes(config)
@@ -224,8 +224,8 @@ def _sizes(config: _Config) -> dict[str, Any]:
 def _convnext(config: _Config) -> dict[str, Any]:
     """Returns the size arguments of `Preprocessor` for ConvNeXT; {} if `do_resize` is off.
 
-    From 384 pixels on images are stretched to the size. For smaller sizes images are resized to
-    the size over `crop_pct`, and the center is cropped.
+    If the configured size is at least 384 pixels, images are stretched to it. Otherwise images are
+    resized to the size divided by `crop_pct`, and the center is cropped.
     """
     if not config.flag("do_resize", True):
         return {}

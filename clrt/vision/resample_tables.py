@@ -66,10 +66,11 @@ class AxisTable:
     """Filter weights of a range of output pixels along an image axis.
 
     Attributes:
-        begin, end: Range of input pixels that the output pixels read; the end is exclusive.
+        begin: First input pixel that the output pixels read.
+        end: Input pixel after the last one that the output pixels read.
         firsts: First input pixel that each output pixel reads, relative to `begin`, int32
             `[outputs]`.
-        weights: int32 `[outputs, taps]` in units of 2^-22.
+        weights: Weights of each output pixel, int32 `[outputs, taps]` in units of 2^-22.
     """
 
     begin: int
@@ -114,7 +115,8 @@ def axis_table(size: int, outputs: int, name: str, start: int, stop: int) -> Axi
         size: Input pixels along the axis.
         outputs: Output pixels along the axis.
         name: Name of the filter.
-        start, stop: Range of output pixels; `stop` is exclusive.
+        start: First output pixel to compute.
+        stop: Output pixel after the last one to compute.
 
     Numerics: float64, and rounded as in Pillow. Source: Pillow's Resample.c and Geometry.c.
     """

@@ -32,7 +32,8 @@ class Colours:
     """Conversion of color bytes to floats, `byte * scale + offset`, and the border color.
 
     Attributes:
-        scale, offset: One number per channel.
+        scale: Factor, one number per channel.
+        offset: Summand, one number per channel.
         fill: Border color after conversion, one number per channel.
         bgr: Whether the channel order is blue, green, red.
     """

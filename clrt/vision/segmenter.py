@@ -171,12 +171,14 @@ def _rows_of(classes: int, width: int) -> int:
 def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
     """Returns the indices of the classes that can be the most likely one at some pixel.
 
-    A pixel's logit is interpolated between four logits of its class, which bound it. A class is
-    left out if everywhere its maximum of these four is below the minimum of another class.
+    A pixel's logit is interpolated between four logits of its class, so it lies between their
+    minimum and maximum. A class is left out if at each pixel the maximum of its four logits is
+    below the minimum of another class.
 
     Args:
         logits: `[classes, height, width]`.
-        first, second: Rows of logits to interpolate between, for each row of pixels.
+        first: For each row of pixels, the index of the first row of logits to interpolate between.
+        second: For each row of pixels, the index of the second row of logits.
     """
     rows = logits[:, int(first.min()) : int(second.max()) + 1]
     for axis in (1, 2):
@@ -213,7 +215,8 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
 def _enlarger(model: Model) -> Model:
     """Builds a model that enlarges logits to a band of image rows and selects each pixel's class.
 
-    Classes are the last axis: gathering single elements takes ten times as long.
+    The classes are the last axis of its input, since gathering single elements takes ten times as
+    long.
 
     Args:
         model: Segmentation model, whose device is used.

@@ -54,7 +54,7 @@ class InputFile:
 
 
 def is_parquet(path: str) -> bool:
-    """Returns whether a job's input is Parquet, by its suffix; if not, it is JSON lines."""
+    """Returns whether an input file of a job is Parquet, by its suffix; else it is JSON lines."""
     return path.lower().endswith(PARQUET)
 
 
@@ -88,8 +88,8 @@ def bounded_lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes, int
 def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
     """Returns the absolute paths of all matching files, sorted, without duplicates.
 
-    Folders and globs match Parquet and JSON lines only, except files below `output`; folders
-    also skip names that start with `_` or `.`.
+    Folders and globs match only Parquet and JSON lines that are not below `output`. Folders also
+    skip names that start with `_` or `.`.
 
     Args:
         patterns: Files, folders, or globs with `*`, `?`, `[…]` or `**`.
@@ -128,7 +128,7 @@ def _matching(path: str) -> Iterator[str]:
     """Yields the files in a folder and its subfolders, or the files that a glob matches.
 
     Args:
-        path: Folder, whose names that start with `_` or `.` are skipped; or glob.
+        path: Folder or glob. Names in a folder that start with `_` or `.` are skipped.
     """
     if not os.path.isdir(path):
         yield from filter(os.path.isfile, glob.glob(path, recursive=True))

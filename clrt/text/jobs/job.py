@@ -1,4 +1,4 @@
-"""State of an embedding job: its inputs, options, work units and the units done.
+"""State of an embedding job: its inputs, options and work units, and which units are done.
 
 The output folder stores the state, so that a restarted job resumes:
 
@@ -41,12 +41,13 @@ _ANEW = "give another --output, or remove that folder to start anew"
 
 @dataclass(frozen=True)
 class WorkUnitStatus:
-    """Status of a finished unit.
+    """Status of a finished work unit.
 
     Attributes:
         vectors: Number of vectors in the unit's part file; 0 if there is no part file.
-        errors: Objects with the keys "file", "row" (first row; null if the file cannot be read),
-            "rows" (number of rows; null if unknown) and "error" (message).
+        errors: Errors of rows without a vector. Each is an object with the keys "file", "row"
+            (first row; null if the file cannot be read), "rows" (number of rows; null if unknown)
+            and "error" (message).
     """
 
     vectors: int
@@ -54,7 +55,7 @@ class WorkUnitStatus:
 
     @property
     def left_out(self) -> int:
-        """Number of rows without a vector; errors of an unknown number of rows count as 0."""
+        """Number of rows without a vector; errors of an unknown number of rows count as 0 rows."""
         return sum(e["rows"] or 0 for e in self.errors)
 
     @property
@@ -182,8 +183,8 @@ def start_job(
         folder: Output folder; created if absent.
         options: Model and encoding options.
         column: Name of the text column.
-        keep: Columns to copy to the output; if empty, part files hold each vector's input file and
-            row number instead.
+        keep: Names of columns to copy to the output; if empty, part files hold each vector's input
+            file and row number instead.
         rows_per_part: Maximum rows per part file.
 
     Raises:

@@ -26,10 +26,14 @@ _BLOCK_BYTES = 1 << 20  # Bytes per read while hashing.
 class EmbedOptions:
     """Options of an embedding job, as picklable values.
 
-    Fields are arguments of `SentenceEncoder` and its `encode`, except `limits`.
-
     Attributes:
         model: Path or name of the model.
+        device: As in `SentenceEncoder`.
+        pooling: As in `SentenceEncoder`.
+        max_length: As in `SentenceEncoder`.
+        batch_size: As in `SentenceEncoder.encode`.
+        truncate_dim: As in `SentenceEncoder.encode`.
+        prompt: As in `SentenceEncoder.encode`.
         normalize: Whether to L2-normalize vectors.
         limits: Maximum sizes of input rows and files.
     """
@@ -69,7 +73,8 @@ class EmbedOptions:
     def lasting(self) -> dict[str, Any]:
         """Returns the options that change vectors, by name.
 
-        Not included are the model, which has a digest, the device, the batch size and the limits.
+        Left out are the device, the batch size, the limits, and the model: a job stores the digest
+        of the model instead.
         """
         values = asdict(self)
         for name in ("model", "device", "batch_size", "limits"):
@@ -118,8 +123,8 @@ def model_digest(model: str) -> str:
 def _files(source: Path) -> list[Path]:
     """Returns the files of a model that `model_digest` hashes, sorted.
 
-    For a folder its files and those one level below; for an ONNX file also external data and the
-    JSON files beside it and one folder above; for a compiled model the file alone.
+    For a folder: its files and the files one level below. For an ONNX file: the file, its external
+    data, and the JSON files beside it and one folder above. For a compiled model: the file alone.
 
     Args:
         source: The folder or file.

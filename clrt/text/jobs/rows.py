@@ -23,7 +23,7 @@ class WorkUnitRows:
 
     Attributes:
         texts: Valid texts, in file order.
-        numbers: Row number in the file of each text, from 0.
+        numbers: Row number of each text in its file, from 0.
         kept: Column name -> Arrow array of the values to copy, one per text.
         errors: (row number, message) of each row without a valid text.
         problem: Why the unit could not be read; "" if it was.
@@ -53,7 +53,9 @@ class RowReader:
         self._lines: tuple[str, Any] | None = None
 
     def read(self, unit: WorkUnit) -> WorkUnitRows:
-        """Reads the rows of a unit; if the file is damaged, `problem` of the result says so.
+        """Reads the rows of a unit.
+
+        Damage of the file raises no error; `problem` of the result describes it.
 
         Raises:
             InputError: The file cannot be opened, or has fewer rows than when the job began.
@@ -87,7 +89,7 @@ class RowReader:
     def _keep(self, rows: WorkUnitRows, columns: Mapping[str, Any]) -> None:
         """Adds the columns to copy to `rows`, converted to the types of the schema.
 
-        Rows with a value that cannot be converted are removed from the texts and become errors.
+        A row with a value that cannot be converted is removed and becomes an error.
 
         Args:
             rows: Rows to complete.
@@ -121,9 +123,12 @@ class RowReader:
         return enumerate(values, start=unit.first), columns
 
     def _texts(self, chunk: Any) -> Iterable[Any]:
-        """Decodes an Arrow array of strings to an iterable of str, None for null, or `_Bad`.
+        """Decodes an Arrow array of strings.
 
         Entries of dictionary-encoded arrays are decoded once and shared.
+
+        Returns:
+            For each entry a str, None for null, or `_Bad` for text that is too long or not UTF-8.
         """
         arrow = need("pyarrow")
         if arrow.types.is_dictionary(chunk.type):
@@ -143,12 +148,12 @@ class RowReader:
         """Parses a line of JSON lines.
 
         Args:
-            line: The line, which may be cut at the limit.
-            size: Full length in bytes.
+            line: The line; a line over the size limit may be cut.
+            size: Full length of the line in bytes.
 
         Returns:
             The object; None for a blank line; a `_Bad` for a line that is too long or no JSON
-                object.
+            object.
         """
         if size > self._limits.row_bytes:
             return self._too_long("line", size)
@@ -233,7 +238,7 @@ class _Bad:
     """Placeholder for a row that cannot be read.
 
     Attributes:
-        reason: Why not, for the error message.
+        reason: Why the row cannot be read, for the error message.
     """
 
     reason: str
@@ -298,7 +303,7 @@ def _converted(values: Any, kind: Any) -> Any:
 
     Args:
         values: Arrow array or list.
-        kind: Arrow type. For the string type, other values of a list become JSON text.
+        kind: Arrow type. For the string type, values of a list that are not strings become JSON.
 
     Raises:
         ArrowException, TypeError, ValueError, OverflowError: A value cannot be converted.
@@ -318,10 +323,11 @@ def _converted(values: Any, kind: Any) -> Any:
 
 
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
-    """Infers the Arrow schema of the columns to copy; the first file with a typed column decides.
+    """Infers the Arrow schema of the columns to copy.
 
-    Parquet files store types. For JSON lines the first rows of a file decide: int64, float64, bool
-    or string; mixed and nested values are copied as JSON strings.
+    The type of a column is that in the first file that has one. Parquet files store types. In JSON
+    lines, the first rows determine it: int64, float64, bool or string; mixed and nested values are
+    copied as JSON strings.
 
     Args:
         paths: Input files.
@@ -348,7 +354,7 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
 def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
     """Returns column name -> Arrow type for the columns of `names` that a file has.
 
-    {} if the file is damaged; a column is left out if the file has several of its name.
+    Returns {} if the file is damaged. Names that several columns of the file have are left out.
     """
     try:
         if is_parquet(path):

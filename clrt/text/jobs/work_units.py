@@ -22,7 +22,7 @@ class WorkUnit:
         path: Absolute path of the file.
         section: Start of reading: index of the row group in Parquet, byte offset in JSON lines.
         skip: Rows of the row group before the unit; 0 in JSON lines.
-        first: Number in the file of the first row, from 0.
+        first: Number of the unit's first row in the file, from 0.
         rows: Number of rows of the unit; None if unknown.
         problem: Why no row of the unit can be encoded; "" if its rows can be read.
     """
@@ -115,7 +115,7 @@ def _split_parquet(path: str, column: str, rows: int, limits: ReadLimits) -> Ite
 
 
 def _rows_that_fit(group: Any, column: str) -> int:
-    """Returns how many rows of the average text size fit into a unit; at least 1.
+    """Returns how many rows of a row group fit into a work unit, by average text size; at least 1.
 
     Args:
         group: pyarrow metadata of the row group.
