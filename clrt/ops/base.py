@@ -403,7 +403,13 @@ _TRAIT_GROUPS = ("onnx_traits", "input_traits", "memory_traits", "host_traits")
 
 
 def _is_declared(cls: type[Op], name: str, value: object) -> bool:
-    """Returns whether a class attribute is a method, or is declared in the class or in a base."""
+    """Returns whether a class attribute is a method, or is declared in the class or in a base.
+
+    Args:
+        cls: Class of an op.
+        name: Name of the attribute.
+        value: Value of the attribute.
+    """
     if callable(value) or hasattr(value, "__get__"):
         return True
     if any(hasattr(base, name) for base in cls.__bases__):

@@ -72,7 +72,17 @@ class OpBuilder(Builder):
         outputs: int,
         attrs: dict[str, Any],
     ) -> list[Value]:
-        """Adds a node of a named op, as `node`; subclasses may add it to something else."""
+        """Adds a node of op `op` of `domain` and returns its outputs; `node` calls this method.
+
+        Subclasses may override it, for example to add a node of an ONNX file.
+
+        Args:
+            op: Op name.
+            domain: Op domain; "" for ai.onnx.
+            inputs: Input values; None for an omitted one.
+            outputs: Number of outputs.
+            attrs: Attributes by name.
+        """
         return self.add_all(REGISTRY.classes[domain, op](**attrs), *inputs)[:outputs]
 
     def cast(self, value: Value, dtype: DType) -> Value:

@@ -1,6 +1,6 @@
 """KernelLoop: runs the iterations of a loop over small tensors in one kernel launch.
 
-If nodes are launched one by one, each costs about 3 us; ONNX Runtime needs about that for a whole
+If nodes are launched one by one, each costs about 3 us; ONNX Runtime needs about 3 us for a whole
 iteration of a few nodes. Inside a kernel, a node of a few elements takes some 10 ns.
 """
 

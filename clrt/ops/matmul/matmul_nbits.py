@@ -294,19 +294,31 @@ class MatMulNBits(QuantizedProduct):
         return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
 
     def packed(self, levels: Array) -> Array:
-        """Packs codes uint8 `[N, K]` to the bytes of input B, zero-padded behind K."""
+        """Packs codes to the bytes of input B, zero-padded behind the last element of K.
+
+        Args:
+            levels: Codes, uint8 `[N, K]`.
+        """
         padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
         padded[:, : self.K] = levels
         return pack_fields(padded, self.bits).reshape(self.N, self.blocks, -1)
 
     def packed_zeros(self, zeros: Array) -> Array:
-        """Packs zero points uint8 `[N, blocks]` to input 3, with 8 / bits zero points per byte."""
+        """Packs zero points to the bytes of input 3, with 8 / bits zero points per byte.
+
+        Args:
+            zeros: Zero points, uint8 `[N, blocks]`.
+        """
         padded = np.zeros((self.N, round_up(self.blocks, 8 // self.bits)), np.uint8)
         padded[:, : self.blocks] = zeros
         return pack_fields(padded, self.bits)
 
     def by_dots(self, numbers: Array) -> Array:
-        """Repeats values per block `[N, blocks]`: one for every DOT_BLOCK elements of K."""
+        """Repeats values per block, so that every DOT_BLOCK elements of K have a value.
+
+        Args:
+            numbers: A value per block, `[N, blocks]`.
+        """
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
 

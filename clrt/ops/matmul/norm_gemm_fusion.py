@@ -87,7 +87,12 @@ def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
 
 
 def _second(node: Node, makers: ProducerMap) -> Node | None:
-    """Returns the other product of the same A that the epilogue of `node` reads; None if none."""
+    """Returns the other product of the same A that the epilogue of `node` reads; None if none.
+
+    Args:
+        node: Node whose epilogue is searched.
+        makers: Producer of each value.
+    """
     if not isinstance(node.op, MatrixProduct):
         return None
     for extra in node.op.extras(node):
@@ -104,6 +109,7 @@ def norm_of(nodes: tuple[Node, ...], makers: ProducerMap, ctx: Lowering) -> Node
 
     Args:
         nodes: Matrix product nodes that share one A.
+        makers: Producer of each value.
 
     Raises:
         UnsupportedError: Other nodes read the normalized rows, too, or the normalization cannot be
@@ -152,7 +158,13 @@ def _match_narrow(
 
 
 def _normalises(reader: Node, product: Node, makers: ProducerMap) -> bool:
-    """Returns whether `reader` normalizes the rows of `product` and a rule may fuse the two."""
+    """Returns whether `reader` normalizes the rows of `product` and a rule may fuse the two.
+
+    Args:
+        reader: Node that reads the result of `product`.
+        product: Matrix product node.
+        makers: Producer of each value.
+    """
     found = NORMALISED_PRODUCT.find(reader.output, makers)
     return isinstance(found, Captures) and found.node("product") is product
 
@@ -177,6 +189,10 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
     """Returns a product node and the second product of the same A that its epilogue reads.
 
     Returns None if there is no second product, or if the kernels of the two cannot be fused.
+
+    Args:
+        node: Node of the product with the epilogue.
+        makers: Producer of each value.
 
     Raises:
         UnsupportedError: The weights differ in layout, the second product has an epilogue or other

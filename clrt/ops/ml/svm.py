@@ -117,7 +117,11 @@ class CouplePairs(Op):
         return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
 
     def _row(self, pairs: Array) -> Any:
-        """Returns the probabilities of the k classes, float64, from one row of pairwise ones."""
+        """Returns the probabilities of the k classes, float64, for one row.
+
+        Args:
+            pairs: Probabilities of the row's pairs of classes, `[k (k - 1) / 2]`.
+        """
         k = self.classes
         r = np.zeros((k, k), np.float64)
         r[np.triu_indices(k, 1)] = pairs

@@ -62,7 +62,7 @@ def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
 
 
 def has_input(types: Sequence[TensorType | None], index: int) -> bool:
-    """Returns whether optional input `index` is present."""
+    """Returns whether input `index` is present among the input types of a node."""
     return index < len(types) and types[index] is not None
 
 

@@ -1,4 +1,4 @@
-"""Concat and Split: tensors adjacent along one axis."""
+"""Concat and Split: join tensors along an axis, and split a tensor along an axis."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ class Transpose(Op):
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
 
     def moves_ones(self, shape: Shape) -> bool:
-        """Returns whether only axes of size 1 change their order.
+        """Returns whether only axes of size 1 of a `shape` change their order.
 
-        Elements then keep their order in memory.
+        The elements then keep their order in memory.
         """
         larger_axes = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
         return larger_axes == sorted(larger_axes)

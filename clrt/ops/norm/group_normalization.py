@@ -113,8 +113,11 @@ class GroupStatistics(Op):
 class GroupNormalization(GroupStatistics):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by group of channels.
 
+    Inputs: x; scale and bias, one element per channel or group.
+
     Attributes:
         num_groups: Number of groups, a divisor of the channels.
+        epsilon: Added to the variance before the root.
         per_group: Whether scale and bias have an element per group, as before opset 21, not per
             channel.
 

@@ -17,6 +17,8 @@ from clrt.ops.registry import register
 class InstanceNormalization(GroupStatistics):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by image and channel.
 
+    Inputs: x; scale and bias, one element per channel.
+
     Source: ONNX InstanceNormalization, opset 6 to 22.
     """
 

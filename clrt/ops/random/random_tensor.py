@@ -1,7 +1,7 @@
 """RandomUniform, RandomNormal and their Like forms.
 
-They are pure functions (see `clrt.ops.random.philox`): `seed`, or else the node's name, determines
-the numbers, so that each run draws the same ones.
+The ops are pure functions (see `clrt.ops.random.philox`): `seed`, or else the node's name,
+determines the numbers, so that each run draws the same numbers.
 """
 
 from __future__ import annotations

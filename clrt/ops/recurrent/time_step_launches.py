@@ -158,8 +158,11 @@ class TimeStepLaunches(RecurrentLaunches):
 
         If `depth` is 0, a GEMM computes the product; else the kernel does, and W is packed for it.
 
+        Args:
+            spec: Kernel recurrent_steps.
+
         Returns:
-            The GEMM's or the packing launches, and the kernel arguments gx, x and w.
+            The launches of the GEMM or of the packing, and the kernel arguments gx, x and w.
         """
         x, w = self.node.arg(0), self.node.arg(1)
         if self.depth:
@@ -218,7 +221,7 @@ class TimeStepLaunches(RecurrentLaunches):
         A launch has at most about `launch_mflop` million floating-point operations, or one step.
 
         Args:
-            tensors: Kernel arguments that all launches share.
+            tensors: Tensor arguments of the kernel, for all time steps.
         """
         shared = self.sharing
         steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)

@@ -31,7 +31,11 @@ _FEW = 64
 
 
 def _first_run(k: int) -> int:
-    """Returns the number of elements that a work-item sorts as one run before runs are merged."""
+    """Returns the number of elements that a work-item sorts as one run before runs are merged.
+
+    Args:
+        k: Number of elements that are kept of each run.
+    """
     return max(256, 16 * k) if k <= _FEW else _BLOCK
 
 

@@ -21,12 +21,12 @@ def _rotate_left(word: int, bits: int) -> int:
 
 
 def _scramble(word: int) -> int:
-    """Scrambles a 32-bit block of the hashed bytes, as MurmurHash3_x86_32 does."""
+    """Scrambles 32 bits (`word`) of the hashed bytes, as MurmurHash3_x86_32 does."""
     return _rotate_left(word * 0xCC9E2D51 & _BITS, 15) * 0x1B873593 & _BITS
 
 
 def _hash(data: bytes, seed: int) -> int:
-    """Returns the MurmurHash3_x86_32 of `data`, uint32."""
+    """Returns the 32-bit hash of `data` by MurmurHash3_x86_32, with initial state `seed`."""
     whole = len(data) // 4 * 4
     state = seed & _BITS
     for word in np.frombuffer(data[:whole], "<u4").tolist():

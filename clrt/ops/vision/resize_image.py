@@ -53,7 +53,7 @@ def _kernel(entry: str) -> KernelSpec:
 
 
 def _vectors(node: Node) -> int:
-    """Returns the number of vectors of 4 pixels that hold the source pixels of an output pixel."""
+    """Returns the number of 4-pixel vectors that hold the source pixels of an output pixel."""
     return ceil_div(node.arg(3).dims[1], 4)
 
 
