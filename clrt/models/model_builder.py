@@ -33,7 +33,7 @@ _SQUARED_RELU = "relu2"
 
 
 class TensorSource(Protocol):
-    """The tensors of a model file by name; `load` raises ModelError if one does not fit."""
+    """Interface of the tensors of a model file; `load` raises ModelError if one does not fit."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -72,10 +72,11 @@ class ModelBuilder(Builder, Generic[Source]):
         return self.at(layer).add_all(op, *inputs)
 
     def weight(self, name: str, *shape: int | None) -> Value:
-        """Returns tensor `name` of the source as a constant, created on the first call.
+        """Returns a tensor of the source as a constant, which is created on the first call.
 
         Args:
-            shape: Required shape; None, if the source allows it, for any size of an axis.
+            name: Name of the tensor and of the constant.
+            shape: Required shape; None for any size of an axis, if the source supports it.
 
         Raises:
             ModelError: The tensor is missing, or does not have this shape.
@@ -83,14 +84,16 @@ class ModelBuilder(Builder, Generic[Source]):
         return self.named_constant(name, lambda: self.source.load(name, shape))
 
     def named_constant(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
-        """Returns the constant of a name, which `make` computes on the first call."""
+        """Returns the constant `name`; `make` returns its elements on the first call for a name."""
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))
         return self._weights[name]
 
     def product(self, x: Value, matrix: Value, layer: str) -> Value:
-        """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
+        """Returns x times the transpose of a matrix.
+
+        If the matrix is float16 or bfloat16, x is rounded to this dtype.
 
         Args:
             matrix: Constant, `[outputs, inputs]`.

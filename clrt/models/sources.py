@@ -22,7 +22,7 @@ _ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 
 
 def read_graph(source: Source) -> Graph:
-    """Reads a model as a graph, before any pass; that of a compiled model is already optimised.
+    """Reads a model as a graph before any pass; the graph of a compiled model is optimised already.
 
     Args:
         source: An ONNX file, its bytes or ModelProto; a model folder; a compiled model; or a graph,

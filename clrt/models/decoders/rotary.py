@@ -1,7 +1,7 @@
 """Reads the frequencies of rotary embeddings from config.json.
 
-Newer files have `rope_parameters`, with an object for each kind of layer if they differ; older ones
-`rope_scaling` and `rope_theta`. Both are read. Everything is computed in float32, as in
+Newer files have `rope_parameters`, with an object for each kind of layer if kinds differ; older
+files have `rope_scaling` and `rope_theta`. Both are read. Everything is computed in float32, as in
 transformers.
 
 Source: transformers, modeling_rope_utils.py.
@@ -29,7 +29,7 @@ class RotaryScope:
 
     Attributes:
         config: All values of config.json.
-        rope: Values of its `rope_parameters` or `rope_scaling` object.
+        rope: Values of the object `rope_parameters` or `rope_scaling` in config.json.
         head_size: Elements of a head.
         rotary_dim: Rotated elements of a head.
         theta: RoPE base.
@@ -47,24 +47,24 @@ class RotaryScope:
 
     @property
     def original(self) -> int:
-        """Context length in tokens before scaling extended it; by default that of config.json.
+        """Context length in tokens before RoPE scaling extended it; `trained` if not stored.
 
-        Phi-3 stores it outside of the `rope_scaling` object.
+        Most files store it in the `rope_scaling` object, Phi-3 outside of it.
         """
         inside = self.rope.integer(_ORIGINAL, default=self.trained)
         return self.config.integer(_ORIGINAL, default=inside)
 
     @property
     def factor(self) -> float:
-        """Ratio of the extended to the original context length."""
+        """Extended context length / original context length."""
         return self.rope.number("factor", self.trained / self.original, least=1e-6, most=1e6)
 
     def powers(self, theta: float | None = None, width: int | None = None) -> Array:
         """Returns theta ** (2 i / width) of each rotated pair i, float32 `[rotary_dim / 2]`.
 
         Args:
-            theta: RoPE base; None for that of this object.
-            width: Elements of a head to divide by; None for `rotary_dim`.
+            theta: RoPE base; None for `self.theta`.
+            width: Number of elements to divide by; None for `rotary_dim`.
         """
         steps = np.arange(0, self.rotary_dim, 2, dtype=np.float32) / np.float32(
             width or self.rotary_dim
@@ -135,7 +135,7 @@ def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
 
 
 def _default(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes unscaled RoPE frequencies: 1 / theta ** (2 i / d) of pair i.
+    """Computes unscaled RoPE frequencies: 1 / theta ** (2 i / rotary_dim) for pair i.
 
     Returns:
         Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
@@ -147,7 +147,7 @@ def _default(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _linear(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes RoPE frequencies divided by a factor.
+    """Computes RoPE frequencies, all divided by the same factor (linear scaling).
 
     Returns:
         Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
@@ -177,9 +177,9 @@ def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _proportional(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes RoPE frequencies that are 0 for the last pairs of a head, which are not rotated.
+    """Computes RoPE frequencies of which the last are 0: the last pairs of a head are not rotated.
 
-    The frequencies of the first pairs are as if all pairs were rotated.
+    The frequencies of the other pairs are as if all pairs were rotated.
 
     Returns:
         Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
@@ -193,9 +193,10 @@ def _proportional(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _llama3(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes RoPE frequencies of which low ones are divided by a factor.
+    """Computes RoPE frequencies as in Llama 3.1.
 
-    High frequencies are unchanged; those between are interpolated.
+    Low frequencies are divided by a factor, high frequencies are unchanged, and frequencies between
+    two limits are interpolated.
 
     Returns:
         Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines
@@ -217,9 +218,10 @@ def _llama3(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _yarn(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes RoPE frequencies of which low ones are divided by a factor.
+    """Computes RoPE frequencies by YaRN.
 
-    High frequencies are unchanged; those between are interpolated.
+    Low frequencies are divided by a factor, high frequencies are unchanged, and frequencies of the
+    pairs between two limits are interpolated.
 
     Returns:
         Frequency of each rotated pair, `[rotary_dim / 2]`; and the multiplier of cosines and sines.
@@ -236,7 +238,7 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
     def pair_of(rotations: float) -> float:
         """Returns the index of the pair that turns `rotations` times in the original context.
 
-        The index is a fraction.
+        The result may lie between two indices.
         """
         ratio = scope.original / (rotations * 2 * math.pi)
         return rotary_dim * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
@@ -262,12 +264,12 @@ def _longrope(scope: RotaryScope) -> tuple[Array, float]:
     """Computes RoPE frequencies, each divided by a factor of its own.
 
     Sequences longer than the original context use another list of factors. As in transformers, all
-    tokens of a sequence use the factors of its total length, so cached keys are recomputed once a
+    tokens of a sequence use the factors for its total length, so cached keys are recomputed once a
     sequence outgrows the original context.
 
     Returns:
-        The frequencies of sequences up to the original context length, and the multiplier of
-        cosines and sines.
+        Frequency of each rotated pair in sequences up to the original context length, float32
+        `[rotary_dim / 2]`; and the multiplier of cosines and sines.
 
     Source: Ding et al., LongRoPE (2024).
     """

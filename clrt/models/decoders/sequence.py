@@ -127,9 +127,10 @@ class _SequenceGraph(DecoderGraph):
 
         Args:
             qkv: Q, K and V side by side, `[batch * sequence, width]`.
-            first, end: Range of columns of Q or K in `qkv`.
-            heads: Number of heads in that range.
-            norm: Last component of the norm's path, used if `qk_norm` is "head".
+            first: Index of the first column of Q or K in `qkv`.
+            end: Index after the last column of Q or K.
+            heads: Number of heads of Q or K.
+            norm: Last component of the path of the heads' norm, used if `qk_norm` is "head".
             path: The layer: "blk.N".
             rotary: Rotary embedding of the layer; None for none.
         """
@@ -184,7 +185,10 @@ class _SequenceGraph(DecoderGraph):
         return self.build.rotary_tables(self._range(), frequencies, rotary.factor)
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns (cosines, sines), repeated for both halves of a head, each `[sequence, size]`."""
+        """Returns (cosines, sines) of all positions, each `[sequence, size]`.
+
+        Both halves of a row are equal, because they apply to both halves of a head.
+        """
         if rotary not in self._tables:
             halves = self._halves(rotary)
             cos, sin = (self.build("rotary", Concat(1), t, t) for t in halves)

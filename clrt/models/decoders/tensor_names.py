@@ -1,8 +1,8 @@
 """Names of tensors in Hugging Face checkpoints, by llama.cpp's names.
 
-The first `{}` stands for the index of the layer, a second one for the index of an expert or head
-whose tensors are stored apart. Of several names the first one in the checkpoint is used. Prefixes
-of the names are found by `clrt.models.decoders.weights`.
+The first `{}` in a name stands for the index of the layer; a second `{}` stands for the index of an
+expert or head, if each has a tensor of its own. If there are several names, the first one that the
+checkpoint has is used. Names may have prefixes, which `clrt.models.decoders.weights` adds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ Names: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
 def _layers(names: Names, layers: str = "layers") -> dict[str, str | tuple[str, ...]]:
-    """Puts the path of a layer before both names of each tensor.
+    """Returns full names of tensors for names relative to a layer.
+
+    llama.cpp's names get the prefix "blk.{}.", names in checkpoints the prefix "<layers>.{}.".
 
     Args:
-        names: Checkpoint's name by llama.cpp's name, for the tensors of a layer.
-        layers: Path in the checkpoint of the list of layers.
+        names: Name or names in checkpoints by llama.cpp's name, relative to a layer.
+        layers: Path of the list of layers in checkpoints.
     """
 
     def within(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -74,7 +74,8 @@ class HuggingFaceWeights:
 
         Args:
             name: llama.cpp's name of the matrix.
-            rows, columns: Expected shape.
+            rows: Expected number of rows.
+            columns: Expected number of columns.
 
         Raises:
             ModelError: The matrix is missing, or has another shape.
@@ -95,13 +96,13 @@ class HuggingFaceWeights:
         return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a projection of all experts, which the checkpoint stores as one tensor.
+        """Returns a projection of all experts from a checkpoint with one tensor for all experts.
 
-        Gate and up projections are parts of one stored tensor.
+        Gate and up projections of all experts are even stored together in one tensor.
 
         Args:
-            name: llama.cpp's name of the projection.
-            shape: `[experts, outputs, inputs]`; `[experts, outputs]` for biases.
+            name: llama.cpp's name of the weights or biases of the projection.
+            shape: Expected shape: (experts, outputs, inputs), or (experts, outputs) for biases.
         """
         turns = self._family.experts == "transposed"
         part = next((k for k in (0, 1) if ("ffn_gate_exps", "ffn_up_exps")[k] in name), None)
@@ -128,7 +129,7 @@ class HuggingFaceWeights:
 
         Args:
             name: llama.cpp's name of the tensor.
-            index: Index of the expert or head, for tensors that are stored apart for each.
+            index: Index of the expert or head, if each has a tensor of its own; else unused.
         """
         key, layer = split_name(name)
         if key in self._hidden:
@@ -145,12 +146,10 @@ class HuggingFaceWeights:
 def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConfig) -> Array:
     """Reorders the rows of a joint QKV tensor to all heads of Q, then of K, then of V.
 
-    Returns other tensors unchanged, and those of families that do not group rows by KV head.
-
     Args:
-        array: The tensor as stored.
+        array: The tensor as stored; returned unchanged if it is another tensor.
         key: llama.cpp's name of the tensor without last component, `{}` for the layer's index.
-        family: Storage of tensors in this family of decoders.
+        family: The family; if it does not group rows by KV head, `array` is returned unchanged.
         decoder: Configuration of the decoder: numbers of heads.
     """
     if not family.grouped or not key.endswith(_QKV):
@@ -162,9 +161,10 @@ def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConf
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Splits llama.cpp's name of a tensor into a name common to all layers, and the layer's index.
+    """Splits llama.cpp's name of a tensor into a path common to all layers, and the layer's index.
 
     "blk.3.attn_q.weight" becomes ("blk.{}.attn_q", "3"), "output.weight" becomes ("output", "").
+    The last component of the name is dropped.
     """
     path = name.rpartition(".")[0]
     parts = path.split(".")

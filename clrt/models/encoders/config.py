@@ -21,7 +21,8 @@ class HuggingFaceConfig:
         architecture: Name of the transformers class; "" if the file names none.
         vocabulary: Number of tokens.
         hidden: Elements of a token between layers.
-        layers, heads: Numbers of layers and of attention heads.
+        layers: Number of layers.
+        heads: Number of attention heads.
         intermediate: Elements of a token inside a feed-forward network.
         embedding: Elements of an embedding; `hidden` unless the family projects embeddings.
         activation: Activation by transformers' name.
@@ -119,9 +120,10 @@ def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
 
 
 def _first_name(architectures: object) -> str:
-    """Returns the first name in config.json's `architectures`.
+    """Returns the first class name in config.json's `architectures`; "" if there is none.
 
-    "" if the value is not a list, is empty, or starts with something that is not a class name.
+    Args:
+        architectures: The value in the file; "" is also returned if it is no list of names.
     """
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first.isidentifier() else ""

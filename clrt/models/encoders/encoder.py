@@ -110,7 +110,10 @@ class Encoder:
         return build.at(path).slice(table, 0, self._sequence_length(), axis=0)
 
     def _padded_positions(self) -> Value:
-        """Returns positions counted from padding_index + 1; padding tokens get padding_index."""
+        """Returns positions as in RoBERTa, int64 `[batch, sequence]`.
+
+        The first token that is not padding gets padding_index + 1; padding gets padding_index.
+        """
         build, layer = self.build, "positions"
         padding = build.numbers(self.config.padding_index)
         is_padding = build(layer, Equal(), self._token_ids, padding)
@@ -124,7 +127,8 @@ class Encoder:
     def _attention_bias(self) -> Value:
         """Returns the bias of attention scores in all layers: the mask, plus any position bias.
 
-        `[batch, 1, 1, sequence]`; `[batch, heads, sequence, sequence]` with a position bias.
+        Returns:
+            `[batch, 1, 1, sequence]`; with a position bias `[batch, heads, sequence, sequence]`.
         """
         build, layer = self.build, "attention_bias"
         mask = build(layer, Cast(DType.FLOAT32), self._mask)
@@ -150,7 +154,12 @@ class Encoder:
         return build(path, Unsqueeze(), bias, build.ints(0))
 
     def _relative_places(self, path: str, offset: Value) -> Value:
-        """Returns key position - query position + offset, `[sequence, sequence]`."""
+        """Returns key position - query position + offset, `[queries, keys]`.
+
+        Args:
+            path: Layer that the added nodes are named after.
+            offset: Number to add.
+        """
         build = self.build
         places = build.at(path).count_up(self._sequence_length())
         columns = build(path, Unsqueeze(), places, build.ints(0))

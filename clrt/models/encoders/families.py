@@ -39,8 +39,8 @@ class MaskedLm:
         norm: Path of the layer normalisation after the hidden layer.
         decoder: Path of the layer that computes logits; if the checkpoint has no weight of it, the
             word embeddings are used.
-        biases: Possible names of that layer's bias, best first.
-        activation: Activation after `dense`; None for the encoder's.
+        biases: Possible names of the bias of the layer `decoder`, best first.
+        activation: Activation after `dense`; None for the activation of the encoder.
     """
 
     dense: str = "cls.predictions.transform.dense"
@@ -57,11 +57,16 @@ class Family:
     Attributes:
         prefix: Prefix of the encoder's tensors in checkpoints saved with a head.
         layer: Path of a layer, with {layer}, {group} and {inner} to substitute.
-        query, key, value, attention_output: Paths of projections within a layer.
-        attention_norm, feed_norm: Paths of norms after attention and feed-forward network.
-        feed_in, feed_out: Paths of the two layers of the feed-forward network.
-        projection: Path of the layer from embedding to hidden size; None for none.
-        projection_always: Whether `projection` exists even if both sizes are equal.
+        query: Path of the query projection within a layer.
+        key: Path of the key projection within a layer.
+        value: Path of the value projection within a layer.
+        attention_output: Path of the attention's output projection within a layer.
+        attention_norm: Path of the norm after attention.
+        feed_in: Path of the first layer of the feed-forward network.
+        feed_out: Path of the second layer of the feed-forward network.
+        feed_norm: Path of the norm after the feed-forward network.
+        projection: Path of the layer from embedding size to hidden size; None for none.
+        projection_always: Whether `projection` exists even if the two sizes are equal.
         positions: "sequence" numbers all tokens, "padding" only those that are not padding.
         token_types: "input" reads token_type_ids, "first" uses type 0 for all tokens, "none" has no
             token types.

@@ -31,7 +31,8 @@ class EncoderBuilder(ModelBuilder[Checkpoint]):
         """Adds x @ weight.T + bias.
 
         Args:
-            weight, bias: Names of tensors in the checkpoint.
+            weight: Name of the weight in the checkpoint.
+            bias: Name of the bias in the checkpoint.
             inputs: Columns of x.
             outputs: Columns of the result; None for any number.
         """

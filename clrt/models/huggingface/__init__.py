@@ -1,1 +1,1 @@
-"""Builds graphs of encoders from Hugging Face checkpoints."""
+"""Reads the files of Hugging Face model folders: checkpoints, configurations, other JSON."""

@@ -55,7 +55,7 @@ class ConfigValues:
     def integer(
         self, key: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
     ) -> int:
-        """Returns an integer in [least, most]; the default if it is missing or null.
+        """Returns an integer in [least, most]; the default if the key is missing or null.
 
         Raises:
             ModelError: The value is not an integer, out of range, or missing without a default.
@@ -74,7 +74,7 @@ class ConfigValues:
         least: float = -math.inf,
         most: float = math.inf,
     ) -> float:
-        """Returns a finite number in [least, most]; the default if it is missing or null.
+        """Returns a finite number in [least, most]; the default if the key is missing or null.
 
         Raises:
             ModelError: The value is not a finite number, out of range, or missing without a
@@ -89,7 +89,7 @@ class ConfigValues:
         return result
 
     def flag(self, key: str, default: bool) -> bool:
-        """Returns a boolean; the default if it is missing or null.
+        """Returns a boolean; the default if the key is missing or null.
 
         Raises:
             ModelError: The value is not a boolean.
@@ -100,7 +100,7 @@ class ConfigValues:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """Returns a string; the default if it is missing or null.
+        """Returns a string; the default if the key is missing or null.
 
         Raises:
             ModelError: The value is not a string.
@@ -144,12 +144,12 @@ class ConfigValues:
         names: Mapping[str, str] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> ConfigValues:
-        """Returns the values of a nested object; an empty one if it is missing or null.
+        """Returns the values of a nested object; none if the object is missing or null.
 
         Args:
             key: Key of the object.
-            names: Key in the object by clrt's key, for keys with different names.
-            defaults: Values of keys that may be missing in the object.
+            names: Key in the object by clrt's key, for keys with different names; None for none.
+            defaults: Values of keys that may be missing in the object; None for none.
 
         Raises:
             ModelError: The value is not an object.
@@ -183,7 +183,8 @@ class ConfigValues:
 
         Args:
             key: Key of the value.
-            what: The supported values as a clause, e.g. "true is".
+            what: What clrt supports instead, to follow "does not support" in the message: a clause
+                whose verb may be its last word, such as "'LORA' is".
         """
         value = _shown(self.get(key))
         return UnsupportedError(

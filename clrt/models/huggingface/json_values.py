@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_object(value: object) -> Mapping[str, Any]:
-    """Returns the value if it is a JSON object, else an empty one."""
+    """Returns the value if it is a JSON object, else {}."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -22,8 +22,9 @@ def positive_number(value: object) -> int | None:
 
 
 def token_text(value: object) -> str:
-    """Returns the text of a token in a configuration; "" if the value is null or has none.
+    """Returns the text of a token in a configuration; "" if there is none.
 
-    Configurations write tokens as strings, or as objects with a "content".
+    Args:
+        value: JSON value: the text, an object with the text as "content", or null.
     """
     return str((value.get("content") if isinstance(value, Mapping) else value) or "")

@@ -13,14 +13,14 @@ def relative_buckets(
 ) -> NDArray[np.int64]:
     """Returns the bucket of each relative position (key position - query position).
 
-    Half of the buckets of a side hold one distance each, the others ranges that grow
-    logarithmically up to `reach`. They are computed on the host only: devices round logarithms
-    differently, which would move distances at the borders to another bucket.
+    For keys on each side of the query, half of the buckets hold one distance each, the others hold
+    ranges that grow logarithmically up to `reach`. Buckets are computed on the host only: devices
+    round logarithms differently, which would move distances at the borders to another bucket.
 
     Args:
         distances: Key position - query position.
         buckets: Number of buckets.
-        reach: Minimum distance of the last bucket, which holds all longer ones, too.
+        reach: Minimum distance of the last bucket, which also holds all longer distances.
         both: Whether half of the buckets are for keys after the query (encoders). If not, all
             buckets are for keys before the query, and keys after it are in bucket 0.
 

@@ -38,7 +38,8 @@ def check_attributes(
 
     Args:
         op_type: Name of the node's op.
-        attributes: Attributes of the node, with references to those of a function call resolved.
+        attributes: Attributes of the node; references to attributes of a function call must be
+            resolved.
         domain: Domain of the op; "" for ai.onnx.
         opset: Opset version of the domain.
         others: Names of the node's attributes that are not in `attributes` (imported subgraphs).
@@ -85,9 +86,9 @@ def _refuse_unknown(name: str, domain: str, op_type: str, opset: int) -> None:
 
 @cache
 def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | None:
-    """Returns the kind of each attribute of an op, and whether it is required, by name.
+    """Returns (kind, whether it is required) of each attribute of an op, by name.
 
-    None if neither ONNX nor clrt's table of contrib ops knows the op.
+    Returns None if neither ONNX nor clrt's table of contrib ops has the op.
     """
     schema = schema_of(domain, op_type, opset)
     if schema is not None:

@@ -53,8 +53,8 @@ class Context:
 
     Attributes:
         unsupported: Descriptions of unsupported nodes and values, for the error.
-        missing_outputs: Description of the unsupported node, by output that clrt does not compute;
-            it is reported if the output is read.
+        missing_outputs: Description by placeholder, for outputs that clrt does not compute; it is
+            added to `unsupported` if a node reads the output.
     """
 
     def __init__(
@@ -134,9 +134,14 @@ class Context:
         return broken(call)
 
     def look_up(self, name: str, scope: Scope) -> Value | None:
-        """Returns the value of a name visible in a scope; None for an omitted function input.
+        """Returns the value of a name in a scope; None for an input that a function call omits.
 
-        Reads an initializer on first use. A value of an enclosing graph becomes a captured one.
+        An initializer is read on first use. For a value of an enclosing graph, the subgraph's input
+        that stands for it is returned (`captured`).
+
+        Args:
+            name: A name that is visible in the scope.
+            scope: The scope.
         """
         if name in scope.env:
             known = scope.env[name]
@@ -169,8 +174,13 @@ class Context:
     def captured(self, value: Value | None, scope: Scope) -> Value | None:
         """Returns the input of a subgraph that stands for a value of an enclosing graph.
 
-        A dim that is an expression outside becomes a symbol, bound when the subgraph runs. Returns
-        constants and placeholders unchanged, and all values if the scope is inlined.
+        A dim of the value that is an expression becomes a symbol of the subgraph, bound when the
+        subgraph runs.
+
+        Args:
+            value: Value of an enclosing graph; constants, placeholders and None are returned
+                unchanged.
+            scope: Scope of the subgraph; if the subgraph is inlined, `value` is returned unchanged.
         """
         if value is None or value is UNSUPPORTED_VALUE or (value.is_constant and value.has_numbers):
             return value

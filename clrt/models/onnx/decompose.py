@@ -35,10 +35,10 @@ class DecompositionImporter:
     def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """Imports a node by its decomposition and returns its outputs.
 
-        clrt's decomposition is tried first; if there is none or it declines, the function body in
-        the ONNX schema. A node that has neither is recorded as unsupported. If the node reads
-        outputs of an unsupported node, clrt's decomposition is not tried, because types are
-        unknown: its outputs are then placeholders.
+        clrt's decomposition is tried first. If there is none, or it declines, the function body in
+        the ONNX schema is used. A node without either is recorded as unsupported. If a node with a
+        decomposition reads outputs of an unsupported node, types of its inputs are unknown; its
+        outputs are then placeholders.
 
         Returns:
             Outputs of the node; None for omitted ones.
@@ -181,9 +181,8 @@ class _BodyImporter:
 
         Args:
             node: The Scan, without its subgraph.
-            types: Input types of the subgraph; None for unknown ones.
-            step: Builds the subgraph: gets an importer and the subgraph's inputs, returns its
-                outputs.
+            types: Types of the subgraph's inputs; None for unknown ones.
+            step: Builds the subgraph: returns its outputs from (importer of its nodes, its inputs).
         """
         call = self._call(node)
         scope = Scope(
@@ -229,8 +228,9 @@ class _BodyImporter:
     def _seen(self, value: Value | None) -> Value | None:
         """Returns a value for use in the graph of this importer.
 
-        A value of an enclosing graph becomes a captured one. An output that clrt does not compute
-        is recorded as unsupported, and becomes a placeholder.
+        For a value of an enclosing graph, this is the subgraph's input that stands for it. For an
+        output that clrt does not compute, it is a placeholder; the output is then recorded as
+        unsupported.
         """
         if value is not None and value in self._context.missing_outputs:
             self._context.unsupported.append(self._context.missing_outputs[value])

@@ -38,9 +38,12 @@ class FileMetadata:
     """The metadata of an ONNX file.
 
     Attributes:
-        producer, domain, description, graph_name, graph_description: Strings of the file; "" if
-            absent.
+        producer: Name of the program that wrote the file; "" if absent.
+        domain: Domain of the model; "" if absent.
         version: The producer's version number of the model; 0 if absent.
+        description: Description of the model; "" if absent.
+        graph_name: Name of the main graph; "" if absent.
+        graph_description: Description of the main graph; "" if absent.
         properties: The file's metadata_props: strings by name.
     """
 

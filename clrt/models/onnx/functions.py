@@ -26,7 +26,8 @@ class Function:
 
     Attributes:
         key: (domain, name, overload); a key that repeats in a chain of calls is a recursion.
-        inputs, outputs: Names of formal parameters.
+        inputs: Names of the inputs in the body.
+        outputs: Names of the outputs in the body.
         nodes: Nodes of the body.
         opsets: Opset version by domain, for the nodes of the body.
         defaults: Default values of attributes that a call may omit, by name.
@@ -60,7 +61,7 @@ def schema_function(
     """Returns the function body that ONNX's schema of an op defines; None if it has none.
 
     Args:
-        node: Node of the op, with references to attributes of a function call resolved.
+        node: Node of the op; references to attributes of a function call must be resolved.
         opset: Opset version of the node's domain.
         inputs: Types of the node's inputs, which some bodies depend on; None if unknown.
         main_opset: The ai.onnx opset of the node's graph. It applies to a body of another domain

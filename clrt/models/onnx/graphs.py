@@ -37,8 +37,9 @@ class SubgraphImporter:
             scope: Scope of the node.
 
         Returns:
-            The subgraphs by attribute name, and the values of the node's graph that they capture.
-            Each subgraph has all captured values, in this order, as inputs after its own.
+            The subgraphs by attribute name; and captured values: those of the node's graph that
+            subgraphs read. Each subgraph has inputs for all captured values, in this order, after
+            its own inputs.
         """
         graphs = dict(call.graphs)
         for a in call.attributes:
@@ -219,8 +220,8 @@ class SubgraphImporter:
             proto: The subgraph.
             call: The node that has the subgraph.
             outer: Scope of that node.
-            results: Name in the enclosing graph of each subgraph output, if inline; else {}.
-            inline: Whether nodes are added to the enclosing graph instead of a new one.
+            results: Name in the enclosing graph by name of a subgraph output, if `inline`; else {}.
+            inline: Whether nodes are added to the enclosing graph instead of a new graph.
         """
         return Scope(
             outer.nodes if inline else [],
@@ -239,9 +240,10 @@ class SubgraphImporter:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
-        """Returns the type of a subgraph's input; None if it is unsupported, which is recorded.
+        """Returns the type of a subgraph's input; None if the type is unsupported.
 
-        Symbolic dims become unknown, because sizes may change between iterations.
+        An unsupported type is recorded. Symbolic dims become unknown, because sizes may change
+        between iterations.
 
         Args:
             info: The input as the file declares it.

@@ -38,7 +38,8 @@ class FileInfo:
         ir_version: ONNX IR version.
         opsets: Opset version by domain; the default domain is "ai.onnx".
         functions: Number of functions that the file defines.
-        inputs, outputs: Text with name, dtype and dims of each; initializers are not inputs.
+        inputs: Text with name, dtype and dims of each input; initializers are not inputs.
+        outputs: Text with name, dtype and dims of each output.
         ops: Number of nodes by op, most frequent first, including nodes in subgraphs.
         parameters: Size of the initializers of each dtype.
     """

@@ -80,9 +80,13 @@ def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 def _calls(
     nodes: Iterable[onnx.NodeProto], functions: Mapping[FunctionKey, Function]
 ) -> list[FunctionKey]:
-    """Returns the functions that nodes and their subgraphs call, without those called by these.
+    """Returns the functions that nodes and the nodes of their subgraphs call directly.
 
     Recursion into subgraphs is safe: protobuf limits their nesting.
+
+    Args:
+        nodes: Nodes of a graph or function.
+        functions: Functions of the model, by (domain, name, overload).
     """
     called: dict[FunctionKey, None] = {}
     for node in nodes:

@@ -56,9 +56,9 @@ def cut_tensors(
         min_bytes: Minimum size of raw_data to cut out.
 
     Returns:
-        The shortened model; and the raw_data of each token, a read-only uint8 `[size]` view of
-        `data`. Nothing is cut on big-endian hosts, which have to swap the elements, and from data
-        that are too large for protobuf.
+        The shortened model; and the raw_data that each token replaces, a read-only uint8 `[size]`
+        view of `data`. Nothing is cut on big-endian hosts, which have to swap the bytes of
+        elements, or if `data` is too large for protobuf.
     """
     if sys.byteorder == "big" or len(data) > MAX_MODEL_BYTES:
         return bytes(data), {}
@@ -97,8 +97,10 @@ class _Cutter:
         """Returns the bytes of a message as chunks, with tokens inserted.
 
         Args:
-            fields: Fields to follow in the message, by number; `_RAW` for raw_data itself.
-            start, end: Byte range of the message in the data.
+            fields: Fields on the way to tensors, by number, each with such a mapping for its own
+                message; `_RAW` if the message is a raw_data field itself.
+            start: Byte offset of the message in the data.
+            end: Byte offset of its end, exclusive.
         """
         if fields is _RAW:
             return [self._token(start, end)]

@@ -38,7 +38,7 @@ _OWN_DOMAIN = "clrt"
 class NodeImporter:
     """Imports nodes of a model as IR nodes.
 
-    The importers of subgraphs and decompositions, which it calls, call it recursively.
+    It calls the importers of subgraphs and decompositions, which call it recursively.
     """
 
     def __init__(self, context: Context) -> None:
@@ -169,6 +169,8 @@ class NodeImporter:
 
         Args:
             cls: Class of the op.
+            call: The node.
+            scope: Scope of the node.
 
         Raises:
             Decompose: The op's decomposition must be imported instead.

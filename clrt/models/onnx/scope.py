@@ -28,16 +28,17 @@ class Scope:
         nodes: Nodes of the IR graph; imported nodes are appended.
         prefix: Prefix of the names of nodes and values.
         opsets: Opset version by domain.
-        env: Values by their name in this scope; None for an input that the call omits.
-        results: Name in the IR graph of each output, by its name in this scope.
+        env: Values by their name in this scope; None for an input that the function call omits.
+        results: Name that an output gets in the IR graph, by its name in this scope.
         attrs: Attributes of the function call, and defaults of the function, by name.
         calls: Functions that are being inlined, outermost first.
         initializers: Initializers of the graph by name; read on first use.
         declared: Types that the file declares for values of the graph.
         outer: The enclosing scope of a subgraph; None for the main graph.
-        captures: Input of the subgraph by the value of an outer scope that it stands for.
-        sizes: Symbol in the subgraph by the text of the outer dim that it stands for, for dims of
-            captured values that are expressions.
+        captures: For each value of an outer scope that the subgraph reads, the input of the
+            subgraph that stands for it.
+        sizes: For each expression among the dims of these outer values, as text, the symbol that
+            stands for it in the subgraph.
         allows_clrt_ops: Whether the nodes are of a decomposition, which may use ops of the domain
             `clrt`.
     """
@@ -80,7 +81,7 @@ class NodeCall:
         inputs: Inputs; None for omitted ones.
         outputs: Names of the outputs in the IR graph, "" for omitted ones.
         formals: Names of the outputs in the scope, "" for omitted ones.
-        attributes: Attributes, with references to those of a function call resolved.
+        attributes: Attributes; references to attributes of a function call are resolved.
         overload: Overload of the function that the node calls.
         graphs: Subgraphs that are imported already, with their scopes, by attribute name.
     """
@@ -114,7 +115,7 @@ class NodeCall:
         return None if numbers is None else bool(numbers.all())
 
     def proto(self) -> onnx.NodeProto:
-        """Returns the node as a NodeProto, with inputs named x0, x1, …, "" for omitted ones."""
+        """Returns the node as a NodeProto, with inputs named x0, x1, … ("" for omitted ones)."""
         inputs = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
         node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, input=inputs)
         node.output.extend(self.formals)

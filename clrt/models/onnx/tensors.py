@@ -60,7 +60,11 @@ class TensorReader:
         self._files: dict[str, Array] = {}
 
     def hold(self, files: Mapping[str, Array]) -> None:
-        """Sets bytes to read instead of files of external data, by location in the ONNX file."""
+        """Sets bytes to read instead of files of external data.
+
+        Args:
+            files: uint8 bytes by the location (path) that the ONNX file gives for external data.
+        """
         self._files.update(files)
 
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:

@@ -25,10 +25,10 @@ _MAX_DIM_CHARS = 200
 class DimNames:
     """The symbols of a model's input dims.
 
-    A dim_param that is an identifier becomes the symbol of this name, or of a similar name if clrt
-    does not accept it. Any other is parsed as an expression if all its symbols are also dims by
-    themselves ("past + sequence"), because only these are bound by input shapes. Everything else
-    ("?", as Paddle's exporter writes, or "batch-size") is an independent dim.
+    A dim_param that is an identifier becomes a symbol of this name, or of a similar name if clrt
+    does not accept it. A dim_param such as "past + sequence" becomes an expression, if each symbol
+    in it is also a dim by itself: only such symbols are bound by input shapes. Any other text ("?",
+    as Paddle's exporter writes, or "batch-size") becomes an independent dim.
 
     Args:
         inputs: The inputs of the main graph.
@@ -142,14 +142,14 @@ def is_typed(proto: onnx.TypeProto) -> bool:
 
 
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
-    """Returns the type of a captured value inside a subgraph.
+    """Returns the type that a value of an enclosing graph has inside a subgraph.
 
-    Dims that are expressions become symbols of the subgraph, which cannot relate an outer
-    expression to the symbols in it.
+    A dim that is an expression becomes a symbol of the subgraph, because the subgraph does not know
+    the symbols in the expression.
 
     Args:
         type_: Type of the value in the enclosing graph.
-        sizes: Symbol inside by the text of the expression outside; new ones are added.
+        sizes: Symbol in the subgraph by the text of the outer expression; new ones are added.
     """
     if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
         return type_
@@ -237,7 +237,7 @@ def varying_types(
         given: Types of the node's inputs, which the first iteration reads; None for unknown ones.
 
     Returns:
-        Types that hold in all iterations, by index of the subgraph's input; others do not vary.
+        For inputs that vary, by index, the type that holds in all iterations.
     """
     first, result = carries
     varying = {}
@@ -262,6 +262,7 @@ def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
     """Returns the ONNX form of a type; an empty TypeProto for None.
 
     Args:
+        type_: The type; None for unknown.
         named: Whether symbolic dims keep their text; if not, they are unnamed.
     """
     if type_ is None:

@@ -57,7 +57,8 @@ def _cased(digits: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOW
     Args:
         digits: Regular expression of a piece of digits.
         suffix: Regular expression that a word may end with.
-        upper, lower: Regular expressions of an uppercase and of a lowercase letter.
+        upper: Regular expression of an uppercase letter.
+        lower: Regular expression of a lowercase letter.
     """
     start = r"[^\r\n\p{L}\p{N}]?"
     words = (f"{start}{upper}*{lower}+{suffix}", f"{start}{upper}+{lower}*{suffix}")

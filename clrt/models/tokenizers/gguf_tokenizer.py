@@ -56,11 +56,11 @@ class GgufTokenizer:
         library: The tokenizer of the tokenizers library. Its `encode` adds BOS and EOS if the file
             says so, and recognizes special tokens in texts.
         model: The kind of tokenizer in the file: "gpt2", "llama", "t5", "bert" or "gemma4".
-        bos_id: Id of the token that starts a text; None, as for the other ids, if there is none.
-        eos_id: Id of the token that ends a text.
-        eot_id: Id of the token that ends a chat turn.
-        pad_id: Id of the padding token.
-        unk_id: Id of the token for text that the vocabulary lacks.
+        bos_id: Id of the token that starts a text; None if there is none.
+        eos_id: Id of the token that ends a text; None if there is none.
+        eot_id: Id of the token that ends a chat turn; None if there is none.
+        pad_id: Id of the padding token; None if there is none.
+        unk_id: Id of the token for text that the vocabulary lacks; None if there is none.
         end_ids: Ids of all tokens that end generation.
         add_bos: Whether texts start with BOS.
         add_eos: Whether texts end with EOS; for "bert", with SEP.
@@ -203,7 +203,9 @@ def _add_tokens(
 def _add_ends(
     library: Tokenizer, vocabulary: Vocabulary, ends: Mapping[str, int | None], in_pairs: bool
 ) -> None:
-    """Adds a post-processor that puts BOS before and EOS after texts; none if both are None.
+    """Adds a post-processor that puts BOS before and EOS after texts.
+
+    Does nothing if neither token is added.
 
     Args:
         library: The tokenizer to change.

@@ -67,7 +67,7 @@ class Vocabulary:
     def special_id(self, metadata: Metadata, name: str, default: int | None = None) -> int | None:
         """Returns the id of a special token.
 
-        Warns of an id in the metadata that the vocabulary lacks, and ignores it.
+        An id in the metadata that the vocabulary lacks is ignored with a warning.
 
         Args:
             metadata: Metadata of the file.
@@ -75,7 +75,7 @@ class Vocabulary:
             default: Id if the metadata has none; None for none.
 
         Returns:
-            The id; None if the vocabulary has neither.
+            The id; None if the vocabulary has neither the id in the metadata nor the default.
         """
         key = f"{PREFIX}{name}_token_id"
         stored_id = metadata.integer(key, -1)
@@ -93,7 +93,7 @@ class Vocabulary:
 def _halves(token: str, known: set[str]) -> Iterator[tuple[str, str]]:
     """Yields all pairs of known tokens that concatenate to `token`, longest left token first.
 
-    Nothing for a token of more than `_MAX_MERGED_CHARS` characters.
+    Yields nothing for a token of more than `_MAX_MERGED_CHARS` characters.
     """
     if len(token) > _MAX_MERGED_CHARS:
         return

@@ -144,9 +144,9 @@ class _ExportContext:
     """State that the exporters of a model's graphs share.
 
     Attributes:
-        plain: Form without clrt-specific ops of each graph.
+        plain: For each graph of the model, the same graph without clrt-specific ops.
         store: Storage of tensors.
-        opset: The ai.onnx opset.
+        opset: Opset version of ai.onnx.
     """
 
     def __init__(self, plain: dict[Graph, Graph], store: _InlineTensors, opset: int) -> None:
@@ -198,8 +198,8 @@ class _GraphExporter:
         """Exports the graph as a subgraph of a node.
 
         Args:
-            captured: Names of the captured values: the last inputs of the graph in the IR, which
-                are no inputs in ONNX.
+            captured: Names of the values of enclosing graphs that the subgraph reads. In the IR
+                they are the last inputs of the subgraph; in ONNX they are not inputs.
         """
         graph = self._graph
         own_count = len(graph.inputs) - len(captured)
@@ -301,7 +301,7 @@ class _GraphExporter:
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:
-        """Finds a value with an axis whose size is a symbol.
+        """Finds a value with an axis whose size is the given symbol.
 
         Inputs of this graph are preferred, then values of enclosing graphs.
 

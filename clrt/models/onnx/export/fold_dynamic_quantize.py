@@ -21,9 +21,9 @@ _ENDS = {"ReduceMin", "ReduceMax"}
 
 
 def fold_dynamic_quantize(graph: Graph) -> None:
-    """Replaces nodes of a graph that compute DynamicQuantizeLinear by this op.
+    """Replaces nodes of a graph that together compute DynamicQuantizeLinear by this op.
 
-    These are a QuantizeLinear, and the nodes that compute its scale and zero point from its input.
+    The nodes are a QuantizeLinear, and those that compute its scale and zero point from its input.
     """
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []
@@ -49,8 +49,8 @@ def fold_dynamic_quantize(graph: Graph) -> None:
 def _is_dynamic(node: Node) -> bool:
     """Returns whether a node is a QuantizeLinear that computes the same as DynamicQuantizeLinear.
 
-    Its scale and zero point must be computed from the minimum and maximum of its input. The
-    optimiser leaves many forms of this, so the nodes are evaluated on samples instead of matched.
+    Its scale and zero point must be computed from the minimum and maximum of its input. Graphs do
+    this in many ways, so the nodes are evaluated on samples instead of matched.
     """
     if not isinstance(node.op, QuantizeLinear) or len(node.inputs) < 3:
         return False
@@ -75,7 +75,7 @@ def _is_dynamic(node: Node) -> bool:
 def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
     """Returns the nodes that compute `ends` from x and constants, in topological order.
 
-    None if they read another value, or are too many (`_MAX_CONE`).
+    Returns None if they read another value, or are more than `_MAX_CONE` nodes.
     """
     order: dict[Node, None] = {}
     pending = [v.producer for v in ends]

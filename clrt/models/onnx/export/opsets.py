@@ -112,7 +112,8 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
     """Returns the oldest opset >= `OLDEST` with all ops, attributes and types of the graphs.
 
     Raises:
-        UnsupportedError: No opset has all; the error lists the nodes that the best opset lacks.
+        UnsupportedError: No opset has all of them; the error lists the nodes that the best opset
+            cannot express.
     """
     nodes = [n for g in graphs for n in g.nodes]
     best: list[str] | None = None
@@ -130,7 +131,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
 
 
 def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetIdProto]:
-    """Returns the opset imports of a model: the version of each domain that its nodes have.
+    """Returns the opset imports of a model: the version of each domain of its nodes.
 
     Args:
         graphs: All graphs of the model.
@@ -173,9 +174,9 @@ def _reject_reason(node: Node, opset: int) -> str | None:
 
 
 def min_inputs(op: IrOp, opset: int) -> int:
-    """Returns the number of inputs that a node must list; omitted optional ones count, as "".
+    """Returns the minimum number of inputs that a node of an op must list in a file.
 
-    0 for com.microsoft.
+    Omitted optional inputs are listed as "". Returns 0 for ops of com.microsoft.
     """
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
