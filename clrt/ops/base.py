@@ -317,7 +317,7 @@ class Op(IrOp):
         raise NotImplementedError(self.name)
 
     def run_reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Runs `reference` on inputs that are first converted to what NumPy can compute with.
+        """Runs `reference` on inputs that are first converted to dtypes that NumPy supports.
 
         Floats whose storage the kernels do not support are widened to float32, as for kernels.
         String arrays get a common item size, so that NumPy does not truncate assigned strings.

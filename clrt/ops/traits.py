@@ -57,10 +57,10 @@ class MemoryTraits:
     Attributes:
         always_view: Whether the only output is input 0 with another shape; no kernel runs.
         is_data_movement: Whether each output element is an element of input 0, perhaps cast.
-        partially_read_input: Index of an input of which a launch reads at most as many bytes as the
-            launch writes; None if there is no such input.
-        partially_writes_output: Whether a launch writes at most as many bytes of the output as the
-            launch reads.
+        partially_read_input: Index of an input that launches read only in part: at most as many
+            bytes as they write. None if there is no such input.
+        partially_writes_output: Whether launches each write only a part of the output: at most as
+            many bytes as they read.
         inplace_inputs: Inputs whose memory the first output may reuse (same size and element
             order).
     """

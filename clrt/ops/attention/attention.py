@@ -218,7 +218,7 @@ def _apart(x: Array, parts: Shape) -> Array:
 
     Args:
         x: Input, `[B, H, S, D]` or `[B, S, H * D]`.
-        parts: Sequences B, heads H, positions S and elements of a head D.
+        parts: Shape of the result: sequences B, heads H, positions S, elements of a head D.
     """
     batch, heads, length, size = parts
     return x if x.ndim == 4 else x.reshape(batch, length, heads, size).swapaxes(1, 2)

@@ -380,12 +380,12 @@ class FusedAttention(Op):
 
         Args:
             q: Queries `[H, Sq, D]`: heads, queries, elements of a head.
-            k: Keys `[key heads, Sk, D]`.
-            v: Values `[key heads, Sk, Dv]`.
+            k: Keys `[key heads, Sk, D]`, for Sk keys.
+            v: Values `[key heads, Sk, v_head_size]`.
             mask: Mask that broadcasts to `[H, Sq, Sk]`; None for no mask.
 
         Returns:
-            Output by head, `[H, Sq, Dv]`.
+            Output by head, `[H, Sq, v_head_size]`.
         """
         k, v = (np.repeat(x, self.num_heads // self.kv_num_heads, axis=0) for x in (k, v))
         with np.errstate(all="ignore"):
@@ -448,8 +448,8 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
 def add_mask(scores: Array, mask: Array) -> Array:
     """Applies a mask to attention scores: bool (true keeps, false gives -inf) or additive.
 
-    A mask with finite magnitudes of 1e6 or more is added in float32, as models do. Scores are
-    rounded away beside such numbers, so that a fully masked row gets uniform weights.
+    A mask with a finite number of magnitude 1e6 or more is added in float32, as models do. The sum
+    rounds the score away, so that a fully masked row gets uniform weights.
     """
     if mask.dtype == bool:
         return np.where(mask, scores, -np.inf)

@@ -209,7 +209,7 @@ class PagedAttention(PagedOp):
     The optional inputs are float32. ALiBi slopes `[num_heads]`: the slope times the distance of a
     key is subtracted from its score. Attention sinks `[num_heads]`: the score of an additional key
     without a value. Biases `[num_heads, distances]`: added to the score of a key by its distance;
-    the last one also applies to larger distances.
+    the last bias also applies to larger distances.
 
     Attributes:
         scale: Factor of the scores.

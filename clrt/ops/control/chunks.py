@@ -378,7 +378,7 @@ def _concatenate(
     Args:
         counts: Number of iterations in each entry of `column`; 0 for a single row.
         column: Rows of single iterations, and stacks of the rows of several.
-        host: Runs the graph that joins them.
+        host: Runs the graph that joins the entries.
     """
     stacks: list[RuntimeValue] = []
     for several, group in groupby(zip(column, counts, strict=True), lambda pair: pair[1] > 0):

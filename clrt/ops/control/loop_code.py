@@ -466,7 +466,7 @@ class LoopCode:
             node: Softmax or LogSoftmax node.
             log: Whether to compute LogSoftmax.
             slot: Output tensor.
-            sizes: Number of elements of a slice, and the stride between them in elements.
+            sizes: Number of elements of a slice, and their stride in elements of the tensor.
         """
         n, step = map(self.number, sizes)
         place = Code("from + j * {}").substitute(step)

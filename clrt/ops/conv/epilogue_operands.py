@@ -12,7 +12,7 @@ from clrt.ops.pointwise.fused import symbolic_shape
 def operand_of(value: Value, y: Value, rows: int) -> EpilogueOperand:
     """Returns a tensor that a convolution's epilogue reads, with its strides over the product.
 
-    The strides are those over images, groups and rows.
+    The strides are over images, groups and rows of the product.
 
     Args:
         value: Tensor that broadcasts to `y`.

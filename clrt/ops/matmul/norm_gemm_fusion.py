@@ -141,8 +141,8 @@ def _match_narrow(
     """Matches a product with large 16-bit weights, to compute it by the kernel for few rows.
 
     With few rows, the time to read the weights decides. 16-bit weights take half the time of
-    float32, less than the kernel for many rows needs to compute. Returns None for other nodes, and
-    a miss if the weights are small or another rule may match.
+    float32, less than the kernel for many rows needs to compute. Returns None for nodes without
+    16-bit weights, and a miss if the weights are small or another rule may match.
     """
     product = _product(node, ctx)
     if product is None or product.weights is not None or product.right is product.dtype:

@@ -44,7 +44,8 @@ def _slots(node: Node) -> int:
 def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the variant that computes slots one by one does not apply; None if it does.
 
-    It does not apply if there are more slots than experts: slots of an expert could share weights.
+    The variant does not apply if there are more slots (pairs of a token and an expert) than
+    experts: slots of one expert could share weights.
     """
     experts = node.arg(1).dims[0]
     return None if _slots(node) <= experts else f"for up to {experts} slots"

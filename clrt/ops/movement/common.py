@@ -122,10 +122,10 @@ def fill_launch(
 
     Args:
         dst: Buffer to fill.
-        dtype: Dtype of its elements.
+        dtype: Dtype of the buffer's elements.
         elems: Number of elements to write.
         value: Number to write.
-        caps: Device.
+        caps: Capabilities of the device.
     """
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
@@ -139,10 +139,10 @@ def fill_from_launch(
 
     Args:
         dst: Buffer to fill.
-        dtype: Dtype of its elements.
+        dtype: Dtype of the elements of both buffers.
         elems: Number of elements to write.
         value: Buffer whose first element is written.
-        caps: Device.
+        caps: Capabilities of the device.
     """
     return _fill("fill_from", dtype, elems, caps, dst=dst, value=value)
 

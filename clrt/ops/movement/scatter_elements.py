@@ -47,7 +47,7 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
     Args:
         reduction: Reduction of the op; "none" is always supported.
         dtype: Dtype of the elements.
-        caps: Device.
+        caps: Capabilities of the device.
     """
     if reduction == "none":
         return None

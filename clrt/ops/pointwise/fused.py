@@ -118,7 +118,7 @@ def compute_type(dtype: DType) -> Code:
 def step_types(
     steps: Sequence[ElementwiseInstruction], inputs: Sequence[TensorType]
 ) -> list[TensorType]:
-    """Returns the types of an elementwise program's operands, followed by those of its steps.
+    """Returns the types of an elementwise program's operands, followed by the types of its steps.
 
     Args:
         steps: Program; step k reads operands and earlier steps.
@@ -141,7 +141,7 @@ def step_types(
 def step_dtypes(
     steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...]
 ) -> tuple[DType, ...]:
-    """Returns the dtypes of an elementwise program's operands, followed by those of its steps.
+    """Returns the dtypes of an elementwise program's operands, followed by the dtypes of its steps.
 
     Results are cached, since the layers of a model repeat programs.
 

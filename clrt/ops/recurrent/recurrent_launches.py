@@ -95,7 +95,7 @@ class RecurrentLaunches:
     def step(
         self, gx: Scratch, states: list[Buffer]
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
-        """Returns the launches that run once, and a function that emits those of a time step.
+        """Returns the launches that run once, and a function that emits the launches of a step.
 
         The function takes the index of the time step, from 0 on.
 
@@ -223,7 +223,9 @@ class RecurrentLaunches:
         return {"reverse": reverse, "T": self.time, "B": self.batch, "H": self.hidden, **steps}
 
     def functions(self) -> Code:
-        """Returns OpenCL C functions act_0, act_1, … of (direction, x), one per activation.
+        """Returns OpenCL C functions act_0, act_1, …, one per activation.
+
+        The arguments of a function are the direction and the operand.
 
         Raises:
             UnsupportedError: Kernels do not support an activation.

@@ -131,7 +131,7 @@ class Cumulative(Op):
 
         Args:
             x: float64, integer, or an object array of dims.
-            axis: Axis of the accumulation, from its start.
+            axis: Axis along which to accumulate, from index 0 on.
         """
         raise NotImplementedError(self.name)
 

@@ -42,7 +42,7 @@ def _transform(
         node: Node with input x and output y.
         ctx: Lowering context.
         n: Number of points of a transform.
-        length: Number of elements of x per transform; the others up to n count as 0.
+        length: Number of elements of x per transform; if fewer than n, zeros follow them.
         sizes: Outputs per transform, transforms per block, blocks.
         steps: Strides of block, transform and element in x, then in y, in complex or real elements.
         inverse: Whether the transform is inverse.

@@ -15,7 +15,7 @@ class Transform:
 
     Attributes:
         points: Number of points of the transform.
-        length: Number of input elements along the axis; the others up to `points` count as 0.
+        length: Number of input elements along the axis; if fewer than `points`, zeros follow them.
         parts: Numbers per input element: 1 (real) or 2 (complex).
         outputs: Number of output elements along the axis.
         inverse: Whether the transform is inverse.

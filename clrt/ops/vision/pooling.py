@@ -223,8 +223,7 @@ class WindowPool(Op):
     def is_padded(self) -> bool:
         """Whether windows may reach outside the input.
 
-        With SAME padding this also depends on the input size, and is True if any size would need
-        padding.
+        With SAME padding it is True if windows reach outside inputs of some sizes.
         """
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())

@@ -369,7 +369,7 @@ def cubic_weights(distance: Array, a: float) -> Array:
 
     Args:
         distance: Distances from the sampled position, at least 0, in elements.
-        a: Coefficient of the kernel, such as -0.75.
+        a: Coefficient of the convolution kernel, such as -0.75.
     """
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
