@@ -25,8 +25,8 @@ def given_adapters(lora: Sequence[str] | None) -> list[tuple[Path, float]]:
     """Parses the values of option --lora into (path, factor) pairs for `TextGenerator`.
 
     Args:
-        lora: Paths or names in Hugging Face's cache, each with an optional `:FACTOR`, by default 1.
-            None for no adapters.
+        lora: Paths or names in Hugging Face's cache, each with an optional suffix `:FACTOR`; the
+            default factor is 1. None for no adapters.
 
     Raises:
         ModelError: An adapter does not exist.

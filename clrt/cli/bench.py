@@ -45,8 +45,8 @@ class Measured:
     """Run times of one runtime.
 
     Attributes:
-        name: Runtime and device.
-        turns: For each round, the seconds of each run.
+        name: Names of the runtime and the device.
+        turns: For each round, the duration of each run in seconds.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Measured:
         return 1e3 * min(t for turn in self.turns for t in turn)
 
     def over(self, other: Measured) -> float:
-        """Returns the time of this runtime relative to that of `other`.
+        """Returns the run time of this runtime divided by the run time of `other`.
 
-        The result is the median, over rounds, of the ratio of the median times of a round.
+        Each round has a ratio of the two median run times; the result is the median of the ratios.
         """
         pairs = zip(self.turns, other.turns, strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
@@ -176,7 +176,7 @@ def take_turns(
 
     Args:
         runs: Name and function of each runtime.
-        seconds: Total measuring time; each function runs at least once per round.
+        seconds: Total measuring time in seconds; each function runs at least once per round.
 
     Returns:
         Run times of each function, in the order of `runs`.
@@ -202,10 +202,10 @@ def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
 
 
 def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
-    """Returns the largest difference of any output, and the name of that output.
+    """Returns (largest difference of any output, name of that output); (0, "none") for no outputs.
 
-    A difference is relative to the largest element of its output. It is infinite if shapes differ,
-    or if just one of two elements is finite. (0, "none") if there are no outputs.
+    A difference is relative to the largest element of the output. It is infinite if shapes differ,
+    or if an element is finite in only one of the outputs.
 
     Args:
         ours: Outputs of clrt, by name.
@@ -219,7 +219,7 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
 
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
-    """Returns a table of run times, a row per runtime, with ratios to the last runtime's.
+    """Returns a table of run times, a row per runtime, with ratios to the last runtime's times.
 
     Args:
         measured: Run times of each runtime.

@@ -30,7 +30,7 @@ class TextSpeed:
     Attributes:
         what: "prefill" (processing a prompt) or "decode" (generating token by token).
         tokens: Prompt length, in tokens.
-        tokens_per_s: Speed: prompt tokens per second for prefill, generated ones for decode.
+        tokens_per_s: Prompt tokens per second for prefill; generated tokens per second for decode.
         first_token_s: Seconds from the prompt to the first token; None for decode.
     """
 
@@ -47,8 +47,8 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
 
     Args:
         model: Path or name of the language model.
-        device: As in `clrt.load`.
-        seconds: Total measuring time; each prompt length is measured at least once.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        seconds: Total measuring time in seconds; each prompt length is measured at least once.
         as_json: Whether to print JSON.
 
     Raises:
@@ -73,11 +73,11 @@ def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
 
     Args:
         generator: The language model.
-        seconds: Total measuring time, divided equally; each prompt length is measured at least
-            once.
+        seconds: Total measuring time in seconds, divided equally among the measurements; each
+            prompt length is measured at least once.
 
     Returns:
-        Prefill speeds, then decode speeds, by prompt length; [] if none fits.
+        Prefill speeds, then decode speeds, by prompt length; [] if no prompt length fits.
     """
     prompts = [n for n in _PROMPTS if _fits(generator, n)]
     contexts = [n for n in _CONTEXTS if _fits(generator, n)]

@@ -93,7 +93,11 @@ class ChatSession:
     def take(self, line: str) -> bool:
         """Handles one line: a message, or a command that begins with "/". Prints errors of clrt.
 
-        A line that begins with "//" is a message with one slash; an empty line does nothing.
+        Two slashes at the start of a line stand for a message that begins with one. An empty line
+        does nothing.
+
+        Args:
+            line: The typed line.
 
         Returns:
             False if the line ends the chat, else True.

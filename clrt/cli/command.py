@@ -1,4 +1,4 @@
-"""Classes of all commands: format of their help and usage errors."""
+"""Base classes of the commands, which format help and usage errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Plain:
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses command-line arguments; returns those that no parameter consumes.
+        """Parses command-line arguments; returns the arguments that no parameter consumes.
 
         Raises:
             BadParameter: A value is not valid.

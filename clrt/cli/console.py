@@ -54,8 +54,8 @@ def stderr() -> SafeConsole:
 class _Fitting:
     """Stream wrapper that replaces characters that the stream's encoding cannot represent.
 
-    Pipes on Windows may have such an encoding. Only for text that people read; machine-readable
-    output goes through `echo` and `echo_json`.
+    Pipes on Windows may have an encoding with few characters. Use this only for text that people
+    read; machine-readable output goes through `echo` and `echo_json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -69,7 +69,11 @@ class _Fitting:
 
 
 def _console(stderr: bool) -> SafeConsole:
-    """Creates a console on standard output or error, wide enough for tables if it is a pipe."""
+    """Creates a console on standard output or error, wide enough for tables if that is a pipe.
+
+    Args:
+        stderr: Whether to use standard error instead of standard output.
+    """
     narrow = not stderr and output_encoding() != "utf-8"
     file = cast("TextIO", _Fitting(sys.stdout)) if narrow else None
     console = SafeConsole(file=file, stderr=stderr, highlight=False)
@@ -80,8 +84,12 @@ def _console(stderr: bool) -> SafeConsole:
 def echo(text: str = "", end: str = "\n") -> None:
     """Prints and flushes text, with control characters except newlines and tabs escaped.
 
-    Works on chunks of a stream: characters are escaped one by one, so escape sequences that are
-    split over chunks are escaped too.
+    Characters are escaped one by one, so that a stream can be printed in chunks: escape sequences
+    that are split over chunks are escaped too.
+
+    Args:
+        text: Text to print.
+        end: Text to print after `text`.
     """
     sys.stdout.write(visible(text, lines=True) + end)
     sys.stdout.flush()
@@ -90,7 +98,11 @@ def echo(text: str = "", end: str = "\n") -> None:
 def json_text(value: Any, indent: int | None = None) -> str:
     """Serializes a value as JSON in the encoding of standard output.
 
-    Control characters are escaped as `\\u…`; parsed strings equal those of `value`.
+    Control characters are escaped as `\\u…`, which JSON parsers undo.
+
+    Args:
+        value: Value to serialize.
+        indent: Number of spaces per nesting level; None for one line.
     """
     text = json.dumps(value, ensure_ascii=output_encoding() != "utf-8", indent=indent)
     # json escapes C0 only; outside strings its only control characters are these newlines.
@@ -112,7 +124,7 @@ def renamed(old: str, old_value: Value | None, new: str, value: Value | None) ->
         value: Value under the new name; None if not set.
 
     Returns:
-        None if neither is set.
+        The value under either name; None if neither is set.
 
     Raises:
         InputError: Both names are set.
@@ -128,8 +140,8 @@ def renamed(old: str, old_value: Value | None, new: str, value: Value | None) ->
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
     """Decorates a command to print expected errors as one red line and exit with code 1.
 
-    Expected are ClrtError, failed reads and writes, and lack of memory. Warnings are printed as a
-    yellow line, without the source line that Python prints.
+    Expected errors are ClrtError, failed reads and writes, and lack of memory. Warnings are printed
+    as a yellow line, without the source line that Python prints.
     """
 
     @functools.wraps(command)

@@ -97,8 +97,10 @@ class Request:
     """Arguments of `clrt-convert`.
 
     Attributes:
-        shapes, dims, keep_outputs: Strings as on the command line.
-        dump_ir: File for the text of the graph; `STDOUT` prints it, None skips it.
+        shapes: Sets of input shapes, as written on the command line.
+        dims: Sizes of symbolic dims, as written on the command line.
+        keep_outputs: Names of the outputs to keep, as written on the command line; None for all.
+        dump_ir: File for the text of the graph; `STDOUT` to print the text, None for neither.
     """
 
     source: str
@@ -142,18 +144,18 @@ class Request:
 
     @property
     def storage(self) -> str | None:
-        """Name of the storage dtype of weights; None keeps their dtypes."""
+        """Name of the dtype in which to store weights; None to keep the weights' own dtypes."""
         return _STORAGES[self.precision] if self.quantize is None else self.quantize.value
 
     def target(self, source_path: Path) -> Path:
-        """Returns the path of the file to write; without --output the source's name in this folder.
+        """Returns the path of the file to write; without --output it is named after the source.
 
         Args:
             source_path: Path of the source model.
 
         Raises:
-            InputError: The suffix belongs to the other format, or an output file is one of the
-                inputs or cannot be written.
+            InputError: The suffix does not fit the format to write, or an output file is also an
+                input or cannot be written.
         """
         name = source_path.stem if source_path.is_file() else Path(self.source).resolve().name
         suffix = SUFFIX if self.to is Target.clrt else "_optimized.onnx"
@@ -180,7 +182,7 @@ class Conversion:
         request: The arguments.
         source: Path of the source model.
         target: Path of the file to write.
-        given: Arrays of --inputs by name; None without that option.
+        given: Arrays of the file --inputs by name; None without --inputs.
         encoder: Text configuration to store in a compiled text model; None for other models.
         options: Options of the converter.
 
@@ -252,7 +254,7 @@ class Conversion:
     def _calibration(self) -> Calibration | None:
         """Returns the function that yields calibration inputs for quantization.
 
-        The inputs are those of --inputs, else text. None if there is neither --inputs nor a
+        It yields the arrays of --inputs, or else texts. None if there is neither --inputs nor a
         tokenizer.
         """
         given, source = self.given, self.source
@@ -261,9 +263,9 @@ class Conversion:
         return None if self.encoder is None else lambda specs: calibration_feeds(source, specs)
 
     def _shapes(self, converted: Converted) -> list[Shapes]:
-        """Returns the sets of input shapes to plan for: those of --shape or --inputs, or a default.
+        """Returns the sets of input shapes to plan for, from --shape or --inputs, else a default.
 
-        [] if there is no default, because an input has no known rank, and nothing is to run.
+        [] if an input has no known rank, so that there is no default, and the model need not run.
 
         Raises:
             InputError: A shape is not valid, or there is no default and the model must run.
@@ -331,10 +333,10 @@ class Conversion:
             warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
 
     def _compared(self, shapes: Sequence[Shapes], path: Path) -> tuple[Table, str]:
-        """Compares the outputs of the source model with those of the converted one.
+        """Compares the outputs of the converted model with the outputs of the source model.
 
         Args:
-            shapes: Sets of input shapes, of which the first is used without --inputs.
+            shapes: Sets of input shapes; without --inputs, the first is used.
             path: File of the converted model.
 
         Returns:
@@ -365,8 +367,8 @@ class Conversion:
     def _feeds(self, shapes: Shapes, path: Path) -> tuple[dict[str, Array], str]:
         """Returns inputs for --verify without --inputs, and their description.
 
-        Models with a tokenizer get text, since random ids say little about the error on text.
-        Others, and those with inputs that no tokenizer makes, get random inputs.
+        Models with a tokenizer get text, since random ids say little about the error on text. All
+        other models, and models with inputs that no tokenizer makes, get random inputs.
 
         Args:
             shapes: Input shapes of the converted model; text has them only with --shape.
@@ -402,8 +404,8 @@ def _precompile(
     Args:
         target: The converted model.
         shapes: Sets of input shapes to plan for.
-        device: As in `clrt.load`.
-        to: The folder.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        to: Folder for the compiled programs.
     """
     start = time.perf_counter()
     programs = session_for(choose_device(device), expanded(to)).programs
@@ -418,7 +420,7 @@ def _precompile(
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays of `given` whose names are inputs of the model; others are dropped."""
+    """Returns the arrays of `given` that are named like inputs of the model, by name."""
     return {s.name: given[s.name] for s in model.inputs if s.name in given}
 
 

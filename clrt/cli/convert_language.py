@@ -74,7 +74,7 @@ def convert_language_model(
     Args:
         source: GGUF file or model folder.
         output: File to write; None for the source's name with the suffix .clrt.
-        others: Option name -> value, for options that must not be set for language models.
+        others: Value by option name, for options that must not be set for language models.
         lora: Adapters to merge, as PATH or PATH:FACTOR.
 
     Raises:

@@ -43,9 +43,9 @@ class Precompiled:
 
     Attributes:
         device: Name of the device.
-        programs: Number of programs the model needs.
-        built: Number of programs compiled now; the others were in the folder already.
-        seconds: Total time in seconds, loading the model included.
+        programs: Number of programs that the model needs.
+        built: Number of programs compiled now; all other programs were in the folder already.
+        seconds: Total time in seconds, with the loading of the model.
     """
 
     device: str
@@ -104,7 +104,7 @@ def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
 
 
 def difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
-    """Returns a table of how much each output of the converted model differs from the original's.
+    """Returns a table of the differences between outputs of the converted and original model.
 
     Args:
         differences: Difference of each output.

@@ -20,8 +20,8 @@ class Cancellable(Protocol):
 def ending_by_interrupt(stream: Cancellable) -> Iterator[None]:
     """Lets Ctrl-C cancel `stream` within the context; a second Ctrl-C raises KeyboardInterrupt.
 
-    An exception in the middle of a step would invalidate the KV cache of all sequences. Does
-    nothing outside of the main thread.
+    Cancelling is safe, while an exception in a decoder step would invalidate the KV cache of all
+    sequences. Does nothing outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

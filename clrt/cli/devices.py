@@ -37,7 +37,7 @@ def devices(
 
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:
-    """Returns a table with a row per device; `*` marks the one that device="auto" selects."""
+    """Returns a table with a row per device; `*` marks the device that device="auto" selects."""
     table = Table(
         caption="* selected by device='auto'; choose another by index, kind or part of a name"
     )

@@ -91,7 +91,7 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
 
     Args:
         output: Value of --output.
-        others: Option name -> value, for options that exclude --inputs.
+        others: Value by option name, for options that exclude --inputs.
 
     Raises:
         InputError: `output` is None, standard output or a file, or an option of `others` is set.
@@ -109,10 +109,10 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
 def _work(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], ray: str | None
 ) -> Iterator[int]:
-    """Does the pending units in this process or on Ray; yields the number of rows of each one.
+    """Does pending units of a job in this process or on Ray; yields the number of rows of each.
 
     Args:
-        job: The job.
+        job: The embedding job, split into units.
         options: Model and encoding options.
         pending: Indices of the units to do.
         ray: Address of a Ray cluster; None for this process.
@@ -127,7 +127,7 @@ def _work(
 
 
 def _shared_name(model: str) -> str:
-    """Returns an existing path as absolute, for workers in other folders; else the model name."""
+    """Returns an existing path in absolute form, for workers in other folders; else the name."""
     path = expanded(model)
     return str(path.absolute()) if path.exists() else model
 

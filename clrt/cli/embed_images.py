@@ -37,13 +37,13 @@ def embed_images(
         texts: Texts to embed in the same space.
         batch_size: Images per run.
         normalize: Whether to L2-normalize vectors.
-        device: As in `clrt.load`.
-        others: Option name -> value, for options that exclude --image.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        others: Value by option name, for options that exclude --image.
         keep_going: Whether to skip unreadable images, with an error on standard error.
 
     Returns:
-        The embedded image paths and texts, images first; their vectors, float32
-        [images + texts, dimension]; the device's name.
+        (paths of the embedded images, then the texts; their vectors, float32
+        [images + texts, dimension]; name of the device).
 
     Raises:
         InputError: An option of `others` is set, the model is not an image encoder, or an image

@@ -104,8 +104,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
     """Returns the prompt of `clrt generate`.
 
     Args:
-        prompt: The argument; "-" or None reads standard input.
-        file: UTF-8 file with the prompt; None for none.
+        prompt: Argument of the command; "-" or None reads standard input.
+        file: UTF-8 file with the prompt; None for no file.
 
     Raises:
         InputError: There is no prompt, or both an argument and a file; or the prompt is not UTF-8.

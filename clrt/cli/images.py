@@ -36,7 +36,7 @@ OutputOption = Annotated[
 
 
 def each_picture(paths: Sequence[str]) -> Iterator[tuple[str, Picture]]:
-    """Opens image files one by one, so that only one is in memory; yields path and image."""
+    """Yields (path, image) for image files, opened one by one so that only one is in memory."""
     for path in paths:
         yield path, pictures(path)[0][0]
 
@@ -45,7 +45,7 @@ def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
     """Returns the PNG file to write for each image; None for each if `output` is None.
 
     Args:
-        output: A file, or an existing folder, which several images need; None for no files.
+        output: PNG file, or existing folder; several images need a folder. None for no files.
         paths: Image files.
 
     Raises:
@@ -88,7 +88,7 @@ class ResultTable:
     """Table with the results of images; only the first row of an image shows its path.
 
     Args:
-        columns: Names of the columns that follow the image's.
+        columns: Names of the columns after the first column, which has the image's path.
         nothing: Text of the row of an image without results.
     """
 
@@ -101,11 +101,11 @@ class ResultTable:
             self._table.add_column(name, justify="right", no_wrap=True)
 
     def add(self, path: str, rows: Sequence[Sequence[str]]) -> None:
-        """Adds the rows of an image; without rows, one with the text `nothing`.
+        """Adds the rows of an image; without rows, a single row with the text `nothing`.
 
         Args:
             path: Path of the image.
-            rows: Cells of each row, after the image's.
+            rows: Cells of each row, without the first cell, which shows the path.
         """
         for number, row in enumerate(rows or [[self._nothing]]):
             last = number == max(len(rows), 1) - 1
@@ -123,9 +123,9 @@ class Shown:
 
     Attributes:
         values: JSON values for --json.
-        rows: Rows of the table.
-        drawn: Function that draws the results into the image, for `write_png`; None if nothing
-            can be drawn.
+        rows: Rows of the image in the result table.
+        drawn: Function that returns the image with the results drawn into it; None if there is
+            nothing to draw.
     """
 
     values: Mapping[str, Any]
@@ -153,7 +153,7 @@ def show_findings(
 
     Raises:
         InputError: An image cannot be read, and `keep_going` is False.
-        Exit: At the end, code 1: an image could not be read.
+        Exit: An image could not be read; raised at the end, with code 1.
     """
     from clrt.vision.drawing import write_png
 

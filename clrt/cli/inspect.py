@@ -52,7 +52,7 @@ class AtShape:
     error: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Returns launches, memory and placement as JSON values; the error if planning failed."""
+        """Returns launches, memory and placement as JSON values; or why planning failed."""
         plan = self.explanation
         if plan is None:
             return {"shapes": dict(self.shapes), "error": self.error}
@@ -74,14 +74,15 @@ class Inspection:
     Attributes:
         model: Path of the model.
         file: Metadata of the ONNX file; None if the source is not ONNX.
-        inputs, outputs: Name and type of each, as text.
-        dims: Symbol of the input shapes -> the axes that have it.
-        ops: Op -> number of nodes in the file, and after optimization (-1 if unknown).
-        parameters: Sizes of the constants by dtype.
+        inputs: Name and type of each input, as text.
+        outputs: Name and type of each output, as text.
+        dims: Input axes that have each symbol as dim, by symbol.
+        ops: (number of nodes in the file, number after optimization, -1 if unknown), by op.
+        parameters: Number and size of the constants of each dtype.
         device: Name of the device.
         at: Placement, launches and memory of a run, for each set of input shapes.
-        unsupported: Nodes or features that clrt lacks for the model; if not empty, all other
-            fields describe the file alone.
+        unsupported: Nodes or features of the model that clrt does not support. If there are any,
+            all other fields describe the file alone.
     """
 
     model: str
@@ -129,9 +130,9 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
     """Inspects a model, without running it.
 
     Args:
-        path: The model.
-        shapes: Input shapes as on the command line; empty for default ones.
-        device: As in `clrt.load`.
+        path: File or folder of the model.
+        shapes: Sets of input shapes, as on the command line; empty for default shapes.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
 
     Raises:
         ModelError: The file is missing, damaged or not a model.
@@ -160,7 +161,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
 
 
 def _of_file(path: Path) -> Inspection:
-    """Inspects a model file without a device: ops and constants, for ONNX also inputs and outputs.
+    """Inspects a model file without a device: ops, constants and, for ONNX, inputs and outputs.
 
     Args:
         path: ONNX file or its folder, or a checkpoint.
@@ -178,7 +179,7 @@ def _of_file(path: Path) -> Inspection:
 
 
 def _op_counts(graph: Graph) -> Counter[str]:
-    """Counts the nodes of a graph by op, those of subgraphs included."""
+    """Counts the nodes of a graph and of its subgraphs, by op."""
     return Counter(op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes)
 
 
@@ -266,7 +267,7 @@ def _is_about(note: str, name: str) -> bool:
 
     Args:
         note: Note such as "Foo 'n1' (ai.onnx opset 17): reason".
-        name: Name of the op, with its domain in front if that is not ai.onnx.
+        name: Name of the op, such as "Foo", or "domain.Foo" for a domain other than ai.onnx.
     """
     domain, _, op = name.rpartition(".")
     return note.startswith(f"{op} '") and f"({domain or 'ai.onnx'} opset " in note
@@ -311,7 +312,7 @@ def _shape_table(found: Inspection) -> Table:
 
 
 def _places(found: Explanation) -> Iterator[str]:
-    """Yields lines that describe where the nodes of a plan run: device, host, or as views."""
+    """Yields lines that describe how many nodes of a plan run on device or host, or are views."""
     counts = Counter(r.where for r in found.rows)
     kernels = Counter(k.entry for r in found.rows for k in r.kernels)
     listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())

@@ -27,15 +27,15 @@ _MAX_ID = 100
 def sample_inputs(
     model: Model, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, Array]:
-    """Returns inputs that suit most models, chosen by dtype and name; random by `seed`.
+    """Returns random inputs by name that suit most models, chosen by dtype and name.
 
     Masks are ones, token types zeros, positions 0, 1, …; strings are "text". int8 and uint8 cover
-    their range. Other integers are in [0, 100), and valid indices of the tables they index. Floats
-    are normally distributed.
+    their range. Other integers are in [0, 100), and valid indices if they index constant tables.
+    Floats are normally distributed.
 
     Args:
         model: The model.
-        shapes: Shape of each input.
+        shapes: Shape of each input by name.
         seed: Seed of the random numbers.
 
     Raises:
@@ -50,9 +50,9 @@ def sample_inputs(
 
 
 def _table_rows(model: Model) -> dict[str, int]:
-    """Returns input name -> number of rows of the constant table that the input indexes.
+    """Returns the number of rows of the constant table that an input indexes, by input name.
 
-    The smallest if there are several; inputs that index no table are left out.
+    Of several tables, the smallest counts. Inputs that index no table are left out.
     """
     rows: dict[str, int] = {}
     for node in model.graph.nodes:
@@ -91,10 +91,10 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def note_sampled(sampled: bool = True) -> Iterator[None]:
-    """Adds a note to an InputError within the context: clrt chose the inputs.
+    """Adds a note to an InputError within the context: that clrt chose the inputs.
 
     Args:
-        sampled: Whether clrt chose them; if False, errors are unchanged.
+        sampled: Whether clrt chose the inputs; if False, errors are unchanged.
     """
     try:
         yield

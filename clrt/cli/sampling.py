@@ -90,7 +90,7 @@ SEVERAL = ("num_return_sequences", "num_beams", "logprobs")
 def with_sampling(*without: str) -> Callable[[Command], Command]:
     """Returns a decorator that adds the sampling options to a command's command line.
 
-    They replace the command's parameter `**options`.
+    The sampling options replace the keyword parameter (`**sampling`) of the command.
 
     Args:
         without: Names of options to leave out.
@@ -117,7 +117,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sampling options that the user set, in the form `TextGenerator` expects.
 
     Args:
-        options: Option name -> value; None or [] if not set.
+        options: Value by option name; None or [] if the option is not set.
 
     Raises:
         InputError: A logit bias is not ID=NUMBER.
@@ -147,10 +147,10 @@ def open_generator(
     """Opens a language model, with its adapters and draft model.
 
     Args:
-        model: Path or name.
-        device: As in `clrt.load`.
-        context: Maximum tokens per sequence; None for the model's own limit.
-        cache: Storage dtype of the KV cache.
+        model: Path or name of the model.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        context: Maximum number of tokens of a sequence; None for the model's own limit.
+        cache: Dtype of the KV cache: "float32", "float16" or "int8".
         lora: Adapters, as PATH or PATH:FACTOR.
         draft: Path or name of the draft model; None for none.
 

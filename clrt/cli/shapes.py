@@ -43,8 +43,15 @@ DeviceOption = Annotated[
 def parse_shapes(text: str, model: Model) -> Shapes:
     """Parses input shapes such as `input_ids=8x128,attention_mask=8x128`.
 
-    An omitted input gets its dims from the symbols that it shares with the listed inputs; if that
-    does not determine them, the last listed shape.
+    An omitted input gets its dims from symbols that listed inputs have, too. If these do not
+    determine its shape, it gets the last listed shape.
+
+    Args:
+        text: Shapes, separated by commas.
+        model: Model with the inputs.
+
+    Returns:
+        Shape of each input of the model, by name.
 
     Raises:
         InputError: A name or a number is not valid, an input has two shapes, or the shape of an
@@ -79,11 +86,11 @@ def parse_shapes(text: str, model: Model) -> Shapes:
 
 
 def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
-    """Returns the sizes of the symbols in the model's input dims, as the shapes determine them.
+    """Returns the sizes, by symbol, that input shapes determine.
 
     Args:
-        model: The model.
-        shapes: Input name -> shape; inputs may be omitted.
+        model: Model whose input dims have the symbols.
+        shapes: Shape by input name; inputs may be omitted.
     """
     sizes: dict[str, int] = {}
     for name, dims in _dims(model).items():
@@ -99,11 +106,11 @@ def _rest(
     Args:
         model: The model.
         spec: The omitted input.
-        sizes: Symbol -> size; if they determine all dims of the input, these are its shape.
-        last: Shape of the last listed input, used otherwise if it has the same rank.
+        sizes: Size by symbol, used if the sizes determine all dims of the input.
+        last: Shape of the last listed input, used otherwise if the rank fits.
 
     Raises:
-        InputError: Neither determines the shape.
+        InputError: Neither `sizes` nor `last` determines the shape.
     """
     known = [substitute(d, sizes) for d in _dims(model)[spec.name] or ()]
     if spec.shape is not None and all(isinstance(d, int) for d in known):
@@ -116,8 +123,8 @@ def _rest(
 def default_shapes(model: Model) -> list[Shapes]:
     """Returns up to three sets of input shapes: small, medium and large.
 
-    A dynamic first axis is the batch, other dynamic axes are lengths; lengths of 4-D inputs are at
-    least `_PIXELS`, for networks that downsample. A symbol has one size everywhere.
+    A dynamic first axis counts as the batch, other dynamic axes as lengths. Lengths of 4-D inputs
+    are at least `_PIXELS`, for networks that downsample. A symbol has the same size in all inputs.
 
     Raises:
         InputError: An input has no known rank.
@@ -144,7 +151,7 @@ def default_shapes(model: Model) -> list[Shapes]:
 
 
 def _dims(model: Model) -> dict[str, tuple[Dim, ...] | None]:
-    """Returns input name -> dims; () for inputs that are not tensors, None for unknown rank."""
+    """Returns the dims of each input by name; () if it is no tensor, None for unknown rank."""
     kinds = {spec.name: spec.kind for spec in model.inputs}
     return {v.name: v.shape if kinds[v.name] == "tensor" else () for v in model.graph.inputs}
 

@@ -128,10 +128,10 @@ def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
     Args:
         files: Audio files.
         output: Output file or folder; None for standard output.
-        form: Requested format; None if there is none.
+        form: Requested format; None if no format is requested.
 
     Raises:
-        InputError: The output file's suffix is not that of the format, or of any format.
+        InputError: The output file's suffix is not the suffix of the format, or of any format.
     """
     if output is None or not _is_file(files, output):
         return form or Form.txt
@@ -147,7 +147,7 @@ def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
 def _is_file(files: Sequence[str], output: Path) -> bool:
     """Returns whether `output` is a file to write; if not, it is a folder.
 
-    A file has a suffix, is no existing folder, and there is only one audio file.
+    It counts as a file if it has a suffix, is no existing folder, and there is one audio file.
     """
     return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
 
@@ -161,7 +161,7 @@ def _targets(files: Sequence[str], output: Path | None, form: Form) -> list[Path
         form: Format, which is the suffix of files in a folder.
 
     Raises:
-        InputError: Two audio files have the same output file, or one cannot be written.
+        InputError: Two audio files have the same output file, or an output file cannot be written.
     """
     if output is None:
         return [None for _ in files]
@@ -194,7 +194,7 @@ def _pieces(
         stream: Segments of the transcript.
         form: Format of the transcript.
         file: Name of the audio file, for JSON.
-        first: Text before a transcript in format txt.
+        first: Text to put before a transcript in format txt.
         to_file: Whether the chunks are written to a UTF-8 file, not to standard output.
     """
     if form is Form.srt:
@@ -213,7 +213,7 @@ def _pieces(
 
 
 def _texts(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """Yields the text of each segment; leading space of the first one is removed."""
+    """Yields the text of each segment, the first one without leading space."""
     is_first = True
     for segment in segments:
         yield segment.text.lstrip() if is_first else segment.text

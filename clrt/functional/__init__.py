@@ -1,4 +1,4 @@
-"""Every op as a function on arrays, or on device tensors, whose results stay on their device.
+"""Every op as a function on arrays or device tensors; results of the latter stay on the device.
 
 import clrt.functional as F
 

@@ -1,8 +1,8 @@
 """Runs functions on arrays: each call is a small model, cached for similar calls.
 
-A model serves all shapes of a pattern: sizes are symbols, the same symbol for equal sizes, so that
-a new shape costs planning but no compile. Inputs that the importer or planning must know are
-constants of the model.
+Input sizes are symbols of the model, the same symbol for equal sizes. One model thus serves many
+shapes, and a new shape costs planning but no compile. Inputs whose elements the importer or
+planning must know are constants of the model.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RecentlyUsed(Generic[_T]):
             return value
 
     def add(self, key: Hashable, value: _T) -> None:
-        """Adds a value or replaces that of `key`; evicts the least recently used one if full."""
+        """Sets the value of a key; evicts the least recently used value if the cache is full."""
         with self._lock:
             self._values[key] = value
             while len(self._values) > self._capacity:
@@ -75,9 +75,9 @@ class Operation:
 
     Attributes:
         key: Cache key: equal for calls with the same computation.
-        graph: Builds the graph of the computation from the types of its inputs, which become x0,
-            x1, …; inputs whose type has known elements are constants. A type is None for an input
-            that is left out.
+        graph: Builds the graph of the computation from the types of its inputs, named x0, x1, ….
+            An input whose type has known elements becomes a constant. A type is None if the input
+            is left out.
         known: Indices of the inputs whose elements planning must know.
         sized: Whether the graph depends on input sizes, so that different sizes need different
             graphs.
@@ -107,7 +107,7 @@ _NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MAX_MODELS)
 
 
 def clear_cache() -> None:
-    """Drops the cached models of all functions; calls in progress keep theirs until they end."""
+    """Drops the cached models of all functions; calls in progress end normally."""
     _MODELS.clear()
     _NEEDS.clear()
 
@@ -115,13 +115,16 @@ def clear_cache() -> None:
 def results_of(
     operation: Operation, inputs: Sequence[RuntimeValue], device: str | int | None = None
 ) -> list[Any]:
-    """Computes the outputs of a functional call: device tensors if an input is one, else arrays.
+    """Computes the outputs of a functional call, in order.
 
     Args:
         operation: Computation of the call.
-        inputs: Inputs in order; None for one that is left out.
-        device: Device to run on, as for `clrt.load`; None for the device of the inputs, or the
-            default one.
+        inputs: Inputs in order; None for an input that is left out.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None for the device of
+            the inputs, or the default device.
+
+    Returns:
+        Device tensors if an input is a device tensor, else arrays.
 
     Raises:
         InputError, ShapeError: The inputs do not match the operation.
@@ -155,7 +158,15 @@ def _chosen(request: str | int | None, default: str) -> DeviceInfo:
 def _model_for(
     operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo
 ) -> tuple[Model, frozenset[int]]:
-    """Returns a cached or new model for a call, and the indices of inputs that it has as constants.
+    """Returns a cached or new model for a call.
+
+    Args:
+        operation: Computation of the call.
+        inputs: Inputs in order; None for an input that is left out.
+        device: Device that the model runs on.
+
+    Returns:
+        (model, indices of the inputs that are constants of the model).
 
     Raises:
         UnsupportedError: clrt does not support the computation, however specialised.
@@ -179,7 +190,7 @@ def _model_for(
 def _needs(operation: Operation, inputs: Sequence[RuntimeValue]) -> Iterator[Need]:
     """Yields the specialisations to try for a call, the most general first.
 
-    They range from symbolic sizes to all inputs as constants.
+    The first has symbolic sizes if the operation allows it, the last has all inputs as constants.
     """
     tensors = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
     known = frozenset(operation.known & tensors)
@@ -228,8 +239,8 @@ def _elements(value: Any) -> Array:
 def _category(value: RuntimeValue) -> Hashable:
     """Returns a cache key of an input: calls with equal keys probably have the same `Need`.
 
-    The key of a tensor has its dtype, its rank, and whether it may be an axis, shape or count; that
-    of a sequence or map is its type as a string, that of None is None.
+    The key of a tensor is (dtype, rank, whether it may be an axis, shape or count). The key of a
+    sequence or map is its type as a string. The key of None is None.
     """
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)
@@ -243,8 +254,8 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
 
     Args:
         value: Input of a functional call.
-        sizes: Whether dims of 2 and more stay numbers too; else they become symbol names.
-        names: Symbol name of each size; sizes not in it are added.
+        sizes: Whether dims of 2 and more stay numbers, too; else they become symbol names.
+        names: Symbol name of each size so far; new sizes are added.
 
     Returns:
         (dtype, dims) of a tensor; the type of a sequence or map as a string; None for None.

@@ -1,7 +1,7 @@
 """Common neural-network functions under PyTorch's names.
 
-Inputs are NumPy arrays, device tensors, numbers or lists. If an input is a device tensor the result
-is one too, else it is an array.
+Inputs are NumPy arrays, device tensors, numbers or lists. If an input is a device tensor, so is the
+result; else the result is an array.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def relu(x: Any, *, device: Device = None) -> Any:
 
     Args:
         x: Input of any shape.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Relu", x, device=device)
 
@@ -80,7 +81,8 @@ def leaky_relu(x: Any, negative_slope: float = 0.01, *, device: Device = None) -
     Args:
         x: Input of any shape.
         negative_slope: Factor of negative elements.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("LeakyRelu", x, alpha=negative_slope, device=device)
 
@@ -91,7 +93,8 @@ def gelu(x: Any, approximate: Literal["none", "tanh"] = "none", *, device: Devic
     Args:
         x: Input of any shape.
         approximate: "none" for the exact function, "tanh" for its approximation.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Gelu", x, approximate=approximate, device=device)
 
@@ -101,7 +104,8 @@ def silu(x: Any, *, device: Device = None) -> Any:
 
     Args:
         x: Input of any shape.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Swish", x, device=device)
 
@@ -111,7 +115,8 @@ def sigmoid(x: Any, *, device: Device = None) -> Any:
 
     Args:
         x: Input of any shape.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Sigmoid", x, device=device)
 
@@ -121,7 +126,8 @@ def tanh(x: Any, *, device: Device = None) -> Any:
 
     Args:
         x: Input of any shape.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Tanh", x, device=device)
 
@@ -131,7 +137,8 @@ def softplus(x: Any, *, device: Device = None) -> Any:
 
     Args:
         x: Input of any shape.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Softplus", x, device=device)
 
@@ -140,9 +147,10 @@ def softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
     """Returns exp(x) divided by its sum along an axis, computed without overflow.
 
     Args:
-        x: [...].
+        x: Input of any shape, [...].
         axis: Axis along which the results sum to 1.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Softmax", x, axis=axis, device=device)
 
@@ -151,20 +159,22 @@ def log_softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
     """Returns the natural logarithm of the softmax of x along an axis.
 
     Args:
-        x: [...].
+        x: Input of any shape, [...].
         axis: Axis along which the softmax sums to 1.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("LogSoftmax", x, axis=axis, device=device)
 
 
 def matmul(a: Any, b: Any, *, device: Device = None) -> Any:
-    """Returns the matrix product of a [..., M, K] and b [..., K, N]; leading axes broadcast.
+    """Returns the matrix products a @ b; leading axes broadcast.
 
     Args:
-        a: [..., M, K].
-        b: [..., K, N].
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        a: Left matrices, [..., rows, inner].
+        b: Right matrices, [..., inner, columns].
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("MatMul", a, b, device=device)
 
@@ -173,10 +183,11 @@ def linear(x: Any, weight: Any, bias: Any = None, *, device: Device = None) -> A
     """Returns x times the transposed weight, plus a bias.
 
     Args:
-        x: [..., inputs].
-        weight: [outputs, inputs], as in PyTorch.
-        bias: [outputs]; None for zeros.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        x: Input vectors, [..., inputs].
+        weight: Matrix [outputs, inputs], as in PyTorch.
+        bias: Term added per output, [outputs]; None for zeros.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
 
     Returns:
         [..., outputs].
@@ -202,12 +213,13 @@ def embedding(ids: Any, weight: Any, *, device: Device = None) -> Any:
     """Looks up rows of a table by index.
 
     Args:
-        ids: Integer row indices, [...].
+        ids: Integer row indices, of any shape.
         weight: Table, [rows, width].
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
 
     Returns:
-        [..., width].
+        Array [..., width]: the shape of `ids`, with an axis for the row's elements.
     """
     return call("Gather", weight, ids, axis=0, device=device)
 
@@ -224,12 +236,13 @@ def layer_norm(
     """Returns (x - mean) / sqrt(variance + eps) * weight + bias, over the axes from `axis` on.
 
     Args:
-        x: [...].
+        x: Input of any shape, [...].
         weight: Array with the shape of x from `axis` on; None for ones.
         bias: Array of the same shape as the weight; None for zeros.
         eps: Term added to the variance.
         axis: First normalised axis.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     (x,) = coerce_inputs(form_of("LayerNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -242,11 +255,12 @@ def rms_norm(
     """Returns x / sqrt(mean of squares + eps) * weight, over the axes from `axis` on.
 
     Args:
-        x: [...].
+        x: Input of any shape, [...].
         weight: Array with the shape of x from `axis` on; None for ones.
         eps: Term added to the mean of squares.
         axis: First normalised axis.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     (x,) = coerce_inputs(form_of("RMSNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -259,12 +273,13 @@ def group_norm(
     """Normalises each group of channels to mean 0 and variance 1, then scales and shifts channels.
 
     Args:
-        x: [batch, channels, ...].
+        x: Input, [batch, channels, ...].
         num_groups: Number of groups, which divides the number of channels.
         weight: Factor per channel, [channels].
         bias: Term added per channel, [channels].
         eps: Term added to the variance.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     inputs = x, weight, bias
     return call("GroupNormalization", *inputs, num_groups=num_groups, epsilon=eps, device=device)
@@ -283,13 +298,14 @@ def batch_norm(
     """Returns (x - mean) / sqrt(variance + eps) * weight + bias, per channel.
 
     Args:
-        x: [batch, channels, ...].
+        x: Input, [batch, channels, ...].
         running_mean: Mean per channel, [channels].
         running_var: Variance per channel, [channels].
         weight: Factor per channel, [channels].
         bias: Term added per channel, [channels].
         eps: Term added to the variance.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     inputs = x, weight, bias, running_mean, running_var
     return call("BatchNormalization", *inputs, epsilon=eps, device=device)
@@ -299,10 +315,11 @@ def normalize(x: Any, axis: int = -1, p: int = 2, *, device: Device = None) -> A
     """Divides x by its p-norm along an axis; vectors of zeros stay zeros.
 
     Args:
-        x: [...].
+        x: Input of any shape, [...].
         axis: Axis along which the norm is computed.
         p: Order of the norm, 1 or 2.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("LpNormalization", x, axis=axis, p=p, device=device)
 
@@ -324,20 +341,21 @@ def attention(
 
     Args:
         query: [batch, heads, queries, size], or [batch, queries, heads * size] with `num_heads`.
-        key: [batch, heads, keys, size], or [batch, keys, heads * size] with `num_heads`; may have
-            fewer heads than the query, each shared by several of the query's heads.
-        value: Array in the layout of `key`, possibly with another size per head.
+        key: [batch, heads, keys, size], or [batch, keys, heads * size] with `num_heads`. If `key`
+            has fewer heads than the query, several heads of the query share a head of `key`.
+        value: Array in the layout of `key`; its size per head may differ from that of `key`.
         mask: Numbers added to the scores, or bools that are False for hidden keys; broadcasts to
             [batch, heads, queries, keys].
         causal: Whether keys after a query's position are hidden.
         scale: Factor of the scores; None for 1 / sqrt(size).
         softcap: Bound of the scores, applied by a tanh; 0 for none.
         num_heads: Number of heads of a query with three axes.
-        kv_num_heads: Number of heads of keys and values with three axes; None for the query's.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        kv_num_heads: Number of heads of keys and values with three axes; None for `num_heads`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
 
     Returns:
-        Array in the layout of the query, with the values' size per head.
+        Array in the layout of the query, with the size per head of `value`.
     """
     heads = {
         "q_num_heads": num_heads,
@@ -360,19 +378,20 @@ def conv(
     *,
     device: Device = None,
 ) -> Any:
-    """Convolves x over its spatial axes: those after the first two.
+    """Convolves x over its spatial axes: all axes after the first two.
 
     `conv1d`, `conv2d` and `conv3d` are the same function, since the inputs determine the rank.
 
     Args:
-        x: [batch, in, ...].
-        weight: [out, in / groups, ...].
-        bias: [out]; None for zeros.
+        x: Input, [batch, input channels, ...].
+        weight: Filters, [output channels, input channels / groups, ...].
+        bias: Term added per output channel; None for zeros.
         stride: Step of the window: one number, or one for each spatial axis.
         padding: Zeros added at both ends: one number, or one for each spatial axis.
         dilation: Step within the window: one number, or one for each spatial axis.
         groups: Number of channel groups, which are convolved separately.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation)
@@ -392,12 +411,12 @@ def conv_transpose(
     *,
     device: Device = None,
 ) -> Any:
-    """Computes a transposed convolution of x over its spatial axes: those after the first two.
+    """Computes a transposed convolution of x over its spatial axes: all axes after the first two.
 
     Args:
-        x: [batch, in, ...].
-        weight: [in, out / groups, ...].
-        bias: [out]; None for zeros.
+        x: Input, [batch, input channels, ...].
+        weight: Filters, [input channels, output channels / groups, ...].
+        bias: Term added per output channel; None for zeros.
         stride: Step of the window in the result: one number, or one for each spatial axis.
         padding: Elements removed from both ends of the result: one number, or one for each spatial
             axis.
@@ -405,7 +424,8 @@ def conv_transpose(
             spatial axis.
         groups: Number of channel groups, which are convolved separately.
         dilation: Step within the window: one number, or one for each spatial axis.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation, output_padding=output_padding)
@@ -422,17 +442,18 @@ def max_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """Returns the maximum of each window over the spatial axes of x: those after the first two.
+    """Returns the maximum of each window over the spatial axes of x: all axes after the first two.
 
     Args:
-        x: [batch, channels, ...].
+        x: Input, [batch, channels, ...].
         kernel_size: Size of the window: one number, or one for each spatial axis.
         stride: Step of the window: one number, or one for each spatial axis; None for
             `kernel_size`.
-        padding: Elements added at both ends, below every number: one number, or one for each
-            spatial axis.
+        padding: Number of elements, below every number, to add at both ends: one number, or one
+            for each spatial axis.
         dilation: Step within the window: one number, or one for each spatial axis.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides, dilations=dilation)
@@ -447,17 +468,18 @@ def avg_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """Returns the mean of each window over the spatial axes of x: those after the first two.
+    """Returns the mean of each window over the spatial axes of x: all axes after the first two.
 
     Padding counts as zeros.
 
     Args:
-        x: [batch, channels, ...].
+        x: Input, [batch, channels, ...].
         kernel_size: Size of the window: one number, or one for each spatial axis.
         stride: Step of the window: one number, or one for each spatial axis; None for
             `kernel_size`.
         padding: Zeros added at both ends: one number, or one for each spatial axis.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides)
@@ -477,8 +499,9 @@ def concat(tensors: Sequence[Any], axis: int = 0, *, device: Device = None) -> A
 
     Args:
         tensors: Tensors to join, of one rank and dtype.
-        axis: Axis along which they are joined.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        axis: Axis along which the tensors are joined.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
     """
     return call("Concat", *tensors, axis=axis, device=device)
 
@@ -496,7 +519,7 @@ def _ones(x: Any, axis: int) -> Any:
 
 
 def _window_rank(x: Any) -> int:
-    """Returns the number of spatial axes of x: those after the first two.
+    """Returns the number of spatial axes of x: all axes after the first two.
 
     Raises:
         InputError: x has no spatial axis.
@@ -508,17 +531,17 @@ def _window_rank(x: Any) -> int:
 
 
 def _window(rank: int, **sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Expands window sizes, passed by attribute name, to one number per spatial axis.
+    """Expands window sizes, such as strides, to one number per spatial axis, by attribute name.
 
     Args:
         rank: Number of spatial axes.
-        sizes: One number for all axes, or one per axis; by name.
+        sizes: One number for all axes, or one per axis, by attribute name.
     """
     return {name: _per_axis(rank, size) for name, size in sizes.items()}
 
 
 def _pads(rank: int, padding: Sizes) -> tuple[int, ...]:
-    """Returns the ONNX attribute `pads`: padding at the start of each axis, then at each end.
+    """Returns the ONNX attribute `pads`: padding at the starts of all axes, then at all ends.
 
     Args:
         rank: Number of spatial axes.

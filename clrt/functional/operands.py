@@ -34,11 +34,11 @@ def coerce_inputs(form: OpSchemaInfo, given: Sequence[Any]) -> list[RuntimeValue
 
     Args:
         form: Schema of the op.
-        given: Inputs in order; None for one that is left out.
+        given: Inputs in order; None for an input that is left out.
 
     Raises:
-        InputError: There are too many inputs, one cannot be converted, or its dtype cannot
-            represent its numbers.
+        InputError: There are too many inputs, or one cannot be converted: it is no tensor, or the
+            dtype that the op requires cannot represent its numbers.
     """
     formals = _formals(form, len(given))
     values: list[Any] = [_convert(f, x, form) for f, x in zip(formals, given, strict=True)]
@@ -60,10 +60,10 @@ class _Untyped:
 
 
 def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
-    """Returns the formal parameter of each input of a call; a variadic one repeats.
+    """Returns the formal parameter of each input of a call; a variadic parameter repeats.
 
     Args:
-        form: Schema of the op; for each input None is returned if it lists no inputs.
+        form: Schema of the op. If it lists no inputs, the result is None for each input.
         count: Number of inputs of the call.
 
     Raises:
@@ -109,7 +109,7 @@ def _array(
     Args:
         value: The input; a device tensor is returned as it is.
         formal: Formal parameter of the input; None if unknown.
-        dtypes: Dtype by type variable of the schema, as far as other inputs determine it.
+        dtypes: Dtype by type variable of the schema; only variables that other inputs determine.
         form: Schema of the op, for the error's message.
 
     Raises:
@@ -132,7 +132,7 @@ def _array(
 
 
 def _typed(value: Any) -> bool:
-    """Returns whether a list or tuple has, at any depth, an element with a dtype; else False."""
+    """Returns whether a list or tuple has an element with a dtype, at any depth; else False."""
     return isinstance(value, list | tuple) and any(hasattr(x, "dtype") or _typed(x) for x in value)
 
 
@@ -159,7 +159,7 @@ def dtype_of(value: Array | DeviceTensor) -> DType:
 
 
 def tensors_in(values: Iterable[RuntimeValue]) -> Iterator[DeviceTensor]:
-    """Yields the device tensors among values, and in lists among them at any depth."""
+    """Yields the device tensors among values, and in lists of values at any depth."""
     for value in values:
         if isinstance(value, DeviceTensor):
             yield value

@@ -1,4 +1,4 @@
-"""Creates functions for the ops of ONNX and its other domains, from their schemas."""
+"""Creates functions for the ops of all ONNX domains, from the schemas of the ops."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OpDomain:
 
 
 def form_of(name: str) -> OpSchemaInfo:
-    """Returns the newest schema of an op of the domain ai.onnx, which must exist."""
+    """Returns the newest schema of an op of the domain ai.onnx; the op must exist."""
     return op_schemas()["", name]
 
 
@@ -98,12 +98,13 @@ def call(name: str, *inputs: Any, device: str | int | None = None, **attributes:
 
     Args:
         name: Name of the op.
-        inputs: Inputs in order; None for one that is left out.
-        device: Device to run on if no input is on a device, as for `clrt.load`.
+        inputs: Inputs in order; None for an input that is left out.
+        device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
+            device; None reads CLRT_DEVICE.
         attributes: Attributes of the op by name.
 
     Returns:
-        The output, or a tuple if there are several.
+        The output, or a tuple of outputs if there are several.
     """
     return function_of("", name)(*inputs, device=device, **attributes)
 
@@ -192,7 +193,8 @@ def _output_count(
         form: Schema of the op.
         inputs: Converted inputs in order.
         attributes: Attributes by name.
-        wanted: Number that the caller asks for; None for the outputs that the op always has.
+        wanted: Number of outputs that the caller requests; None for the outputs that the op always
+            has.
 
     Raises:
         InputError: The op does not have `wanted` outputs, or their number cannot be determined.
@@ -240,9 +242,9 @@ def _signature(form: OpSchemaInfo) -> inspect.Signature:
 
 
 def _in_order(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Returns parameters in which every positional one after the first optional one is optional.
+    """Gives a default of None to each positional parameter that follows an optional one.
 
-    Python requires that of signatures; the default is None.
+    Python requires such parameters of a signature to have a default.
     """
     fixed, optional = [], False
     for each in parameters:

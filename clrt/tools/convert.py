@@ -53,14 +53,14 @@ class Options:
         outputs: Names of the outputs to keep; all if empty.
         optimize_level: 0 runs no graph passes, 2 all of them.
         weights: Dtype to store weights in; None leaves them unchanged.
-        calibration: Yields sample inputs by name, from the descriptions of the model's inputs;
-            4-bit integer weights are rounded so that results on them change least. None rounds
-            each weight independently.
+        calibration: Yields sample inputs by name, given the descriptions of the model's inputs.
+            4-bit integer weights are rounded so that results for these inputs change least. None
+            rounds each weight independently.
         device: Device that runs the model for the calibration.
         keep_overflowing: Whether to keep weights outside the range of `weights` unchanged, instead
             of raising.
-        keep_quantized: Whether DequantizeLinear of weights is kept, for ONNX Runtime's quantized
-            kernels; else small weights of more than 4 bits become floats.
+        keep_quantized: Whether to keep DequantizeLinear nodes of weights, for ONNX Runtime's
+            quantized kernels; if False, small weights of more than 4 bits become floats.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -82,8 +82,8 @@ class Converted:
         nodes_before: Number of nodes of the imported graph.
         parameters: Number of elements of the optimised graph's constants.
         report: Matches and misses of the graph passes.
-        shrunk: Weights that were stored in another dtype, with the change.
-        kept: Names of weights left unchanged because the dtype cannot represent their range.
+        shrunk: Weights that were converted to another dtype, with sizes and error.
+        kept: Names of weights left unchanged because the new dtype cannot represent their range.
     """
 
     graph: Graph
@@ -95,10 +95,11 @@ class Converted:
 
 
 def convert(source: Source, options: Options) -> Converted:
-    """Imports and optimises a model, and stores its weights in `options.weights` if that is set.
+    """Imports and optimises a model, and converts its weights to `options.weights` if set.
 
     Args:
         source: ONNX file or its bytes, `onnx.ModelProto`, Hugging Face folder or compiled model.
+        options: Options of the conversion.
 
     Raises:
         InputError: An option does not match the model, or a weight exceeds the dtype's range.
@@ -157,7 +158,8 @@ def write(
         path: File to write.
         shapes: Sets of input shapes to plan for, which decide the packed layouts.
         encoder: Tokenizer and settings of a text encoder, from `read_encoder`; None for none.
-        device: Device to pack for, as for `clrt.load`.
+        device: Device to pack for: "auto", "cpu", "gpu", part of a device name, or an index; None
+            reads CLRT_DEVICE.
         progress: Called with (done, total) while writing.
         companions: Settings of an image model, from `companions_for_compiled`; None for none.
 
@@ -178,8 +180,9 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
         source: Folder or file of the model.
 
     Returns:
-        (settings, None); or (None, reason why the folder is no text encoder). Both are None for a
-        file without a configuration, and for a model without a tokenizer: both still run.
+        (settings, None); or (None, reason why the folder is no text encoder). (None, None) for a
+        file without a configuration, and for a model without a tokenizer, which can still run as a
+        graph.
     """
     try:
         config = read_any_config(source)
@@ -193,11 +196,15 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
-    """Runs calibration inputs, and sums x xᵀ over the rows x that each weight is multiplied by.
+    """Runs calibration inputs, and sums x xᵀ over the vectors x that each weight is multiplied by.
+
+    Args:
+        graph: Graph of the model.
+        options: Options of the conversion, with the calibration inputs.
 
     Returns:
-        Sum of shape [K, K] by weight [K, N]; empty unless weights are to be quantised to 4 bits and
-        `options` has calibration inputs.
+        By weight, a sum of shape [rows, rows], where rows is the weight's number of rows. Empty
+        unless weights are to be quantised to 4 bits and `options` has calibration inputs.
     """
     if options.weights is not DType.INT4 or options.calibration is None:
         return {}
@@ -277,14 +284,14 @@ def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of a converted and an original model's results for one output.
+    """Difference between the results of a converted and the original model for one output.
 
     Attributes:
         name: Name of the output.
         shape: Shape of the result.
         largest: Largest absolute difference; infinite if the results cannot be compared.
-        relative: `largest` over the largest absolute element of the original's result.
-        cosine: Cosine similarity of the results as vectors; 0 if they cannot be compared.
+        relative: `largest` divided by the largest absolute element of the original model's result.
+        cosine: Cosine similarity of the results as vectors; 0 if the results cannot be compared.
     """
 
     name: str
@@ -297,20 +304,20 @@ class Difference:
 def compare(
     source: Path, target: Path, feeds: Mapping[str, Array], device: str | int | None = None
 ) -> tuple[list[Difference], str]:
-    """Compares the outputs of a converted model with those of the original, on the same inputs.
+    """Compares the outputs of a converted model and of the original model, on the same inputs.
 
-    The original, and a converted ONNX file, run on ONNX Runtime or the NumPy references, not on
-    clrt's kernels.
+    Only a compiled `target` runs on clrt's kernels. The original, and a converted ONNX file, run on
+    ONNX Runtime or the NumPy references.
 
     Args:
         source: File of the original model.
         target: File of the converted model.
-        feeds: Array per input of the original, by name.
-        device: Device for a compiled `target`.
+        feeds: Array per input of the original model, by name.
+        device: Device that runs a compiled `target`; None for the default.
 
     Returns:
-        A difference per output, and a string that names the implementations that computed the
-        outputs of original and converted model.
+        A difference per output, and a sentence that names the implementations that computed the
+        outputs of both models.
     """
     with load(source, device=device, optimize_level=0) as original:
         exact = original.feeds(feeds)  # in the source's dtypes: the user's may be narrower
@@ -330,12 +337,12 @@ def compare(
 def apart(name: str, result: Any, expected: Any) -> Difference:
     """Returns the difference of two results for one output: arrays, lists, dicts or None.
 
-    For lists it is that of the items that differ most.
+    The difference of two lists is that of the items that differ most.
 
     Args:
         name: Name of the output.
         result: Result of the converted model.
-        expected: Result of the original.
+        expected: Result of the original model.
     """
     if isinstance(expected, list):
         same = isinstance(result, list) and len(result) == len(expected)
@@ -360,7 +367,7 @@ def _equality(name: str, shape: tuple[int, ...], same: bool) -> Difference:
     Args:
         name: Name of the output.
         shape: Shape of the result.
-        same: Whether the results are equal: the difference is then 0, else infinite.
+        same: Whether the results are equal, so that the difference is 0; else it is infinite.
     """
     return Difference(name, shape, *((0.0, 0.0, 1.0) if same else (np.inf, np.inf, 0.0)))
 

@@ -35,8 +35,8 @@ class DeviceTime:
 
     Attributes:
         device: The device as `str(DeviceInfo)` shows it.
-        milliseconds: Median duration of a run, copies from and to host arrays included; None if
-            the model does not run on the device.
+        milliseconds: Median duration of a run, with copies from and to host arrays; None if the
+            model does not run on the device.
         note: Why the model does not run on the device; "" if it does.
     """
 
@@ -80,11 +80,12 @@ def pick_device(
 ) -> DeviceChoice:
     """Runs a model on each usable device except simulators, and returns the fastest.
 
-    The times are cached on disk by graph (without weights), shapes rounded up to powers of two,
-    devices and drivers.
+    The times are cached on disk for models of the same graph (whatever their weights), similar
+    shapes (equal if rounded up to powers of two), and the same devices and drivers.
 
     Args:
-        source: The model, as for `load`: an ONNX file, a Hugging Face folder, a compiled model, ….
+        source: The model: an ONNX file, a Hugging Face folder, a compiled model, or another source
+            that `clrt.load` accepts.
         shapes: Shape of each input by name, to measure at with zeros as inputs.
         cache_dir: Folder for compiled programs and times; None reads CLRT_CACHE_DIR, and defaults
             to the user's cache.
@@ -119,7 +120,13 @@ def pick_device(
 def _key(
     source: Source, shapes: Mapping[str, Sequence[int]], candidates: Sequence[DeviceInfo]
 ) -> str:
-    """Returns a digest of graph, rounded shapes and devices: the name of the cached times' file."""
+    """Returns a digest of graph, rounded shapes and devices, to name the file of cached times.
+
+    Args:
+        source: The model.
+        shapes: Shape of each input by name.
+        candidates: Devices that are measured.
+    """
     if isinstance(source, (str, Path)) and is_compiled(expanded(source)):
         from clrt.models.compiled import read_compiled
 
@@ -157,8 +164,8 @@ def _measure(
 def _read_times(path: Path, candidates: Sequence[DeviceInfo]) -> tuple[DeviceTime, ...] | None:
     """Reads the times of a model from a cache file.
 
-    None if the file is absent, damaged or writable by other users, or if its devices are not
-    `candidates`.
+    None if the file is absent, damaged or writable by other users, or if it has times of other
+    devices than `candidates`.
     """
     try:
         rows: Any = parse_json(read_regular(path, _MAX_FILE_BYTES, private=True))

@@ -1,4 +1,4 @@
-"""Reports what a device supports, computes and reaches, for `clrt report-device`."""
+"""Reports the features, self-test results and speed of a device, for `clrt report-device`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _deviations(
     """Yields a text for each feature that a device reports wrongly, and each failed self-test case.
 
     Args:
-        compiles: Whether the device compiles each probe, by name in `PROBES`.
+        caps: Capabilities that the device reports.
+        compiles: Whether the device compiles each test kernel, by its name in `PROBES`.
         outcomes: Outcomes of the self-test.
     """
     for name, probe in PROBES.items():
@@ -90,7 +91,7 @@ def _deviations(
 def _measured(session: DeviceSession) -> Record:
     """Measures peak FLOP/s, bandwidths and launch times of a device, for its report.
 
-    If that fails, returns the message as the only item, "error".
+    If a measurement fails, returns its error message as the only item, "error".
     """
     try:
         peaks, launches = peaks_of(session), launch_times(session)
@@ -106,7 +107,7 @@ def _measured(session: DeviceSession) -> Record:
 
 
 def _tuned(caps: DeviceCaps) -> Iterator[Record]:
-    """Yields the tuning records for a device that are the user's own, not shipped with clrt."""
+    """Yields the user's own tuning records for a device, without records shipped with clrt."""
     for entry in sorted(TUNED):
         record = find_record(entry, caps)
         if record.source not in ("", "clrt"):

@@ -1,7 +1,8 @@
-"""Finds the node at which clrt departs from another runtime, or from the NumPy references.
+"""Finds the first node whose result differs from another runtime's, or from its NumPy reference.
 
-Values keep their names in the ONNX file; a value by which a pass replaces another has that name as
-an alias (`Value.aliases`). Thus values of both sides correspond by name.
+Values have the names that they have in the ONNX file. If a pass replaces a value by another, the
+new value has the old name as an alias (`Value.aliases`). Thus values of clrt and the other
+implementation correspond by name.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Difference between clrt's result for a value and that of the compared implementation.
+    """Difference between the results of clrt and of the compared implementation for a value.
 
     Attributes:
         probe: The value.
         error: Largest absolute difference; inf if an element is finite in only one of the results.
-        relative: `error` over `largest`.
+        relative: `error` divided by `largest`, or `error` itself if `largest` is 0.
         departs: Whether `relative` exceeds the tolerance, or is NaN.
         largest: Largest absolute element of the compared implementation's result.
     """
@@ -86,7 +87,7 @@ class Other:
 
         Args:
             feeds: Inputs of the model by name.
-            names: Names of the values, from `names`.
+            names: Names of the values, from the result of the method `names`.
 
         Returns:
             Each value by name.
@@ -107,7 +108,7 @@ class Other:
 
 
 class Reference(Other):
-    """Computes a model by the NumPy references of its ops, on the graph before any pass."""
+    """Computes a model by the NumPy references of its ops, on the graph without any passes."""
 
     title = "the references"
 
@@ -157,7 +158,8 @@ class OnnxRuntime(Other):
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
         """Computes outputs of the model by running the file unchanged.
 
-        `values` adds outputs to the model, which takes three more copies of its weights in memory.
+        This takes less memory than `values`, which adds outputs to the model and for that makes
+        three more copies of its weights.
         """
         content = self._model if isinstance(self._model, bytes) else str(self._model)
         return self._run(content, feeds, names)
@@ -194,9 +196,9 @@ def independent_outputs(
 ) -> tuple[dict[str, Any], str]:
     """Computes outputs of a model without clrt's kernels.
 
-    Uses ONNX Runtime if it is installed and runs the model, else the NumPy references. A compiled
-    model uses the references, and so does one with random numbers: only they draw the same numbers
-    as the kernels.
+    Uses ONNX Runtime if it is installed and runs the model, else the NumPy references. Compiled
+    models, which ONNX Runtime cannot read, use the references. So do models with random numbers,
+    since only the references draw the same numbers as clrt's kernels.
 
     Args:
         source: File of the model.
@@ -229,20 +231,20 @@ def independent_outputs(
 
 
 class Diff:
-    """Compares the float values of a model, as clrt computes them, with another implementation's.
+    """Compares the float values of a model between clrt and another implementation.
 
     Attributes:
         model: Model of the optimised graph, whose outputs are the values to compare.
         probes: Values to compare, in topological order.
-        alone: Number of float values that only clrt has, and that are not compared.
+        alone: Number of float values that only clrt has, so that they are not compared.
         overflows: Names of weights outside the range of `weights`, which stay unchanged.
 
     Args:
         source: File of the model.
         other: Implementation to compare with.
         device: Device that runs the model.
-        weights: Dtype to convert the model's weights to, as `clrt-convert` would; None for their
-            own.
+        weights: Dtype to convert the model's weights to, as `clrt-convert` would; None to keep
+            their dtypes.
 
     Raises:
         InputError: The model is compiled, or it has no float value in common with `other`.
@@ -297,7 +299,7 @@ class Diff:
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
-    """Returns the float values that both implementations have, and the number that only clrt has.
+    """Returns the float values that both sides have, and the number of those that only clrt has.
 
     Args:
         graph: Optimised graph of clrt.
@@ -322,10 +324,11 @@ def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
 
 
 def _with_outputs(graph: Graph, pairs: Sequence[tuple[str, Value]]) -> Graph:
-    """Returns a graph with the same inputs and nodes, but other outputs, and without unused nodes.
+    """Returns a copy of a graph with other outputs, without the nodes that these do not need.
 
     Args:
-        pairs: Name and value of each output.
+        graph: Graph to copy.
+        pairs: (name, value) of each output.
     """
     nodes = list(graph.nodes)
     result = Graph(graph.name, graph.inputs, [v for _, v in pairs], nodes, [n for n, _ in pairs])

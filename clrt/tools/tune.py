@@ -43,9 +43,10 @@ class Tuned:
 
     Attributes:
         kernel: Entry point of the kernel.
-        before: Values of the tunables before, by macro.
-        after: Fastest values of the tunables; equal to `before` if no candidate was faster.
-        ratio: Time after over time before, as the geometric mean over the sets of input shapes.
+        before: Values of the tunables before tuning, by macro.
+        after: Fastest values of the tunables, by macro; equal to `before` if none was faster.
+        ratio: Time after tuning divided by time before; the geometric mean over the sets of input
+            shapes.
     """
 
     kernel: str
@@ -58,13 +59,14 @@ class Tuned:
 class Tuner:
     """Tunes the kernels of a model by coordinate descent, the costliest kernel first.
 
-    Measurements of candidate and best alternate, so that a changing clock frequency affects both.
+    Runs with the candidate's and with the best tunables alternate, so that a changing clock
+    frequency affects both.
 
     Attributes:
         model: Model whose kernels are tuned.
         shapes: Sets of input shapes to measure at, all with the same weight.
-        budget_s: Seconds after which no other candidate is tried; a KeyboardInterrupt ends the
-            search too.
+        budget_s: Seconds after which no other candidate is tried. A KeyboardInterrupt also ends the
+            search.
         progress: Called with the seconds spent and the candidate being tried.
         kept: Entry points of kernels that are not tuned.
     """
@@ -130,12 +132,12 @@ class Tuner:
 
         Args:
             entry: Entry point of the kernel.
-            candidate: Values of its tunables, by macro.
+            candidate: Values of the kernel's tunables to try, by macro.
             best: Plans bound with the best tunables, one per set of input shapes.
 
         Returns:
-            The candidate's time over the best's, infinite if the candidate cannot run; and the
-            candidate's bound plans, empty if it cannot.
+            (time with the candidate divided by time with the best tunables, plans bound with the
+            candidate). (infinity, []) if the candidate cannot run.
         """
         ratios = []
         try:
@@ -153,7 +155,7 @@ class Tuner:
         return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
-        """Runs a plan on zeros: its arena then holds no stale subnormal numbers, which are slow."""
+        """Runs a plan on zeros, so that its arena has no old subnormal numbers, which are slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
         run_and_hold(plan, feeds)
 
@@ -164,7 +166,7 @@ class Tuner:
 def _changed_kernels(plan: BoundPlan, other: BoundPlan) -> list[str]:
     """Returns the entry points of kernels whose total FLOPs differ between two plans.
 
-    They differ if launches of a tuned kernel absorb the work of other nodes.
+    FLOPs differ if launches of a tuned kernel take over the work of other kernels.
     """
     work = []
     for bound in (plan, other):
@@ -187,7 +189,9 @@ def _neighbours(
     """Yields the candidates that differ from the best tunables in the value of one macro.
 
     Args:
-        best: Best values so far, by macro.
+        kernel: Kernel that is tuned.
+        best: Best values of its tunables so far, by macro.
+        caps: Capabilities of the device.
     """
     for macro, values in kernel.choices.items():
         for value in values:

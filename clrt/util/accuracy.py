@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 def max_difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
     """Returns the largest difference between two arrays, absolute and relative.
 
-    The relative difference is the ratio of the absolute one to the largest finite absolute value of
-    `expected`.
+    The relative difference is the absolute difference divided by the largest finite absolute value
+    of `expected`; not divided if that is 0.
 
-    Equal infinities, and NaN in both arrays, count as no difference. An infinity or NaN in only one
-    array, or different shapes, give inf. If all expected elements are 0, the ratio is the absolute
-    difference.
+    Equal infinities, and NaN in both arrays, count as no difference. Both differences are inf if
+    the shapes differ, or if an element is infinite or NaN in only one array.
     """
     if actual.shape != expected.shape:
         return np.inf, np.inf

@@ -1,9 +1,10 @@
 """Locks and wake-ups that stay consistent if a signal handler raises at any instruction.
 
-A signal handler, such as Ctrl-C's, may raise between any two instructions of the main thread: in a
-`finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run. Shared state is
-therefore owned by an `ActiveCall`, the frame of a function call. The state counts as released once
-that frame has ended, even if no cleanup ran; the next owner repairs it.
+A signal handler, such as that for Ctrl-C, may raise between any two instructions of the main
+thread: in a `finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run.
+Shared state is therefore owned by an `ActiveCall`, which watches the frame of a function call. Once
+the frame has ended, the state counts as released, even if no cleanup ran. The next owner repairs
+the state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOOK_S = 0.5
 class ActiveCall:
     """The running call of the function that creates this object, used as the owner of a lock.
 
-    It keeps the call's frame alive until `end`, or until `is_over` finds that the call has ended.
+    The object keeps the call's frame alive until `end`, or until `is_over` is found to be True.
 
     Attributes:
         thread: Identifier of the thread that the call runs in.
@@ -104,7 +105,7 @@ class Waiters:
         self._tickets: deque[Lock] = deque()
 
     def enter(self) -> Lock:
-        """Returns an acquired lock, a ticket: `ticket.acquire` blocks until the next `wake`."""
+        """Returns a ticket: an acquired lock, whose `acquire` blocks until the next `wake`."""
         ticket = Lock()
         ticket.acquire()
         self._tickets.append(ticket)
@@ -121,7 +122,7 @@ class Waiters:
 
 
 class CallMutex:
-    """A mutex owned by an `ActiveCall`: released once the owner's call has ended in any way.
+    """A mutex owned by an `ActiveCall`: released at the latest when the owner's call ends.
 
     Attributes:
         is_torn: Whether the previous owner ended without `give_back`, because of an exception. The
@@ -135,7 +136,7 @@ class CallMutex:
         self._holder: ActiveCall | None = None
 
     def try_take(self, call: ActiveCall) -> bool:
-        """Acquires the mutex for `call` if it is free, without waiting; returns whether it did."""
+        """Acquires the mutex for `call` if it is free; returns False, without waiting, if not."""
         with self._lock:
             if self._holder is not None:
                 if not self._holder.is_over:

@@ -50,6 +50,7 @@ def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
     Only ASCII digits are valid.
 
     Args:
+        text: Text to parse.
         most: Maximum number.
     """
     digits = text.lstrip("0")[: len(str(most)) + 1]  # int() refuses thousands of digits
@@ -62,7 +63,7 @@ def bytes_of(text: str) -> int:
     """Parses a size in bytes: a number, or text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        ValueError: The text is not such a size, or the size is not positive.
+        ValueError: The text is not a size, or the size is not positive.
     """
     short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""
@@ -136,7 +137,7 @@ ITERATION_LIMIT = EnvVar(
 def cache_dir() -> Path:
     """Returns the cache folder: CLRT_CACHE_DIR, else the platform's user cache folder.
 
-    If the user has no home folder, it is below the folder for temporary files.
+    If the user has no home folder, the cache folder is below the folder for temporary files.
     """
     configured = CACHE_DIR.get()
     if configured:

@@ -33,14 +33,14 @@ SHIPPED = Path(__file__).parents[1] / "shipped"
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """Context manager: yields a temporary file's stream, then renames that file over `path`.
+    """Context manager: yields the stream of a temporary file that replaces `path` at the end.
 
     If the block raises or the process dies, `path` is unchanged. The next write to `path` removes
     temporary files of dead processes. If `path` is a symbolic link, the link stays and its target
     is replaced. A device or a pipe is written to directly.
 
     Args:
-        path: The file to write.
+        path: File to write.
         sync: Whether to wait for the disk (fsync), so that the file survives a loss of power.
 
     Raises:
@@ -74,12 +74,12 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Context manager: yields a temporary path, to write files that are moved to `path` at the end.
+    """Context manager: yields a temporary path, whose file is moved to `path` at the end.
 
-    The yielded path is in a temporary folder and has the name of `path`; other files that the block
-    writes to the temporary folder are moved as well. If the block raises, `path` is unchanged and
-    no file remains. If `path` is a symbolic link, the link stays and its target is replaced. If
-    `path` is a device or a pipe, `path` itself is yielded.
+    The yielded path is in a temporary folder and has the name of `path`. Other files that the block
+    writes to the temporary folder are moved to the folder of `path`. If the block raises, `path` is
+    unchanged and no file remains. If `path` is a symbolic link, the link stays and its target is
+    replaced. If `path` is a device or a pipe, `path` itself is yielded.
 
     Raises:
         InputError: The folder of `path` is not writable, or a file cannot be replaced.
@@ -145,7 +145,7 @@ def _check_unused(path: str) -> None:
     """Checks on Windows that no program has a file open, by renaming the file to itself.
 
     Raises:
-        InputError: A program has it open, or the file is read-only.
+        InputError: A program has the file open, or the file is read-only.
     """
     try:
         os.rename(path, path)
@@ -181,7 +181,7 @@ def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Removes temporary files, made for writing `final`, that dead processes left."""
+    """Removes temporary files for writing `final` that were left by dead processes."""
     name = re.compile(re.escape(f".{final.name}.") + "[0-9a-f]{32}")
     with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if name.fullmatch(e.name)]:
@@ -205,9 +205,9 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Locks an open file until it is closed or the process ends; returns whether it is locked.
+    """Locks an open file until it is closed or the process ends; returns whether this succeeds.
 
-    Returns False on Windows, on file systems without locks, and if another process has the lock.
+    Fails on Windows, on file systems without locks, and if another process has the lock.
 
     Args:
         descriptor: File descriptor.
@@ -230,8 +230,8 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
     Args:
         path: The file.
         most_bytes: Maximum size of the file in bytes.
-        private: Whether to require that the file and its folder belong to this user or to root,
-            that other users cannot write them, and that the file is not a link.
+        private: Whether to require that only this user or root owns and can write the file and its
+            folder, and that the file is not a link.
 
     Raises:
         OSError: The file is absent, not regular, too large, or not private.
@@ -328,7 +328,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def _extended(path: str) -> Path:
-    """Returns the path, on Windows with the prefix `\\\\?\\` if it is long."""
+    """Returns a path; on Windows, with the prefix `\\\\?\\` if it is long."""
     if sys.platform == "win32" and len(full := os.path.abspath(path)) > _MAX_PLAIN_PATH_CHARS:
         return Path(long_windows_path(full))
     return Path(path)
@@ -366,8 +366,8 @@ def check_targets(
     Args:
         targets: Output file by command-line option; None if the option is absent.
         sources: Input files.
-        suffixes: Allowed suffixes by option, such as ".npz"; None to allow all. Pipes and devices
-            may have any name.
+        suffixes: Allowed suffixes, such as ".npz", by option; None to allow all suffixes. Pipes and
+            devices may have any name.
 
     Raises:
         InputError: A target's suffix is not one of `suffixes`.

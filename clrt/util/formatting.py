@@ -11,7 +11,7 @@ from clrt.util.env_vars import bytes_of
 def format_bytes(count: int) -> str:
     """Formats a byte count: "1.5 GiB".
 
-    The unit is the largest binary one in which the number is at least 1.
+    The unit is the largest binary unit in which the number is at least 1.
     """
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << exponent:
@@ -30,7 +30,7 @@ def format_flops(count: int) -> str:
 def format_seconds(seconds: float) -> str:
     """Formats a duration in s, ms or us: "1.5 ms".
 
-    The unit is the largest one in which the number is at least 1.
+    The unit is the largest of these in which the number is at least 1.
     """
     for exponent, unit in ((0, "s"), (3, "ms")):
         if seconds * 10**exponent >= 1:
@@ -47,7 +47,7 @@ def parse_bytes(limit: int | str) -> int:
     """Parses a size in bytes: an int, or text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        InputError: `limit` is no such size, or not positive.
+        InputError: `limit` is not a size, or not positive.
     """
     try:
         return bytes_of(str(limit))

@@ -71,7 +71,7 @@ class _Setting:
 
 
 def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for short functions, such as planning: disables garbage collection meanwhile.
+    """Decorator for short functions, such as planning: disables garbage collection while they run.
 
     Temporary objects then never reach the old generation, so full collections are rarer.
     """
@@ -81,11 +81,10 @@ def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
 def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator for long functions, such as loading: prevents garbage collection of old objects.
 
-    Objects of the oldest generation are not collected while they run. The collector would visit all
-    objects again each time their number has grown by a quarter, which takes a third of the time of
-    loading a large model and stops all other threads, for 20 ms with 50,000 objects. A growing
-    graph leaves few cycles. With the collector disabled altogether, the first collection afterwards
-    would take as long.
+    Without the decorator, the collector would visit all objects again each time their number has
+    grown by a quarter. That takes a third of the time of loading a large model, and stops all other
+    threads, for 20 ms with 50,000 objects. A growing graph leaves few cycles to collect. The young
+    generation is still collected: else the first collection afterwards would take as long.
     """
     return _YOUNG_ONLY.around(function)
 
@@ -117,8 +116,9 @@ _YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
 def import_module(name: str) -> ModuleType:
     """Imports a module without garbage collection, then moves its objects to the old generation.
 
-    A module's objects live on, so collections during the import, a tenth of its time, free nothing.
-    Without the single collection after the import, later collections would visit all objects twice.
+    Collections during an import take a tenth of its time and free nothing, since a module's objects
+    stay alive. After the import one collection runs: without it, later collections would visit all
+    objects twice.
     """
     return _import_module(name, gc.isenabled())
 

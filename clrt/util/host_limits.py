@@ -37,7 +37,7 @@ class FoldBudget:
     """Remaining memory and work of constant folding in one graph.
 
     Attributes:
-        nbytes: Bytes by which the constants may still grow.
+        nbytes: Bytes by which the constants of the graph may still grow.
         work: Remaining number of arithmetic operations plus bytes read.
     """
 
@@ -97,9 +97,10 @@ def _readable(nbytes: int) -> str:
 
 
 def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
-    """Returns strings as a NumPy array of dtype str, in which each is padded to the longest.
+    """Returns strings as a NumPy array of dtype str, which pads each string to the longest one.
 
     Args:
+        texts: The strings.
         shape: Shape of the array; None for a vector.
 
     Raises:
@@ -128,7 +129,7 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
 
 
 def allows_iterations(iterations: int) -> bool:
-    """Returns whether CLRT_ITERATION_LIMIT allows this many iterations of loops in one run."""
+    """Returns whether CLRT_ITERATION_LIMIT allows a number of loop iterations in one run."""
     return iterations <= env_vars.ITERATION_LIMIT.get()
 
 

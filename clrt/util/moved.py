@@ -1,4 +1,4 @@
-"""Aliases for module paths of earlier releases: each imports the module under its current path."""
+"""Aliases for module paths of earlier releases: an old path imports the module at its new path."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MOVED = {
 class MovedFinder:
     """Finder for `sys.meta_path` that resolves module paths of earlier releases (`MOVED`).
 
-    It must be first in `sys.meta_path`. A package imported by its old name has the folder of the
-    package at the new path; there the default finder would load its modules again, as copies.
+    This finder must be first in `sys.meta_path`. Otherwise the default finder would find the
+    modules of a package that was imported by its old path, and would load them again, as copies.
     """
 
     @staticmethod
@@ -55,7 +55,7 @@ class MovedFinder:
 
 
 class _Alias(Loader):
-    """Loader that imports a module by its current path and registers it under an old one.
+    """Loader that imports a module by its current path and registers it under an old path.
 
     Args:
         name: Current path of the module.
@@ -68,7 +68,7 @@ class _Alias(Loader):
         """Returns None: the import system creates a module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Imports the module by its current path and registers it under its old one."""
+        """Imports the module by its current path and registers it under its old path."""
         sys.modules[module.__name__] = import_module(self.name)
 
 

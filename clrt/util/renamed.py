@@ -13,7 +13,7 @@ T = TypeVar("T", bound=type)
 def renamed(**names: str) -> Callable[[T], T]:
     """Class decorator by which former names of attributes and methods keep working.
 
-    Reading one emits a DeprecationWarning. Pickles with former attribute names load.
+    Reading a former name emits a DeprecationWarning. Pickles with former attribute names load.
 
     Args:
         **names: The present name of each former name.
@@ -32,7 +32,7 @@ def renamed(**names: str) -> Callable[[T], T]:
 
 
 def renamed_arguments(**names: str) -> Callable[[T], T]:
-    """Class decorator by which former names of keyword arguments work, with a DeprecationWarning.
+    """Class decorator by which former names of constructor arguments work, with a warning.
 
     Args:
         **names: The present name of each former name.
@@ -54,13 +54,13 @@ def renamed_arguments(**names: str) -> Callable[[T], T]:
 def present_names(
     owner: str, names: Mapping[str, str], given: Mapping[str, Any], stacklevel: int = 2
 ) -> dict[str, Any]:
-    """Returns keyword arguments under their present names, with a DeprecationWarning per change.
+    """Returns keyword arguments under their present names; warns for each former name.
 
     Args:
         owner: Class or function that takes the arguments, for the warning.
         names: The present name of each former name.
         given: Arguments by present or former name.
-        stacklevel: Number of frames from here to the caller that the warning names.
+        stacklevel: Number of call frames from this function to the code that the warning names.
     """
     for former in given.keys() & names.keys():
         _warn(owner, former, names[former], stacklevel + 1)

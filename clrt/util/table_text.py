@@ -25,11 +25,13 @@ _UNLIMITED_WIDTH = 1 << 16
 class PlainText(Text):
     """rich's `Text` without markup, with control characters escaped.
 
-    Tables measure a cell before the console prints it, so a cell must be escaped when it is
-    created.
+    The constructor escapes: tables measure a cell before the console prints it.
 
     Args:
+        text: The text.
+        style: rich's style of the text.
         lines: Whether newlines and tabs are kept.
+        options: Other arguments of rich's `Text`.
     """
 
     def __init__(
@@ -44,9 +46,9 @@ class PlainText(Text):
 
 
 class SafeConsole(Console):
-    """rich's `Console` that escapes control characters in the text it prints.
+    """rich's `Console` that escapes control characters in the text that it prints.
 
-    Styles and cursor movements of progress bars are rich's own and are not escaped.
+    Control characters that rich itself adds, for styles and progress bars, are not escaped.
     """
 
     def render(
@@ -63,13 +65,12 @@ class SafeConsole(Console):
 
 
 def table_width(terminal: int | None = None) -> int:
-    """Returns the width of tables in characters: that of the terminal, at least 80.
-
-    The environment variable COLUMNS overrides the width of standard output.
+    """Returns the width of tables in characters: the width of the terminal, but at least 80.
 
     Args:
         terminal: Width of the terminal in characters; None for the width of standard output, which
-            is unlimited for a pipe or a file.
+            is unlimited for a pipe or a file. The environment variable COLUMNS overrides the width
+            of standard output.
     """
     columns = terminal or shutil.get_terminal_size((_UNLIMITED_WIDTH, 0)).columns
     return max(columns, _MIN_WIDTH)
