@@ -46,7 +46,7 @@ class _AttentionChain:
     def launches(self, ctx: Lowering) -> list[Launch]:
         """Emits the launches of attention, output projection and normalization.
 
-        The launches of `projection` are not included.
+        The launches of the GEMM that produces q, k and v are not included.
         """
         product, before = self.product, self.projection
         if 0 in self.node.output.dims:

@@ -41,7 +41,7 @@ class MatrixProduct(Op):
     variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
-        """Returns whether the last two axes are swapped, of A and of B."""
+        """Returns whether the product swaps the last two axes of A, and of B."""
         return False, False
 
     def rounds_a(self) -> DType | None:

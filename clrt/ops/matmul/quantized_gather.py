@@ -54,6 +54,8 @@ def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
 def _rounds(wanted: bool) -> RejectReason:
     """Returns the reject function of a QuantizedGather variant.
 
+    The function rejects nodes that need the other variant.
+
     Args:
         wanted: Whether the variant rounds scales and minima to float16 (`exact` is 0).
     """

@@ -54,6 +54,10 @@ class ReverseSequence(Op):
 
     Later elements keep their place. Inputs: x, and sequence_lens, one length per batch entry.
 
+    Attributes:
+        batch_axis: Axis of the batch entries, 0 or 1.
+        time_axis: Axis of the sequences, the other one of 0 and 1.
+
     Source: ONNX ReverseSequence, opset 10.
     """
 

@@ -36,7 +36,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class LpNormalization(Op):
-    """x / ‖x‖ along an axis, with the 1- or 2-norm; 0 if the norm is 0.
+    """x / ‖x‖ along an axis; 0 if the norm is 0.
+
+    Attributes:
+        axis: Axis along which the norm is computed.
+        p: 1 for the sum of magnitudes as norm, 2 for the Euclidean norm.
 
     Source: ONNX LpNormalization, opset 1 to 22.
     """

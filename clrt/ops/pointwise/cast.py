@@ -225,7 +225,10 @@ def _head(text: str, number: re.Pattern[str]) -> str:
 @register
 @dataclass(frozen=True)
 class BitCast(View):
-    """Reinterprets bits as another dtype of the same size. Source: ONNX BitCast, opset 26."""
+    """Reinterprets bits as another dtype, `to`, of the same size.
+
+    Source: ONNX BitCast, opset 26.
+    """
 
     to: DType = DType.FLOAT32
 

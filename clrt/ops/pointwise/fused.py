@@ -61,6 +61,10 @@ _VARIABLE, _NUMBER = Code("v{}"), Code("c{}")
 class Literal(Op):
     """A constant scalar in an elementwise program, without inputs.
 
+    Attributes:
+        value: Value of the constant.
+        dtype: Dtype of the constant.
+
     Source: clrt; it replaces a one-element constant.
     """
 

@@ -279,7 +279,10 @@ class Mod(Pointwise):
 @register
 @dataclass(frozen=True)
 class BitShift(Pointwise):
-    """x shifted by y bits to the left or right, for unsigned integers.
+    """x shifted by y bits, for unsigned integers.
+
+    Attributes:
+        direction: Direction of the shift.
 
     Source: ONNX BitShift, opset 11.
     """
@@ -327,7 +330,13 @@ class Where(Pointwise):
 @register
 @dataclass(frozen=True)
 class Gelu(Pointwise):
-    """x Φ(x), exact or with the tanh approximation of Φ. Source: ONNX Gelu, opset 20."""
+    """x Φ(x), where Φ is the normal distribution function.
+
+    Attributes:
+        approximate: "tanh" to approximate Φ by tanh; "none" for the exact Φ.
+
+    Source: ONNX Gelu, opset 20.
+    """
 
     approximate: Literal["none", "tanh"] = "none"
 

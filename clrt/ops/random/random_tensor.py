@@ -141,7 +141,12 @@ class Normal(RandomTensor):
 
 @dataclass(frozen=True)
 class Shaped(RandomTensor):
-    """Base of random ops whose output shape is an attribute: RandomUniform and RandomNormal."""
+    """Base of RandomUniform and RandomNormal, whose output shape is an attribute.
+
+    Attributes:
+        shape: Shape of the output.
+        dtype: Dtype of the output.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32

@@ -71,7 +71,10 @@ def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the launch of TopK on CPUs: a work-item per line, with a heap of k elements."""
+    """Emits the launch of TopK on CPUs.
+
+    A work-item per line of elements along the axis selects them in a heap of k elements.
+    """
     lines, n, inner, k = _sizes(node)
     if not lines * k:
         return []

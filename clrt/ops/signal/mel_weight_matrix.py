@@ -22,9 +22,13 @@ from clrt.ops.traits import InputTraits
 class MelWeightMatrix(Op):
     """Returns a matrix with a triangular filter per mel band, `[dft_length / 2 + 1, num_mel_bins]`.
 
-    Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz. They are
-    usually constants, and the matrix is computed at plan time; else on the host. Source: ONNX
-    MelWeightMatrix, opset 17.
+    Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz. If they are
+    constants, the matrix is computed at plan time; else on the host.
+
+    Attributes:
+        dtype: Dtype of the matrix.
+
+    Source: ONNX MelWeightMatrix, opset 17.
     """
 
     dtype: DType = DType.FLOAT32

@@ -30,7 +30,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ConstantOfShape(Op):
-    """Returns a tensor with the shape in input 0, each element `value` of dtype `dtype`.
+    """Returns a tensor with the shape in input 0 and one value in all elements.
+
+    Attributes:
+        value: Value of each element.
+        dtype: Dtype of the tensor.
 
     Source: ONNX ConstantOfShape, opset 9 to 25; its attribute is a tensor of one element.
     """

@@ -40,7 +40,11 @@ def _hash(data: bytes, seed: int) -> int:
 @register
 @dataclass(frozen=True)
 class MurmurHash3(Op):
-    """Hashes the bytes of each element (strings: UTF-8); uint32, or int32 if `positive` is 0.
+    """Hashes the bytes of each element; strings are hashed as UTF-8.
+
+    Attributes:
+        positive: 1 for hashes in uint32, 0 for int32.
+        seed: Initial state of the hash.
 
     Source: com.microsoft MurmurHash3 1; MurmurHash3_x86_32 of Austin Appleby.
     """

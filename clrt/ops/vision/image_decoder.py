@@ -28,7 +28,12 @@ _FORMATS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
 class ImageDecoder(Op):
     """Decodes an image file, uint8 `[length]`, to pixels, uint8 `[height, width, channels]`.
 
-    Runs on the host, with Pillow (the extra `image`). Source: ONNX ImageDecoder, opset 20.
+    Runs on the host, with Pillow (the extra `image`).
+
+    Attributes:
+        pixel_format: Order of the channels; "Grayscale" for one channel.
+
+    Source: ONNX ImageDecoder, opset 20.
     """
 
     pixel_format: Literal["RGB", "BGR", "Grayscale"] = "RGB"
