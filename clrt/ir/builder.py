@@ -124,7 +124,7 @@ class Builder:
     def inline(
         self, graph: Graph, inputs: Sequence[Value | None], bindings: Bindings | None = None
     ) -> list[Value]:
-        """Adds copies of a graph's nodes, which keep their names; returns the copy's outputs.
+        """Adds copies of all nodes of a graph, with the same names; returns the copied outputs.
 
         Args:
             graph: The graph to copy.

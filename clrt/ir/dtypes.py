@@ -197,7 +197,7 @@ WIDENED_STORAGES = frozenset(d.storage for d in FLOAT_STORAGES)
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an array contiguous and in this machine's byte order; copies it only if needed.
 
-    Call it before reading the bytes of an array that the user passes.
+    Call this function before reading the bytes of an array that the user passed.
     """
     dtype = array.dtype
     return np.asarray(array, dtype if dtype.isnative else dtype.newbyteorder("="), order="C")

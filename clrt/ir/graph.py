@@ -341,7 +341,7 @@ class Patch:
     Attributes:
         replace: New value by old value; dtype and rank must agree.
         nodes: New nodes in topological order.
-        typed: New nodes whose output types are those inferred by their op.
+        typed: New nodes whose output types were inferred by their op, so need no check.
     """
 
     replace: dict[Value, Value]

@@ -401,7 +401,7 @@ class IrOp:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """The op's subgraphs: those attributes that are graphs."""
+        """The op's subgraphs: all attributes that are graphs."""
         return ()
 
     @property

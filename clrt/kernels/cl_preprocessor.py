@@ -183,7 +183,7 @@ def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
 def _filter(block: _Block, names: set[str]) -> _Block:
     """Returns the directives of a block that affect any of the macros `names`.
 
-    Adds to `names` the identifiers in these directives' macro bodies and conditions.
+    Adds to `names` the identifiers in the macro bodies and conditions of the returned directives.
     """
     kept: _Block = []
     for item in block:

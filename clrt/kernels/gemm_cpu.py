@@ -87,7 +87,7 @@ class GemmPartitionThresholds(Thresholds):
 def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
     """Returns the launches of a register-blocked CPU GEMM, with one work-item per work-group.
 
-    B is packed in panels: at load if it is constant, else by a launch.
+    B is packed in panels: a constant B at load, a computed B by a launch.
 
     Args:
         norm: Normalization of the rows of y, which must then be a single matrix; None for none.
@@ -287,7 +287,8 @@ class GemmKernel:
         """Returns a launch of the kernel gemm_cpu.
 
         Args:
-            height: Row blocks per work-group; rows, if the split-float path is used.
+            height: Blocks of T_MR rows per work-group; number of rows instead, if the split-float
+                path is used.
             groups: Number of work-groups.
             flops: Floating-point operations, for the profile.
             more: Arguments of the kernel's macros ROW_INPUTS, FUSED_GEMM_PARAMS and, if the

@@ -47,8 +47,8 @@ class MatrixOperand:
 
     Attributes:
         buffer: The buffer, with the offset of the first matrix.
-        strides: Strides in elements: one per batch axis of the product (0 if broadcast), then those
-            of the matrix' rows and columns.
+        strides: Strides in elements: one per batch axis of the product (0 if broadcast), then the
+            stride from row to row and the stride from column to column.
         in_panels: For B under `emit_cpu`: already packed in panels of `packed_width` columns.
         by_rows: Whether the matrices' rows are rows of a tensor along its last axis, so that the
             tensor may have a row pitch.
@@ -82,7 +82,8 @@ class EpilogueOperand:
 
     Attributes:
         value: The tensor.
-        strides: Strides in elements: one per batch axis of the product, then that of the rows.
+        strides: Strides in elements: one per batch axis of the product, then the stride from row to
+            row.
         per_column: True if the operand has one element per column, contiguous; False if it has one
             per row.
         offset: Offset of the first element, in elements.
@@ -194,7 +195,7 @@ class GemmProblem:
         b: The right operand B; not read if `weights` is set.
         epilogue: Operations on the product before it is stored.
         accumulator: C type of the sum.
-        a_dtype: 16-bit dtype that elements of A may be rounded to; None if they may not be.
+        a_dtype: 16-bit dtype that elements of A may be rounded to; None if A must not be rounded.
         b_dtype: Dtype of B if it differs from `dtype`, such as 16-bit weights; else None.
         weights: Quantized B, packed in the layout of the kernel; None if B is not quantized.
         y_offset: Offset of the result in y, in elements.

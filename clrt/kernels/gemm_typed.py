@@ -38,7 +38,7 @@ def reject_typed(node: Node, caps: DeviceCaps) -> str | None:
 def emit_typed_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns launches of a CPU GEMM of float64 or of 32- or 64-bit integers.
 
-    B is packed in panels: at load if it is constant, else by a launch.
+    B is packed in panels: a constant B at load, a computed B by a launch.
 
     Raises:
         UnsupportedError: The epilogue has more than two batch axes.

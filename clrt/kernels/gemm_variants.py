@@ -152,8 +152,8 @@ def emit_levels_cpu(
 def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
     """Returns the rows and columns of the result per work-group of `emit_levels_cpu`.
 
-    Each work-group quantizes its rows of A, so it computes all columns if there are rows for all
-    cores.
+    Each work-group quantizes its rows of A. So if there are enough rows for all cores, a work-group
+    computes all columns, and each row is quantized only once.
     """
     target_groups = _LEVELS_GROUPS * caps.compute_units
     height = min(product.m, _MAX_LEVELS_ROWS)

@@ -37,7 +37,8 @@ class KernelSpec:
         entry: Name of the `__kernel` function.
         defines: Macros placed in front of the source, sorted by name; values may be code, such as
             an epilogue.
-        opencl_c: OpenCL C version; the variant's `requires` checks that the device has it.
+        opencl_c: (major, minor) of the OpenCL C version to compile for; `Variant.requires` checks
+            that the device supports the version.
         options: Extra compiler options for this kernel.
     """
 
@@ -263,8 +264,8 @@ class Launch:
 
     Attributes:
         kernel: The kernel.
-        global_size: Number of work-items per dimension. The first may be rounded up, so the kernel
-            checks its id there; the others are exact.
+        global_size: Number of work-items per dimension. The number in the first dimension may be
+            rounded up, so the kernel checks the id there; other dimensions are exact.
         local_size: Work-group size per dimension. None lets the runtime choose the size in the
             first dimension; it is 1 in the others.
         args: Arguments in the order of the kernel's parameters.

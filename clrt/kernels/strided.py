@@ -232,8 +232,8 @@ def _walk(
 ) -> tuple[list[int], bool]:
     """Returns an axis order for a strided copy, and whether the copy should be tiled.
 
-    The last axis of the order is contiguous in the destination. For a tiled copy, the axis before
-    it is contiguous in the source.
+    The last axis of the order is contiguous in the destination. For a tiled copy, the last but one
+    is contiguous in the source.
 
     Args:
         dims: Sizes of the axes.
@@ -297,7 +297,7 @@ def _in_tiles(
 
 @pure
 def _tile_width(rows: int, columns: int, tile: int) -> int:
-    """Returns the number of rows of a tile, a power of two; it has `tile` / result columns.
+    """Returns the rows per tile, a power of two; the columns per tile are `tile` / result.
 
     Args:
         rows: Rows of the matrix that tiles cover.

@@ -107,7 +107,7 @@ def writable_file() -> Path:
 
 
 def save(records: Sequence[Record]) -> Path:
-    """Adds tuning records to the user's file, replacing those with the same kernel and facts.
+    """Adds tuning records to the user's file; replaces records of the same kernel and facts.
 
     Returns:
         Path of the file.

@@ -26,8 +26,8 @@ class Lowering:
         record: Returns the tuning record for this device, by a kernel's entry point or by the group
             name of thresholds.
         memo: Results that fusion rules cache per node.
-        aliased_subviews: By node, indices of its subviews (`Op.subviews`) that alias their parent
-            and need no copy.
+        aliased_subviews: Maps a node to the indices in `Op.subviews` of its subviews that alias
+            their parent and need no copy.
     """
 
     caps: DeviceCaps

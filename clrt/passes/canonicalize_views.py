@@ -33,7 +33,7 @@ class CanonicalizeViews(Pass):
 
     Args:
         transposes: Whether a Transpose that only moves axes of size 1 becomes a Reshape. Must be
-            false before FuseAttention, which matches Transposes, including those of one token.
+            false before FuseAttention, which matches Transposes, even of a single token.
     """
 
     name = "canonicalize_views"

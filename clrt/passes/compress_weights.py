@@ -43,7 +43,7 @@ class WeightCompression:
     Attributes:
         name: Name of the weight.
         shape: Shape of the weight.
-        dtype: Name of the dtype it is stored in.
+        dtype: Name of the dtype in which the compressed weight is stored.
         nbytes_before: Uncompressed size in bytes.
         nbytes: Compressed size in bytes, including scales and zero points.
         error: Root mean square of the elements' changes, divided by the root mean square of the

@@ -35,7 +35,7 @@ _INFERENCE = "infer_types"
 
 @dataclass(frozen=True, eq=False)
 class Miss:
-    """Near miss of a pass: a node that resembles its pattern, and why it does not match."""
+    """Near miss of a pass: a node that resembles the pass's pattern, and why it does not match."""
 
     reason: str
     node: Node

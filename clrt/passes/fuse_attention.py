@@ -40,8 +40,8 @@ class _AttentionMatch:
         k: Keys before their heads were split.
         v: Values before their heads were split.
         scores: Scaled and masked scores.
-        final: Node whose output is replaced: the product with the values, or the Transpose after
-            it.
+        final: Node whose output is replaced: the product of attention weights and values, or the
+            Transpose after this product.
         nodes: All nodes of the attention, which the rewrite makes dead.
         nan_to_zero: Whether result rows without any visible key become 0 instead of NaN.
     """

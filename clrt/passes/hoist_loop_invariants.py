@@ -14,7 +14,7 @@ from clrt.passes.matching import produced_by
 class HoistLoopInvariants(Pass):
     """Loop-carried value that each iteration returns unchanged -> value captured by the body.
 
-    TensorFlow's loops carry all values that they read, including weights.
+    Loops exported from TensorFlow carry all values that the body reads, including weights.
     """
 
     name = "capture_invariants"

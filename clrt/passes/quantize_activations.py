@@ -13,8 +13,8 @@ class QuantizeActivations(Pass):
     """Product with quantized B -> the same op with rows of A quantized to int8 (`a_bits`).
 
     int8 dot products multiply four elements at a time and read quantized weights directly.
-    QuantizedMatMul (GGUF models) always allows it; MatMulNBits (ONNX models) if its
-    `accuracy_level` is 4, for weights of 4 or 8 bits.
+    A QuantizedMatMul (GGUF models) is always rewritten. A MatMulNBits (ONNX models) is rewritten if
+    its `accuracy_level` is 4 and its weights have 4 or 8 bits.
     """
 
     name = "round_activations"

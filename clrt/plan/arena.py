@@ -43,7 +43,7 @@ class Arena:
     """A memory layout of buffers.
 
     Attributes:
-        places: Allocation of each buffer, in the order of the intervals it was planned for.
+        places: Allocation of each buffer, in the order of the `LiveInterval`s of the buffers.
         slab_bytes: Size of each slab in bytes, by slab index.
     """
 

@@ -20,8 +20,9 @@ def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
         model: The whole model. Values of suffixes and subgraphs are looked up in it by name.
 
     Returns:
-        An InputError that names the node and the model inputs that the number depends on; a
-        ModelError if it is a constant of the model; `error` itself if its operand is unknown.
+        An InputError that names the node and the model inputs that the number depends on. A
+        ModelError if the number is in a constant of the model. `error` itself if the node or its
+        operand is unknown.
     """
     node = error.node
     value = node.input(error.operand) if isinstance(node, Node) else None

@@ -17,9 +17,9 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
     `DeviceStep.precompiled_kernels`.
 
     Returns:
-        A DeviceStep of the first variant in the order of `by_cost` that can run the node, with the
-        reject reasons of the variants before it; a HostStep with all reject reasons if there is
-        none.
+        A DeviceStep of the first variant, in the order of `by_cost`, that can run the node; it
+        lists the reject reasons of earlier variants. If no variant can run the node, a HostStep
+        with all reject reasons.
 
     Raises:
         ShapeError: A kernel argument of the chosen variant would exceed 32 bits.

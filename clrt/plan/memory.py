@@ -25,8 +25,9 @@ class Memory:
         arena_bytes: Activations: the slabs of the arena, which all plans share, and the values that
             stay on the device for the suffix after a graph break.
         staging_bytes: Copies of inputs and outputs outside the arena.
-        graph_break: The nodes at the first graph break; "" if there is none. The sizes then cover
-            the plan before it, and the unpacked constants of the suffix.
+        graph_break: Description of the nodes at the first graph break; "" if there is none. If
+            there is one, the sizes cover the plan before the graph break, and the unpacked
+            constants of the suffix.
     """
 
     weights_bytes: int

@@ -178,7 +178,8 @@ def fix_inputs(
     """Sets the shapes of a graph's inputs for a run; turns inputs of known elements into constants.
 
     Args:
-        shapes: Shapes of input tensors by name; inputs with a static shape keep theirs.
+        shapes: Shapes of input tensors by name. Inputs that have a static shape already are not
+            changed.
         known: Elements, by name, of the inputs to turn into constants.
     """
     for value in graph.inputs:

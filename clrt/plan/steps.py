@@ -39,9 +39,9 @@ class DeviceStep:
     def work(self) -> Iterator[tuple[Launch, Node, tuple[Node, ...]]]:
         """Yields each launch, the node it is attributed to, and the nodes that it computes.
 
-        A node is computed by the first launch that has its output as an argument. A launch is
-        attributed to the first node that it computes; if it computes none, to the node that is
-        computed next.
+        The first launch that has a node's output as an argument is the one that computes the node.
+        A launch is attributed to the first node that it computes. If a launch computes no node, it
+        is attributed to the node that is computed next.
         """
         remaining = list(self.nodes)
         for launch in self.launches:

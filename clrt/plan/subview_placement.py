@@ -68,8 +68,9 @@ class SubviewPlacement:
 def place_subviews(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
     """Aliases subviews to their parents' memory, as far as the launches support it.
 
-    Subviews that are outputs of their node (Split) are tried before inputs (Concat), each in
-    topological order of the nodes. A value that is a subview of two nodes is aliased by the first.
+    Nodes are visited in topological order: first for subviews that are outputs of their node, as of
+    Split, then for subviews that are inputs, as of Concat. If two nodes declare a value as a
+    subview, the first visited node aliases it.
     """
     nodes = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
     subviews_of = {n: subviews for n in nodes if (subviews := _op(n).subviews(n))}
@@ -132,7 +133,8 @@ class _SubviewSearch:
     """Greedy placement of subviews, one at a time.
 
     Attributes:
-        steps: Steps of the plan; those in `_outdated` still have to be lowered again.
+        steps: Steps of the plan. Steps whose index is in `_outdated` must be lowered again before
+            use.
         inside: Aliased subviews so far, by value; a view of a subview is resolved to the subview.
         notes: Outcomes so far, one per visited subview.
     """
@@ -415,7 +417,8 @@ def _fit(arg: BufferArg, place: _SubviewLocation, value: Value) -> _Fit | str:
         value: The aliased subview.
 
     Returns:
-        The adjustment; a verb phrase for the reject reason if the launch does not support it.
+        The adjustment. If the launch does not support it, a verb phrase for the reject reason, such
+        as "needs aligned".
     """
     width, pitch, rows, offset = place.width, place.pitch, arg.rows, arg.offset
     if (

@@ -116,7 +116,7 @@ class PlanTemplate:
             OpenCL index of the argument, constant).
         uploads: Bytes to upload of constants that do not depend on the sizes, by constant and
             packed layout.
-        derived_uploads: (constant, formula of its bytes) for constants that do.
+        derived_uploads: (constant, formula of its bytes) of constants that depend on the sizes.
         costs: Relative cost of each launch, unitless; None until first computed.
         flops: Formula of the floating-point operations of each launch.
     """
@@ -290,9 +290,10 @@ class InstantiatedPlan(Plan):
         return self._with_nodes(self.template.plan.subviews)
 
     def _with_nodes(self, traced: _T) -> _T:
-        """Returns the instantiated copy of a traced object that refers to nodes of the graph.
+        """Returns the instantiated copy of a traced object, such as a tuple of steps.
 
-        Instantiates the nodes of the graph first, in topological order.
+        As the object may refer to nodes of the graph, all nodes are instantiated first, in
+        topological order.
         """
         _ = self.graph.nodes
         return self._instantiate(traced)

@@ -39,7 +39,7 @@ class TemplateInstantiator:
     def source(self, copy: _T) -> _T:
         """Returns the traced original of a copied value or scratch buffer.
 
-        Any object that is not such a copy is returned unchanged.
+        An object that is not a copy made by this instantiator is returned unchanged.
         """
         return cast(_T, self._sources.get(id(copy), copy))
 

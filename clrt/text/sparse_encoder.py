@@ -189,7 +189,8 @@ class SparseEncoder(Embedder):
     def intersection(embeddings_1: SparseVectors, embeddings_2: SparseVectors) -> SparseVectors:
         """Multiplies vectors element by element; negative products become 0.
 
-        An element of the result is nonzero only if both vectors have it, with the same sign.
+        An element of the result is nonzero only if the element of both vectors is nonzero and has
+        the same sign.
 
         Args:
             embeddings_1: One vector.

@@ -77,7 +77,7 @@ def colour_of(number: int) -> tuple[int, int, int]:
 class Segmenter(ImageModel):
     """Segments images by models such as SegFormer.
 
-    Their output is `logits` `[images, classes, height, width]`, smaller than the image; it is
+    The models' output is `logits` `[images, classes, height, width]`, smaller than the image. It is
     enlarged to the image's size on the device, and the most likely class of each pixel is selected.
     """
 
