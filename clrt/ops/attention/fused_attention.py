@@ -55,7 +55,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
-    """Returns the kernel macro MASK: 0 without a mask, 1 if all queries share a row, else 2."""
+    """Returns the kernel macro MASK: 0 without a mask, 1 if queries share a mask row, else 2."""
     if mask is None:
         return 0
     if op.by_distance:

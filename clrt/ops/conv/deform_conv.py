@@ -102,10 +102,10 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
 class DeformConv(Op):
     """Conv of x `[N, C, H, W]` that shifts each window element by its own offset.
 
-    x has N images of C channels with H rows and W columns. Inputs: x, w `[O, C / group, window …]`
-    for O output channels, offsets `[N, offset_group * window * 2, …]` (row and column offset of
-    each window element), and optionally bias `[O]` and a mask `[N, offset_group * window, …]` of
-    factors. x is interpolated bilinearly between pixels, and is 0 outside.
+    x has N images of C channels with H rows and W columns. It is interpolated bilinearly between
+    pixels, and is 0 outside. Inputs: x; w `[O, C / group, window …]` for O output channels; offsets
+    `[N, offset_group * window * 2, …]`, a row and a column offset per window element; optionally
+    bias `[O]`; optionally a mask `[N, offset_group * window, …]`, a factor per window element.
 
     Attributes:
         dilations: Distance between elements of a window, per spatial axis; () for 1.

@@ -60,7 +60,7 @@ class NBitsFormat(WeightFormat):
     """The quantized weights B of a MatMulNBits node, which kernels read in several layouts.
 
     Attributes:
-        op: The op, which knows the sizes of B.
+        op: Op of the node, with the sizes of B.
         levels: Constant with the packed codes.
         scales: Constant with the scales.
         zeros: Constant with the zero points; None if all are `op.middle`.

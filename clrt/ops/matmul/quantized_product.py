@@ -58,7 +58,7 @@ class QuantizedProduct(MatrixProduct, EpilogueOp):
 
 
 def format_of(node: Node) -> WeightFormat:
-    """Returns the weight format of B of a node with a `QuantizedProduct`."""
+    """Returns the weight format of B of a `QuantizedProduct` node."""
     return node.op_as(QuantizedProduct).weight_format(node)
 
 
@@ -124,12 +124,12 @@ def panels_product(node: Node) -> GemmProblem:
 
 
 def emit_panels(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the int8 dot-product kernel of CPUs for a node with a `QuantizedProduct`."""
+    """Emits the launches of the int8 dot-product kernel of CPUs for a `QuantizedProduct` node."""
     return emit_levels_cpu(panels_product(node), ctx)
 
 
 def emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    """Emits the GPU kernel, which unpacks the rows of B, for a node with a `QuantizedProduct`."""
+    """Emits the launches of the GPU kernel, which unpacks B, for a `QuantizedProduct` node."""
     return emit_gpu(packed_product(node, format_of(node).rows()), ctx)
 
 

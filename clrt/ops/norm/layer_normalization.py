@@ -47,7 +47,7 @@ class Normalization(Op):
         epsilon: Added to the variance or mean square before the root.
 
     Class attributes:
-        rms: Whether the mean is not subtracted.
+        rms: Whether rows are divided by their root mean square, without subtracting the mean.
     """
 
     axis: int

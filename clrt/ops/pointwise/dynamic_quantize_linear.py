@@ -95,11 +95,12 @@ def quantize_launches(
 
 @register
 class DynamicQuantizeLinear(Op):
-    """Quantizes x to 0..255 with the scale and zero point of the range of x and 0.
+    """Quantizes x to 0..255, with scale and zero point from the range of x, widened to include 0.
 
     Outputs: uint8 of the shape of x; the scale, a float32 scalar; the zero point, a uint8 scalar.
-    The scale is 1 if all of x is 0, as in ONNX Runtime. Source: ONNX DynamicQuantizeLinear, opset
-    11.
+    The scale is 1 if all of x is 0, as in ONNX Runtime.
+
+    Source: ONNX DynamicQuantizeLinear, opset 11.
     """
 
     accuracy = Accuracy.ELEMENTWISE

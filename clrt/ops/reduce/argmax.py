@@ -37,7 +37,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Returns the number of elements of x before the searched axis, along it, and behind it.
+    """Returns the number of elements of x before the searched axis, along the axis, and behind it.
 
     Raises:
         ShapeError: The axis has no elements.

@@ -383,8 +383,8 @@ def _old_nearest(scales: Array | None) -> str:
         scales: Scales of all axes; None if unknown.
 
     Returns:
-        "ceil" if some axes shrink and none grows, "floor" if none shrinks; "by_scale" if mixed or
-        unknown.
+        "ceil" if some axes shrink and none grows; "floor" if no axis shrinks; "by_scale" if some
+        shrink and others grow, or the scales are unknown.
     """
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "by_scale"
