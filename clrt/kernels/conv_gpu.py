@@ -92,10 +92,10 @@ class ImageWindows:
         return BY_TAP if 100 * by_tap <= _BY_TAP_PERCENT * by_channel else BY_CHANNEL
 
     def slices(self, order: int, depth: int) -> int:
-        """Returns the number of slices that K is divided into.
+        """Returns the number of slices that K, the summed axis, is divided into.
 
         Args:
-            order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
+            order: Order of window elements along K: IN_PLACE, BY_TAP or BY_CHANNEL (see `order`).
             depth: Maximum number of elements of K per slice.
         """
         if order == BY_TAP:
@@ -110,8 +110,8 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
     work-groups. So a new shape needs no compilation.
 
     Args:
-        product: The GEMM, batched by images and groups: A is the weights `[O, C / group, window
-            …]`, B the images.
+        product: The GEMM, batched by images and groups. A is the weights, [output channels, input
+            channels per group, window …]; B is the images.
         windows: Windows of the images.
 
     Raises:
@@ -250,7 +250,7 @@ class _Sliced:
 
     Attributes:
         windows: Windows of the images, the B of the GEMM.
-        order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
+        order: Order of window elements along K: IN_PLACE, BY_TAP or BY_CHANNEL (`ImageWindows`).
         depth: Maximum number of elements of K per slice.
         count: Number of slices.
         k: Size of K, the summed axis.
@@ -265,9 +265,10 @@ class _Sliced:
     side: int
 
     def weights(self, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
-        """Returns launches that copy the weights to `[groups, K, M]`, and the buffer of the copy.
+        """Returns launches that copy the weights, and the buffer of the copy.
 
-        Constant weights are packed once per model, without launches; computed ones at each run.
+        The copy is `[groups, K, output channels per group]`, with K the summed axis. Constant
+        weights are packed once per model, without launches; computed weights at each run.
         """
         source, m = product.a.buffer.buffer, product.m
         if not self.k:

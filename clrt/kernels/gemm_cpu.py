@@ -58,8 +58,8 @@ class GemmPartitionThresholds(Thresholds):
 
     Attributes:
         stripe: Maximum number of row blocks per work-group.
-        start_percent: Time to start a work-group, as a percentage of the time of one tile with K =
-            384.
+        start_percent: Time to start a work-group, as a percentage of the time to compute one tile
+            with a summed axis of 384.
         spared_percent: Credited part, in percent, of the time that a shorter last stripe saves: the
             core of the last stripe then waits for the other cores.
         split: Maximum number of row blocks per core of a GEMM that is split over K.
@@ -272,8 +272,9 @@ class GemmKernel:
 
         Args:
             norm: The normalization.
-            multiplies: Whether to normalize the result of the GEMM. If False, the launch normalizes
-                the sum of the K partial products that A holds or, if K is 0, the contents of y.
+            multiplies: Whether to normalize the result of the GEMM. If False, `product.k` is not
+                the summed axis: the launch normalizes the sum of that number of partial products,
+                which A holds, or the contents of y if the number is 0.
         """
         rows, flops = self.product.batches * self.product.m, self.product.flops * multiplies
         blocks = ceil_div(rows, self.tunables["T_MR"])

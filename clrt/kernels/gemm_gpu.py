@@ -71,7 +71,7 @@ class TileKernel:
 
 @dataclass(frozen=True)
 class SmallMConfig:
-    """Configuration of the small-M kernel, shared by a GEMM and its splits of K.
+    """Configuration of the small-M kernel, shared by a GEMM and its splits of the summed axis.
 
     Attributes:
         items: Tunables T_LANES and T_SLICES.
@@ -201,7 +201,7 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
 
 def tile_cycles(rows: int, columns: int) -> float:
-    """Returns the clock cycles that a GEMM work-item takes per element of K.
+    """Returns the clock cycles that a GEMM work-item takes per element of the summed axis.
 
     Args:
         rows: Rows of the result per work-item.
@@ -350,7 +350,7 @@ def join_launch(product: GemmProblem, sums: Scratch, parts: int) -> Launch:
     """Returns the launch that sums the splits of K and applies the epilogue.
 
     Args:
-        sums: Partial products, float32 [parts, batch, M, N].
+        sums: Partial products, float32 [parts, batch, rows, columns].
         parts: Number of splits; if 1, the launch has no work-groups.
     """
     kernel = KernelSpec.of("matmul/reduce_split_k.cl", "join_parts", **product.epilogue.defines)

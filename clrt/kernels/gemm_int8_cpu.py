@@ -58,7 +58,7 @@ class Int8Weights(QuantizedWeights):
 
     @property
     def depth(self) -> int:
-        """Size of K rounded up to a multiple of 4."""
+        """Size of the summed axis, rounded up to a multiple of 4."""
         return round_up(self.k, _DOT_DEPTH)
 
     @property
@@ -98,7 +98,7 @@ class Int8Weights(QuantizedWeights):
         """
 
     def columns(self, array: Array) -> Array:
-        """Returns B's levels as uint8 `[N, K]`.
+        """Returns B's levels as uint8 `[columns of B, rows of B]`.
 
         Args:
             array: Elements of `value`, int8 or uint8.

@@ -146,7 +146,11 @@ def products_of(kernel: KernelSpec) -> int:
 
 
 def bytes_in_flight(kernel: KernelSpec) -> float:
-    """Returns the bytes of A and B that a matrix-unit kernel's work-item loads per slice of K."""
+    """Returns the bytes of A and B that a work-item loads at a time, per slice of the summed axis.
+
+    Args:
+        kernel: A matrix-unit kernel.
+    """
     defines = dict(kernel.defines)
     lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
     nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)

@@ -43,7 +43,7 @@ class RmsNormPrologue:
     """RMS normalization of A's rows before a GEMM, in the same launch.
 
     Attributes:
-        scale: Factor per column of A, float32 `[K]`.
+        scale: Factor per column of A, float32 `[columns]`.
         epsilon: Number added to the mean square before the root.
     """
 

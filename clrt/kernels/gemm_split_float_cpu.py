@@ -74,7 +74,7 @@ class SplitFloatThresholds(Thresholds):
 
         Args:
             rows: Number of rows or columns.
-            depth: Elements of each row, along K.
+            depth: Elements of each row, along the summed axis.
 
         Returns:
             The size in 4-byte words.
@@ -110,7 +110,7 @@ def unit_of(
 ) -> type[SplitFloatThresholds] | None:
     """Returns the split-float path that kernels of a GEMM include, as its thresholds class.
 
-    The result does not depend on M.
+    The result does not depend on the number of rows of A.
 
     Args:
         product: The GEMM.

@@ -22,6 +22,8 @@ _NAME = re.compile(rf"records[48]x[1-9][0-9]?:{_SIZE}x{_SIZE}:(\w+)")
 class GgufRecordLayout:
     """Layout of GGUF rows, uint8 `[N, bytes per row]`, as records `[panel, block, bytes]`.
 
+    A record has one block of each row of a panel.
+
     Attributes:
         type: GGUF block type.
         n: Number of rows.

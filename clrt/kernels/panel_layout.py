@@ -42,8 +42,9 @@ class Panels:
         n: Columns of a matrix.
         width: Columns per panel.
         transposed: Whether the unpacked matrices are N x K.
-        taps: Window elements of convolution weights [N, channels, taps], whose row k of a panel is
-            channel k % channels at tap k // channels; `transposed` must be set. 1 for matrices.
+        taps: Window elements of convolution weights [output channels, channels, taps], for which
+            `transposed` must be set; 1 for matrices. Row k of a panel is then channel k % channels
+            at tap k // channels.
     """
 
     k: int

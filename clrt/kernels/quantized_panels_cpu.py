@@ -94,7 +94,7 @@ class QuantizedPanels(QuantizedWeights):
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that each column of B has along K."""
+        """Number of blocks in each column of B."""
         return ceil_div(self.k, self.block)
 
     @property
@@ -169,7 +169,7 @@ def rounded_rows(a: Array, block: int) -> Array:
 
     Args:
         a: Rows of A.
-        block: Elements of K per block.
+        block: Elements of a row per block.
     """
     *rows, k = a.shape
     count = ceil_div(k, block)

@@ -90,12 +90,12 @@ class PackedQuantizedRows(QuantizedWeights):
 
     @property
     def word(self) -> int:
-        """Elements of K whose low bits share a 32-bit word."""
+        """Number of elements of a row whose low bits share a 32-bit word."""
         return _WORD_BITS // self.bits
 
     @property
     def blocks(self) -> int:
-        """Number of blocks along K."""
+        """Number of blocks per row."""
         return ceil_div(self.k, self.block)
 
     @property
@@ -125,7 +125,7 @@ class PackedQuantizedRows(QuantizedWeights):
 
     @property
     def packed(self) -> PackedWeight:
-        """B as a packed weight: N rows of `pitch` bytes."""
+        """B as a packed weight: a row of `pitch` bytes for each column of B."""
         form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
         sizes = {"blocks": self.blocks, "pitch": self.pitch}

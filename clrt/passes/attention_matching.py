@@ -63,17 +63,17 @@ class Heads:
     """Tensor that an attention's q, k or v is computed from, before its heads were split.
 
     Attributes:
-        base: Tensor [B, S, H, D]; [B, S, D] or [B, 1, S, D] for one head; [B, H, S, D] if
-            `by_head`.
-        batch: B.
-        length: S, the number of tokens.
-        count: H, the number of heads.
-        size: D, the head size in elements.
+        base: Tensor [batch, length, count, size], or [batch, count, length, size] if `by_head`. If
+            `count` is 1, it may also be [batch, length, size] or [batch, 1, length, size].
+        batch: Batch size.
+        length: Number of tokens.
+        count: Number of heads.
+        size: Head size in elements.
         scale: Constant factor: the attention operand is `scale` times `base`.
         by_head: Whether the heads axis of `base` comes before the tokens axis.
         repeat: Number of adjacent query heads that share each head.
-        source: Tensor [B, S, W] with W columns, a range of which `base` is reshaped from; None if
-            there is none.
+        source: Tensor [batch, length, columns], of which `base` is a reshaped range of columns;
+            None if there is none.
         offset: First column of the heads in `source`.
     """
 
@@ -90,7 +90,7 @@ class Heads:
 
     @property
     def merged_shape(self) -> Shape:
-        """Shape [B, S, H * D] of the operand with heads side by side: [batch, tokens, columns]."""
+        """Shape of the operand with heads side by side: [batch, tokens, heads * head size]."""
         return (self.batch, self.length, self.count * self.size)
 
 

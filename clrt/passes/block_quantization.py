@@ -49,8 +49,8 @@ def round_blocks(
     """Quantizes each row of a weight matrix in blocks of `block` elements.
 
     Args:
-        weights: float32 `[N, K]`.
-        block: Number of elements per block; the last block may be shorter.
+        weights: float32 `[N, K]`, with K the summed axis of the matrix product.
+        block: Number of elements per block; the last block of a row may be shorter.
         bits: Bits per element, at most 8.
         moments: `[K, K]`, the sum of outer products of the input rows of the matrix product. If
             given, the rounding error of a column is compensated in columns not quantized yet, so
@@ -97,12 +97,12 @@ def _grid(
     """Chooses the scale and zero point of least squared error for one block of each row.
 
     Args:
-        block: Elements of the block, `[N, block size]`.
+        block: Elements of the block in each row, `[rows, block size]`.
         bits: Bits per element.
         reaches: Candidate fractions of minimum and maximum that the quantized range spans.
 
     Returns:
-        Scales `[N]` and zero points `[N]`.
+        Scales `[rows]` and zero points `[rows]`.
     """
     top = (1 << bits) - 1
     low = np.minimum(block.min(axis=1, keepdims=True), 0)

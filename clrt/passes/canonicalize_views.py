@@ -69,8 +69,8 @@ class CanonicalizeViews(Pass):
 class SimplifyTransposes(Pass):
     """Two Transposes -> one; Reshape, Transpose of rank 3, Reshape -> one Transpose.
 
-    Reshape [L…,M,N] -> [L,M,N], Transpose (0,2,1), Reshape -> [L…,N,M] is how torch's dynamo
-    exporter swaps the last two axes of a batched matrix.
+    The second form is how torch's dynamo exporter swaps the last two axes of a batch of matrices:
+    a Reshape to rank 3, a Transpose with perm (0, 2, 1), and a Reshape back to the rank before.
     """
 
     name = "simplify_transposes"

@@ -328,7 +328,7 @@ def _channels_last(x: Value) -> Value | None:
 
 
 def _is_view(shape: Shape) -> bool:
-    """Whether a Transpose of a shape [N, C, …] to channels last moves no elements."""
+    """Whether a Transpose of a shape [batch, channels, …] to channels last moves no elements."""
     return provably_equal(shape[1], 1) or all(provably_equal(d, 1) for d in shape[2:])
 
 

@@ -222,7 +222,7 @@ def _rows(node: Node) -> Array:
 
 
 def _by_rows(node: Node) -> bool:
-    """Whether the B of a matrix product is stored as `[N, K]` (trans_b), not `[K, N]`."""
+    """Whether the B of a matrix product is stored transposed (trans_b)."""
     return isinstance(node.op, FusedMatMul) and bool(node.op.trans_b)
 
 

@@ -67,7 +67,7 @@ class FuseDequantizedMatmul(Pass):
 
 
 def _weight(node: Node) -> _Weight | str:
-    """Converts DequantizeLinear of a constant `[K, N]` to MatMulNBits.
+    """Converts DequantizeLinear of a constant matrix to a MatMulNBits.
 
     Returns:
         The op with its inputs; a reject reason if MatMulNBits does not support the weight.
@@ -100,7 +100,13 @@ def _weight(node: Node) -> _Weight | str:
 
 
 def _by_column(parameter: Array, blocks: int, n: int) -> Array:
-    """Broadcasts scales or zero points of shape `[]`, `[N]` or `[blocks, N]` to `[N, blocks]`."""
+    """Broadcasts scales or zero points of DequantizeLinear to `[n, blocks]`, as in MatMulNBits.
+
+    Args:
+        parameter: Scales or zero points, `[]`, `[n]` or `[blocks, n]`.
+        blocks: Number of blocks per column.
+        n: Number of columns of the weight.
+    """
     whole = np.broadcast_to(
         parameter.reshape(-1, n) if parameter.size > 1 else parameter, (blocks, n)
     )

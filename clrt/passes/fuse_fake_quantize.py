@@ -132,7 +132,7 @@ def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct |
     Args:
         left: DequantizeLinear of A.
         right: DequantizeLinear of the constant B.
-        transposed: Whether B is `[N, K]`.
+        transposed: Whether the product reads B transposed.
     """
     level = _number(left.arg(1))
     zero = 0 if left.input(2) is None else _number(left.arg(2))

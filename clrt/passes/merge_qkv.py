@@ -35,12 +35,12 @@ class _QkvProjection:
 
     @property
     def weight(self) -> Value:
-        """Weight matrix of the projection, `[K, N]`; `[N, K]` if its op has trans_b."""
+        """Weight matrix of the projection; stored transposed if the op has trans_b."""
         return self.node.arg(1)
 
     @property
     def columns(self) -> int:
-        """Number of output columns N of the projection."""
+        """Number of output columns of the projection."""
         shape = self.weight.shape
         assert shape is not None
         return int(shape[0] if self.node.op_as(FusedMatMul).trans_b else shape[1])

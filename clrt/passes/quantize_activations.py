@@ -14,7 +14,7 @@ class QuantizeActivations(Pass):
 
     int8 dot products multiply four elements at a time and read quantized weights directly.
     A QuantizedMatMul (GGUF models) is always rewritten. A MatMulNBits (ONNX models) is rewritten if
-    its `accuracy_level` is 4 and its weights have 4 or 8 bits.
+    its `accuracy_level` is 4, its weights have 4 or 8 bits, and kernels support its block size.
     """
 
     name = "round_activations"

@@ -43,7 +43,7 @@ class Picture:
 
     Attributes:
         title: Name in messages.
-        source: uint8 array `[H, W]` or `[H, W, channels]`, or a Pillow image.
+        source: uint8 array `[height, width]` or `[height, width, channels]`, or a Pillow image.
     """
 
     title: str
@@ -82,7 +82,7 @@ class Picture:
                 target[y - top : end - top] = np.asarray(band)
 
     def array(self) -> Array:
-        """Returns all pixels, uint8 `[H, W, 3]`.
+        """Returns all pixels, uint8 `[height, width, 3]`.
 
         Raises:
             InputError: Pillow cannot decode or convert the image.
