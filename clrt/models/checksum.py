@@ -43,7 +43,9 @@ class DigestCheck:
             self._thread.start()
 
     def __call__(self) -> None:
-        """Waits until the checksum is verified; a process forked before that verifies it itself.
+        """Waits until the checksum is verified.
+
+        In a process that was forked before the thread was done, verifies the checksum itself.
 
         Raises:
             ModelError: The file is damaged.

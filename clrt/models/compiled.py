@@ -73,8 +73,8 @@ class CompiledModel:
         graph: The optimised graph.
         shapes: Sets of input shapes (by input name) that the model was compiled for.
         extras: Further data of the model as JSON values by name (tokenizer, conversion settings).
-        check: Function that waits until the file's checksum is verified, which for a large file
-            happens in a thread; it raises ModelError if the file is damaged.
+        check: Waits until the file's checksum is verified (in a thread if the file is large);
+            raises ModelError if the file is damaged.
     """
 
     graph: Graph

@@ -37,7 +37,7 @@ def find_model(
     Args:
         source: A path, or a model's name on the Hugging Face hub.
         cache: The Hugging Face cache folder; None for the default one.
-        organisation: Organisation of a name that has none; "" if there is no default one.
+        organisation: Organisation to look in if a name has none; "" for no organisation.
 
     Raises:
         InputError: `source` is neither a string nor a Path.

@@ -117,7 +117,8 @@ def _check_is_one_graph(source: Path) -> None:
         source: A GGUF file, or a model folder.
 
     Raises:
-        UnsupportedError: It is such a model; the message names the class and commands that run it.
+        UnsupportedError: The model is a language or speech model; the message names the class and
+            commands that run it.
         ModelError: The folder's config.json cannot be read.
     """
     from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES

@@ -48,7 +48,7 @@ class GgufTensor:
         shape: Row-major shape; blocks are along the last axis.
         raw: Encoded bytes, a read-only view of the mapped file: [*shape[:-1], bytes per row].
         file: The file, or the shard, that contains the tensor.
-        start: Byte offset in the file.
+        start: Byte offset of the tensor in the file.
     """
 
     name: str

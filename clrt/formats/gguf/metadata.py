@@ -76,6 +76,9 @@ class ByteReader:
 
         Args:
             what: Name of the integer, for error messages.
+
+        Raises:
+            ModelError: The file ends before.
         """
         return int(_U32.unpack_from(self.data, self.skip(4, what))[0])
 
@@ -84,6 +87,9 @@ class ByteReader:
 
         Args:
             what: Name of the integer, for error messages.
+
+        Raises:
+            ModelError: The file ends before.
         """
         return int(_U64.unpack_from(self.data, self.skip(8, what))[0])
 

@@ -251,7 +251,7 @@ def experts(
     Layers whose router is missing in the checkpoint have no experts.
 
     Args:
-        normalised: Whether router weights are normalised; None if `norm_topk_prob` tells.
+        normalised: Whether router weights are normalised; None to read `norm_topk_prob`.
         shared: Whether the model may have a shared expert.
     """
     shared_size = "shared_expert_intermediate_size"
@@ -274,7 +274,10 @@ experts_with_shared = partial(experts, shared=True)
 
 
 def optional_experts(config: ConfigValues) -> Fields:
-    """Returns a mixture of experts with normalised router weights; {} for a model without."""
+    """Returns a mixture of experts as a field of DecoderConfig; {} for a model without experts.
+
+    Router weights are normalised.
+    """
     count = config.integer("num_experts", 0, least=0, most=MAX_EXPERTS)
     return normalised_experts(config) if count else {}
 
@@ -362,7 +365,10 @@ def rope_everywhere(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def rope_if_finetuned(config: ConfigValues, layers: int) -> list[bool]:
-    """Returns for all layers whether they have RoPE, by a flag of GGUF files (Granite)."""
+    """Returns a flag of GGUF files, true by default, for all layers: all have RoPE, or none.
+
+    The flag is "rope.scaling.finetuned" (Granite).
+    """
     return [config.flag("rope.scaling.finetuned", True)] * layers
 
 
@@ -374,7 +380,7 @@ def rope_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
 def rope_in_windows(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True (RoPE) for layers with a sliding window (Cohere 2, EXAONE 4).
 
-    If no layer has a window, all have RoPE.
+    If no layer has a window, returns True for all layers.
     """
     if config.integer("sliding_window", default=0, least=0) == 0:
         return [True] * layers

@@ -46,6 +46,7 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
     """Adds down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not gated.
 
     Args:
+        x: `[tokens, hidden]`.
         path: The layer: "blk.N".
         wide: Intermediate size: outputs of the gate and up projections.
         kind: Suffix of the tensor names: "_shexp" for the shared expert.
@@ -67,6 +68,7 @@ def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> 
     Args:
         x: `[tokens, hidden]`.
         path: The layer: "blk.N".
+        experts: Configuration of the experts.
 
     Source: Jiang et al., Mixtral of Experts (2024).
     """

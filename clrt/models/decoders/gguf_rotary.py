@@ -32,15 +32,17 @@ def gguf_rotary(
     interleaved: bool,
     has_local: bool,
 ) -> RopeConfig:
-    """Returns the rotary embedding of the layers that have one kind of attention.
+    """Returns the rotary embedding of the layers with full attention, or of those with a window.
 
     Args:
+        values: Metadata of the file.
+        weights: Tensors of the file, among them divisors of frequencies.
         head_size: Elements of a head.
         context: Requested context length in tokens.
-        kind: Kind of attention of the layers: FULL or SLIDING.
+        kind: FULL for the layers with full attention, SLIDING for those with a window.
         interleaved: Whether rotated pairs are adjacent elements.
-        has_local: Whether layers with a window (SLIDING) have a RoPE base of their own, and no
-            scaling of positions.
+        has_local: Whether layers with a window have a RoPE base of their own, and no scaling of
+            positions.
 
     Raises:
         ModelError: A metadata key or a tensor of RoPE factors is missing or wrong.

@@ -28,7 +28,7 @@ _Infos = Mapping[str, onnx.ValueInfoProto]
 def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, DecoderNames]:
     """Imports a decoder with batch size 1, whatever the batch size in the file.
 
-    Dims of its inputs are numbers, or sums of the symbols "past" and "tokens".
+    Dims of the graph's inputs are numbers, or sums of the symbols "past" and "tokens".
 
     Args:
         file: The ONNX file; its external data is beside it.
@@ -39,7 +39,7 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX; or `head_size` is needed.
-        UnsupportedError: It is not a decoder with past inputs, or has unsupported ops.
+        UnsupportedError: The file is not a decoder with past inputs, or has unsupported ops.
     """
     model, tensors = read_model(file)
     graph = model.graph

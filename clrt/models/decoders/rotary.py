@@ -75,14 +75,14 @@ class RotaryScope:
 def read_rotary(
     config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
 ) -> RopeConfig:
-    """Reads the rotary embedding of the layers that have one kind of attention.
+    """Reads the rotary embedding of the layers with full attention, or of those with a window.
 
     Args:
         config: Values with `rope_theta`, `partial_rotary_factor` and `max_position_embeddings`
             under these names.
         head_size: Elements of a head.
         context: Requested context length in tokens; dynamic frequencies depend on it.
-        kind: Kind of attention of the layers: FULL or SLIDING.
+        kind: FULL for the layers with full attention, SLIDING for those with a window.
         interleaved: Whether rotated pairs are adjacent elements.
 
     Raises:
@@ -119,9 +119,14 @@ def read_rotary(
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
-    """Returns the RoPE object and the RoPE base for layers of a kind (FULL or SLIDING).
+    """Returns the values of config.json's object about RoPE, and the RoPE base.
 
-    The object is empty if config.json has none.
+    Args:
+        config: Values of config.json.
+        kind: FULL for the layers with full attention, SLIDING for those with a window.
+
+    Returns:
+        Values of the object, none if config.json has no such object; and the base.
     """
     local = kind == SLIDING and "rope_local_base_freq" in config  # Gemma 3
     key = "rope_local_base_freq" if local else "rope_theta"
@@ -286,7 +291,8 @@ def _longrope_frequencies(scope: RotaryScope, key: str) -> Array:
     """Returns each pair's frequency divided by its factor, float32 `[rotary_dim / 2]`.
 
     Args:
-        key: Key of the list of factors in the RoPE object: "short_factor" or "long_factor".
+        scope: Values that the frequencies depend on.
+        key: Key of the list of factors in `scope.rope`: "short_factor" or "long_factor".
 
     Raises:
         ModelError: The key is missing, or does not hold a number above 0 for each pair.

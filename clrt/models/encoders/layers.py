@@ -11,7 +11,7 @@ from clrt.ops.pointwise.table import Add
 
 
 class EncoderBuilder(ModelBuilder[Checkpoint]):
-    """A graph builder for encoders: layers under the names of their checkpoint, in float32."""
+    """A graph builder for encoders; nodes have the names of layers in the checkpoint."""
 
     def first_present(self, *names: str) -> str:
         """Returns the first of `names` that the checkpoint has a tensor for; names[0] if none."""

@@ -133,7 +133,10 @@ class OnnxFile:
         return import_read(self._model, self._tensors, given, values)
 
     def constant(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """Returns ("tensor(dtype)", shape) of an initializer; None if none has this name."""
+        """Returns the type, such as "tensor(float)", and the shape of an initializer.
+
+        Returns None if the file has no initializer of this name.
+        """
         initializer = self._initializers.get(name)
         if initializer is None:
             return None

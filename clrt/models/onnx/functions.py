@@ -151,7 +151,8 @@ def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str
 
     Raises:
         ModelError: The attribute has no type, or its tensor is damaged.
-        UnsupportedError: It is a tensor of an unsupported dtype, or of an unsupported kind.
+        UnsupportedError: The attribute is a tensor of an unsupported dtype, or of a kind that clrt
+            does not support.
     """
     where = f"attribute '{attr.name}' of {where}"
     match attr.type:

@@ -32,7 +32,7 @@ class FormalParameter:
     Attributes:
         name: Name in the schema.
         option: "single", "optional" or "variadic".
-        type_name: Type variable; parameters with the same one have the same type.
+        type_name: Type variable; parameters with the same variable have the same type.
         types: Allowed types, in ONNX's notation.
         description: First paragraph of the parameter's description in the schema.
     """

@@ -136,8 +136,8 @@ def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[
         where: Name of the model, for error messages.
 
     Returns:
-        The model, with a short token in place of each large `raw_data`; and by token that data, a
-        uint8 view of `data`.
+        The model, with a short token in place of each large `raw_data`; and the cut `raw_data` by
+        token, uint8 views of `data`.
 
     Raises:
         ModelError: The data are empty, a Git LFS pointer, or not an ONNX model.

@@ -207,7 +207,7 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
 
     Args:
         inferred: Type inferred by the op.
-        info: Type that the file declares; None, or one of another rank, changes nothing.
+        info: Type that the file declares; ignored if it has another rank. None for no type.
         names: Symbols of the inputs' dims.
     """
     declared_kind = None if info is None else info.type.WhichOneof("value")

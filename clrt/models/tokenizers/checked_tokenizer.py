@@ -105,7 +105,7 @@ class CheckedTokenizer:
             skip_special_tokens: Whether to leave out special tokens such as BOS.
 
         Raises:
-            InputError: The tokenizer cannot decode them, or exceeds the time limit.
+            InputError: The tokenizer cannot decode the ids, or exceeds the time limit.
         """
         return self._call(
             lambda: str(self.library.decode(tokens, skip_special_tokens=skip_special_tokens)),
@@ -192,7 +192,7 @@ def within(call: Callable[[], T], chars: int) -> T:
 def translated(
     kind: type[ClrtError], what: str, remedy: str = "use the model's own tokenizer.json"
 ) -> Iterator[None]:
-    """Turns errors and panics of the tokenizers library into `kind` (context manager).
+    """Context manager that turns errors and panics of the tokenizers library into `kind`.
 
     Args:
         kind: Class of the error to raise.

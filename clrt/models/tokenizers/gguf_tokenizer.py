@@ -166,9 +166,11 @@ def _special_ids(
 def _end_ids(vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> frozenset[int]:
     """Returns the ids of all tokens that end generation.
 
-    These are EOS, EOT and EOM, and the tokens of `_ENDS` that the vocabulary has.
+    These are EOS, EOT and EOM, and the tokens of `_ENDS` that the vocabulary has; but not "<|end|>"
+    in vocabularies where it only ends a message (`_CALLS`).
 
     Args:
+        vocabulary: Tokens of the file.
         ids: Ids of special tokens, by their name in metadata keys.
     """
     named = {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}

@@ -84,7 +84,11 @@ class GgufAdapter:
         return False
 
     def changes(self, name: str) -> bool:
-        """Returns whether the adapter has a low-rank product for the model's matrix `name`."""
+        """Returns whether the adapter changes a matrix of the base model (by a low-rank product).
+
+        Args:
+            name: Name of the base model's matrix.
+        """
         stored = stored_name(name, self._model.names)
         return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
 
@@ -94,7 +98,7 @@ class GgufAdapter:
         Args:
             name: Name of the base model's tensor.
             shape: Shape of the base model's matrix or vector.
-            index: Index of the expert, for a matrix of one expert; else 0.
+            index: Index of the expert if the tensor is the matrix of an expert; else 0.
 
         Raises:
             ModelError: A tensor of the adapter has an unexpected shape or numbers that are not

@@ -63,7 +63,7 @@ class PeftAdapter:
 
     Raises:
         ModelError: A file is missing or damaged, or a value of adapter_config.json is wrong.
-        UnsupportedError: It is not a LoRA adapter, or uses an unsupported option.
+        UnsupportedError: The adapter is not a LoRA adapter, or uses an unsupported option.
     """
 
     def __init__(self, path: Path, model: AdaptedModel) -> None:

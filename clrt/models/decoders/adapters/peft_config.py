@@ -63,11 +63,20 @@ class PeftConfig:
         self.ties = config.flag("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
-        """Returns the rank of the LoRA matrices of a module (its dotted name in transformers)."""
+        """Returns the rank of a module's LoRA matrices.
+
+        Args:
+            module: Dotted name of the module in transformers.
+        """
         return int(_matching(self._ranks, module, self._rank))
 
     def scale(self, module: str) -> float:
-        """Returns the factor of the low-rank product of a module: alpha / rank, or rsLoRA's form.
+        """Returns the factor of a module's low-rank product.
+
+        This is alpha / rank, or for rsLoRA alpha / sqrt(rank).
+
+        Args:
+            module: Dotted name of the module in transformers.
 
         Source: Hu et al., LoRA (2021); Kalajdzievski, rsLoRA (2023).
         """
@@ -96,10 +105,11 @@ def _check_kind(config: ConfigValues) -> None:
 
 
 def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]:
-    """Returns ranks or alphas by the pattern of the modules that they apply to.
+    """Returns the ranks or alphas that adapter_config.json sets for some modules only.
 
     Args:
-        key: "rank_pattern" or "alpha_pattern": the object in adapter_config.json.
+        config: Values of adapter_config.json.
+        key: "rank_pattern" or "alpha_pattern".
 
     Returns:
         Numbers by regular expression; an expression matches the end of a module's dotted name.

@@ -50,8 +50,9 @@ class LayerAttention:
 def append_to_pasts(graph: Graph, names: DecoderNames, probe: DecodeStepProbe) -> None:
     """Replaces each UpdateCache node on a past input by a Concat of past and new rows.
 
-    UpdateCache writes new keys or values into a cache. For a single sequence without padding, they
-    go right after the past rows, so both ops compute the same. All shapes are inferred again.
+    UpdateCache writes rows of new keys or values into a cache. For a single sequence without
+    padding, the new rows go right after the past rows, so both ops compute the same. All shapes are
+    inferred again.
 
     Args:
         graph: Graph of the decoder; changed.

@@ -24,8 +24,8 @@ class DecodeStepProbe:
     """Evaluates values of a decoder in sample steps of one sequence without padding.
 
     Exporters compute masks and positions in too many ways to match the nodes, so masks and
-    positions are recognised by their elements. These depend only on sizes, the padding mask and
-    positions, so the three steps of `STEPS` suffice.
+    positions are recognised by their elements. The elements depend only on the numbers of past and
+    new tokens, so the three sample steps of `STEPS` suffice.
 
     Args:
         graph: The decoder, with inputs of past keys and values.

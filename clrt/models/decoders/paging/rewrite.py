@@ -54,7 +54,7 @@ class PagedDecoder:
     """A decoder with a paged KV cache.
 
     Attributes:
-        graph: The graph, with inputs and outputs as of `decoder_graph`.
+        graph: The graph, with the inputs and outputs that `decoder_graph` documents.
         layers: Number of layers.
         kv_heads: Number of KV heads per layer.
         head_size: Elements of a head.

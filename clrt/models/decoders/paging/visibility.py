@@ -184,7 +184,7 @@ class _MaskRow:
         Args:
             node: The attention, for messages.
             window: Number of preceding keys that the token attends to; -1 for all.
-            slopes: ALiBi slope of each head, or of all.
+            slopes: ALiBi slope of each head, or one slope for all heads.
 
         Raises:
             UnsupportedError: The mask differs from the pattern.

@@ -248,10 +248,10 @@ def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(GroupNormalization, audience=DecompositionStage.EXPORT)
 def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports GroupNormalization with a scale and bias per group as one with them per channel.
+    """Exports GroupNormalization with scales and biases per group, which ONNX has deprecated.
 
-    ONNX has deprecated the form per group. Returns None, to export the node as it is, if scales are
-    per channel already.
+    They are repeated to scales and biases per channel. Returns None, to export the node as it is,
+    if they are per channel already.
     """
     op, (x, *affine) = node.op_as(GroupNormalization), [v for v in node.inputs if v is not None]
     if not op.per_group:

@@ -11,7 +11,11 @@ from clrt.ops.decompositions.import_rules.import_builder import ImportBuilder
 
 
 def transform(body: ImportBuilder, scores: Value) -> Value:
-    """Applies the transform in the node's attribute `post_transform`, by default none, to scores.
+    """Applies the node's attribute `post_transform` (softmax, …) to scores; none by default.
+
+    Args:
+        body: Builder.
+        scores: `[rows, classes or targets]`.
 
     Raises:
         UnsupportedError: The transform is unknown.

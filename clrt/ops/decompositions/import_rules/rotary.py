@@ -13,9 +13,10 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes RotaryEmbedding that rotates whole heads and pairs element i with i + size / 2.
+    """Decomposes RotaryEmbedding into the nodes that the pass `fuse_rotary` matches.
 
-    Other forms use ONNX's function body.
+    Only if whole heads are rotated, and element i of a head is paired with element i + size / 2.
+    ONNX's function body is used for other forms.
     """
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):

@@ -422,7 +422,7 @@ def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: 
 
 @register_import_decomposition(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's RotaryEmbedding into ONNX's.
+    """Decomposes com.microsoft's RotaryEmbedding into ONNX's RotaryEmbedding.
 
     Inputs: x, positions, cosine table, sine table.
 

@@ -72,7 +72,7 @@ def _gather_nd(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GridSample")
 def _grid_sample(body: ImportBuilder) -> None:
-    """Decomposes com.microsoft's GridSample into ONNX's; the names of modes differ."""
+    """Decomposes com.microsoft's GridSample into ONNX's GridSample, with its names of modes."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}
     name = body.attrs.get("mode", "bilinear")
     attrs = {**body.attrs, "mode": mode.get(name, name)}
