@@ -152,11 +152,11 @@ class OpBuilder(Builder):
         return self("Add", self("Mul", x, cos), self("Mul", swapped, sin))
 
     def channels_first(self, x: Value, rank: int) -> Value:
-        """Transposes `x` of rank `rank` from channels last, `[N, …, C]`, to `[N, C, …]`."""
+        """Transposes `x` of rank `rank` from channels as the last axis to channels as axis 1."""
         return self("Transpose", x, perm=(0, rank - 1, *range(1, rank - 1)))
 
     def channels_last(self, y: Value, rank: int) -> Value:
-        """Transposes `y` of rank `rank` from channels first, `[N, C, …]`, to `[N, …, C]`."""
+        """Transposes `y` of rank `rank` from channels as axis 1 to channels as the last axis."""
         return self("Transpose", y, perm=(0, *range(2, rank), 1))
 
     def dim_of(self, value: Value, axis: int) -> Value:

@@ -433,8 +433,8 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
     """Returns a tensor of heads as float64 `[B, H, S, D]`.
 
     Args:
-        x: `[B, S, W]` with the heads as columns, or `[B, H, S, D]`, for B sequences and S
-            positions.
+        x: `[B, S, W]` with the heads as columns, or `[B, H, S, D]`, for B sequences, S positions
+            and W columns.
         offset: Column of the first head in `[B, S, W]`.
         count: Number of heads in `[B, S, W]`, H.
         size: Elements of a head in `[B, S, W]`, D.

@@ -19,6 +19,6 @@ class HasScalableWeights(Op):
         """Returns the scale of each output channel, reshaped to broadcast against the weights.
 
         Args:
-            scale: Factor of each output channel, `[O]`.
+            scale: Factor of each output channel, `[output channels]`.
             weights: Shape of the weights.
         """

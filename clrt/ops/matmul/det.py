@@ -29,7 +29,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Det(Op):
-    """The determinant of each matrix of a stack `[..., M, M]`. Source: ONNX Det, opset 11 to 22."""
+    """The determinant of each matrix of a stack `[..., size, size]`.
+
+    Source: ONNX Det, opset 11 to 22.
+    """
 
     supported_storages = frozenset({"plain"})
     variants = (Variant("elimination", _emit, reject_in_float32),)

@@ -117,7 +117,7 @@ class GgufFormat(WeightFormat):
         """Returns B dequantized to float32 at load.
 
         Args:
-            width: Columns of a panel; None for the plain layout `[N, K]`.
+            width: Columns of a panel; None for the plain layout `[n, k]`, in rows of B.
         """
         type_, name = self.type, f"float32_of_{self.type.name}:{self.n}x{self.k}"
         if width is None:

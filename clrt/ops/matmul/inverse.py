@@ -30,7 +30,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Inverse(Op):
-    """The inverse of each matrix of a stack `[..., M, M]`; singular ones give non-finite numbers.
+    """The inverse of each matrix of a stack `[..., size, size]`.
+
+    The inverse of a singular matrix has non-finite numbers.
 
     Source: com.microsoft Inverse 1.
     """

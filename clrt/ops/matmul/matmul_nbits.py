@@ -285,7 +285,7 @@ class MatMulNBits(QuantizedProduct):
         return NBitsFormat(self, node.arg(1), node.arg(2), node.input(3))
 
     def levels(self, packed: Array, count: int) -> Array:
-        """Unpacks bytes to codes, uint8 `[N, count]`.
+        """Unpacks bytes to codes, uint8 `[rows of B, count]`.
 
         Args:
             packed: uint8 with packed codes for each row of B, such as input B.
@@ -294,10 +294,10 @@ class MatMulNBits(QuantizedProduct):
         return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
 
     def packed(self, levels: Array) -> Array:
-        """Packs codes to the bytes of input B, zero-padded behind the last element of K.
+        """Packs codes to the bytes of input B; each row is zero-padded to whole blocks.
 
         Args:
-            levels: Codes, uint8 `[N, K]`.
+            levels: Codes, uint8 `[rows of B, elements of a row]`.
         """
         padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
         padded[:, : self.K] = levels
@@ -307,17 +307,17 @@ class MatMulNBits(QuantizedProduct):
         """Packs zero points to the bytes of input 3, with 8 / bits zero points per byte.
 
         Args:
-            zeros: Zero points, uint8 `[N, blocks]`.
+            zeros: Zero points, uint8 `[rows of B, blocks]`.
         """
         padded = np.zeros((self.N, round_up(self.blocks, 8 // self.bits)), np.uint8)
         padded[:, : self.blocks] = zeros
         return pack_fields(padded, self.bits)
 
     def by_dots(self, numbers: Array) -> Array:
-        """Repeats values per block, so that every DOT_BLOCK elements of K have a value.
+        """Repeats values per block, so that every DOT_BLOCK elements of a row of B have a value.
 
         Args:
-            numbers: A value per block, `[N, blocks]`.
+            numbers: A value per block, `[rows of B, blocks]`.
         """
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
@@ -326,7 +326,7 @@ class MatMulNBits(QuantizedProduct):
         """Returns scales as float32 `[rows, blocks]`.
 
         Args:
-            scales: Input 2, with N * blocks elements.
+            scales: Input 2, with a scale per row of B and block.
             rows: Rows of B to return.
         """
         return scales.reshape(self.N, self.blocks)[rows].astype(np.float32)

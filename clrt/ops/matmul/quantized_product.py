@@ -70,7 +70,7 @@ def product_of(
     strides: tuple[int, int],
     weights: QuantizedWeights | None = None,
 ) -> GemmProblem:
-    """Lowers a product of A `[…, K]` and one matrix B, which is input 1, to a GEMM.
+    """Lowers a product of A `[…, k]` and one matrix B, which is input 1, to a GEMM.
 
     Args:
         node: A node with a `MatrixProduct`.
@@ -106,10 +106,10 @@ def product_of(
 
 
 def packed_product(node: Node, weights: QuantizedWeights) -> GemmProblem:
-    """Lowers a product of A `[…, K]` and packed weights B, which are input 1, to a GEMM.
+    """Lowers a product of A, input 0, and packed weights B, input 1, to a GEMM.
 
     Args:
-        node: A node with a `MatrixProduct`.
+        node: A node with a `MatrixProduct`; A may have any rank.
         weights: B as kernels read it.
 
     Raises:

@@ -47,7 +47,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
 
     Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; constant float32 scales `[N]`
     and zero points `[N]` of B's dtype; then the extras, tensors that `steps` read, as in
-    FusedMatMul. Output: float32 `[…, N]`. K is the summed axis.
+    FusedMatMul. Output: float32 `[…, N]`. K is the summed axis, N the columns of B.
 
     Attributes:
         trans_b: 1 if B is `[N, K]`.

@@ -14,15 +14,16 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class LSTM(Recurrent):
-    """Long short-term memory with gates in the order i, o, f, c.
+    """Long short-term memory with gates in the order i (input), o (output), f (forget), c (cell).
 
     Inputs besides those of `Recurrent`: initial_c `[D, B, H]` and peephole weights P `[D, 3 H]`,
-    for D directions, B sequences and hidden size H. Additional output: Y_c `[D, B, H]`. The
-    activations are f, g and h. i, o, f and c are the sums of x W^T, H R^T and the biases; C is the
-    cell state:
+    for D directions, B sequences and hidden size H. Additional output: Y_c `[D, B, H]`.
 
-    I = f(i + P_i C), F = f(f + P_f C) or 1 - I (input_forget), C' = F C + I g(c), O = f(o + P_o
-    C'), H' = O h(C'). As in ONNX Runtime, C' is not clipped.
+    In each step, i, o, f and c are the sums of x W^T, H R^T and the biases, one per gate. With the
+    activations a0, a1 and a2, the hidden state H and the cell state C become H' and C':
+
+    I = a0(i + P_i C); F = a0(f + P_f C), or 1 - I with input_forget; C' = F C + I a1(c); O = a0(o +
+    P_o C'); H' = O a2(C'). As in ONNX Runtime, C' is not clipped.
 
     Attributes:
         input_forget: 1: the forget gate F is 1 - I.

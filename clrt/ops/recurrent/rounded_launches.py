@@ -259,7 +259,8 @@ def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
     """Returns `(weights - zeros) * scales` as float32.
 
     Args:
-        weights: 8-bit integers `[D, K, 4 H]`, for D directions and hidden size H.
+        weights: 8-bit integers `[D, K, 4 H]`, for D directions, K inputs or states, and hidden size
+            H.
         scales: `[D]` or `[D, 4 H]`.
         zeros: Zero points in the shape of `scales`.
     """

@@ -21,10 +21,11 @@ from clrt.ops.traits import HostTraits
 class BifurcationDetector(Op):
     """Appends predicted tokens to a sequence, up to and including the first wrong one.
 
-    A predicted token is wrong if it differs from the source. Inputs: source tokens `[S]`, tokens
-    `[T]`, position P in the source where the last match ended, and optionally the predicted tokens
-    `[S + 1 - P]`. Outputs: tokens; position in the source after the unique occurrence of the
-    tokens' last n-gram, -1 if there is none. Longer n-grams take precedence.
+    A predicted token is wrong if it differs from the source. Inputs: S source tokens `[S]`, the
+    tokens of the sequence, position P in the source where the last match ended, and optionally the
+    predicted tokens `[S + 1 - P]`. Outputs: the extended sequence; position in the source after the
+    unique occurrence of the tokens' last n-gram, -1 if there is none. Longer n-grams take
+    precedence.
 
     Attributes:
         max_ngram_size: Maximum tokens of an n-gram.

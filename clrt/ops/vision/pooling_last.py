@@ -69,7 +69,7 @@ _VARIANTS = (
 
 
 class _ChannelsLast(WindowPool):
-    """Base of pooling ops over images `[N, spatial axes …, C]` with the channels C last."""
+    """Base of pooling ops over images with the channels as last axis."""
 
     variants: ClassVar[tuple[Variant, ...]] = _VARIANTS
 
