@@ -29,21 +29,25 @@ def decoder_graph(
 ) -> Graph:
     """Builds the graph of a decoder with a paged KV cache.
 
-    Inputs: `step` int32 `[tokens, 3]`, (id, sequence, position) of each token; `table` int32
-    `[sequences, pages]`, the page numbers of each sequence; the slabs of the cache (see
-    `clrt.ops.attention.paged_cache`); `rows` int32 `[rows]`, indices of the tokens whose logits are
-    computed; and the inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32 `[rows]`,
-    the next tokens; `logits` float32 `[rows, vocabulary]`; `hidden` float32 `[rows, hidden]`, the
-    input of the head; and the updated slabs `kept0`, `kept1`, ...
+    Inputs:
+    `step`, int32 `[tokens, 3]`: (id, sequence, position) of each token;
+    `table`, int32 `[sequences, pages]`: page numbers of each sequence;
+    `rows`, int32 `[rows]`: indices of the tokens whose logits are computed;
+    the inputs of SampleTokens; and the slabs of the cache (see `clrt.ops.attention.paged_cache`).
+
+    Outputs:
+    `token`, int32 `[rows]`: next tokens; `logprob`, float32 `[rows]`: their log-probabilities;
+    `logits`, float32 `[rows, vocabulary]`;
+    `hidden`, float32 `[rows, hidden]`: input of the head;
+    `kept0`, `kept1`, …: the updated slabs.
 
     If the frequencies of rotary embeddings depend on the length of a sequence (`RopeConfig.long`),
-    there is an input `long` int32 `[tokens]`: 1 for tokens of long sequences, 0 for tokens of short
-    ones.
+    there is an input `long`, int32 `[tokens]`: 1 for tokens of long sequences, else 0.
 
-    An encoder adds its inputs (`EncoderGraph`) and `cross` int32 `[tokens, 3]`: (unused, row
-    of the page table for the token's input sequence, last position of that sequence). It also adds
-    the output `states` float32 `[batch, places, hidden]`. Tokens of a run can attend to input
-    sequences that are encoded in the same run.
+    An encoder adds its inputs (`EncoderGraph`), and an input `cross`, int32 `[tokens, 3]`: (unused,
+    row of the page table for the token's input sequence, last position of that input sequence). It
+    also adds an output `states`, float32 `[batch, places, hidden]`. Tokens of a run can attend to
+    input sequences that are encoded in the same run.
 
     Args:
         decoder: The configuration.

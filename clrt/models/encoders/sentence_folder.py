@@ -1,4 +1,4 @@
-"""First modules of sentence-transformers folders that are not BERT-like encoders."""
+"""Imports sentence-transformers models whose first module is not a BERT-like encoder."""
 
 from __future__ import annotations
 

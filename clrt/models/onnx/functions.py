@@ -1,4 +1,4 @@
-"""Attributes, functions of the model, and function bodies of ONNX's op schemas."""
+"""Reads attributes, functions of the model, and function bodies of ONNX's op schemas."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class PeftConfig:
 
     Attributes:
         base: Name of the base model, for messages; "" if there is none.
-        is_dora: Whether it is a DoRA adapter, which also sets the norms of rows or columns.
+        is_dora: Whether the adapter is a DoRA adapter, which also sets norms of rows or columns.
         ties: Whether changes of the embeddings also apply to a tied head.
 
     Args:

@@ -250,8 +250,8 @@ def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
     """Exports GroupNormalization with scales and biases per group, which ONNX has deprecated.
 
-    They are repeated to scales and biases per channel. Returns None, to export the node as it is,
-    if they are per channel already.
+    The new node has scales and biases per channel, repeated from those per group. Returns None, to
+    export the node as it is, if scales are per channel already.
     """
     op, (x, *affine) = node.op_as(GroupNormalization), [v for v in node.inputs if v is not None]
     if not op.per_group:

@@ -1,4 +1,4 @@
-"""Compress with a known condition as Gather."""
+"""Replaces Compress with a known condition by Gather."""
 
 from __future__ import annotations
 

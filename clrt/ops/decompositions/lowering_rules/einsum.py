@@ -1,4 +1,4 @@
-"""Einsum as matrix products."""
+"""Replaces Einsum by matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If with a known condition as its branch; small branches as both and Where."""
+"""Inlines If: one branch if its condition is known, else both branches if they are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NonMaxSuppression with known limits as BestBoxes and ListBoxes."""
+"""Replaces NonMaxSuppression with known limits by BestBoxes and ListBoxes."""
 
 from __future__ import annotations
 

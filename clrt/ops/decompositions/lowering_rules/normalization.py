@@ -1,4 +1,4 @@
-"""LayerNormalization and RMSNormalization whose scale or bias is broadcast."""
+"""Decomposes LayerNormalization and RMSNormalization whose scale or bias is broadcast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateCache as Pad and TensorScatter."""
+"""Decomposes UpdateCache into Pad and TensorScatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AttnLSTM of com.microsoft: a Scan over time, with one LSTM step and one attention step each."""
+"""AttnLSTM of com.microsoft: a Scan over time whose body is an LSTM step and attention."""
 
 from __future__ import annotations
 
