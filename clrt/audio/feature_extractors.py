@@ -124,8 +124,8 @@ class Waveform:
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """Returns the samples, padded to the longest input; normalized if `do_normalize`.
 
-        Each input is normalized to mean 0 and variance 1. As in transformers, mean and variance are
-        those of its samples if `return_attention_mask`, else those of samples and padding.
+        Each input is normalized to mean 0 and variance 1. As in transformers, the padding counts in
+        mean and variance unless `return_attention_mask`.
 
         Args:
             sounds: Audio inputs, float32 `[samples]`.

@@ -20,7 +20,7 @@ _RENAMED = {
 @renamed(**_RENAMED)
 @dataclass(frozen=True)
 class TemperatureFallback:
-    """Limits that decide whether a window is decoded again at a higher temperature, or is silence.
+    """Limits that decide if a window of audio is silence, or decoded again at a higher temperature.
 
     Attributes:
         temperatures: Temperatures in the order of attempts. 0 selects the most likely token.

@@ -371,7 +371,7 @@ class Conversion:
         other models, and models with inputs that no tokenizer makes, get random inputs.
 
         Args:
-            shapes: Input shapes of the converted model; text has them only with --shape.
+            shapes: Input shapes of the converted model; ignored for text without --shape.
             path: File of the converted model.
         """
         with (

@@ -1,4 +1,4 @@
-"""Every op as a function on arrays or device tensors; results of the latter stay on the device.
+"""Every op as a function on arrays or device tensors; device tensors give device tensors.
 
 import clrt.functional as F
 

@@ -136,10 +136,10 @@ class BeamSearch:
         return first
 
     def _logits(self, engine: DecoderEngine) -> list[NDArray[np.float32]]:
-        """Returns the next-token logits of each beam, float32 `[vocabulary]`.
+        """Runs a decoder step; returns the next-token logits of each beam, float32 `[vocabulary]`.
 
-        The first beam of a parent continues the parent's sequence in the KV cache; for other beams
-        of the same parent a new sequence is opened, which shares the parent's full pages.
+        The first continuation of a beam goes on with the beam's sequence in the KV cache. Each
+        other continuation opens a new sequence, which shares the full pages of the first.
         """
         live = {b.sequence for b in self._beams}
         for sequence in [s for s in self._open if s not in live]:

@@ -58,6 +58,10 @@ def find_format(template: ChatTemplate) -> CallFormat | None:
 def _render_call(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
     """Renders a chat of a user's question and an assistant's example tool call.
 
+    Args:
+        template: Chat template of the model.
+        arguments: Arguments of the call, as an object or as JSON text.
+
     Returns:
         The rendered text after the question, and the rendered text after the generation prompt (the
         start of the assistant message); None if the template rejects the chat.

@@ -64,8 +64,8 @@ class Chat:
         """Sends a message and returns the answer; both are added to `messages`.
 
         Args:
-            message: Text of the user; or a message or list of messages, mappings with `role` and
-                `content`, such as the result of a tool.
+            message: Text of the user; or a message (a mapping with `role` and `content`, such as
+                the result of a tool), or a list of messages.
 
         Raises:
             InputError: The chat is longer than the context, the message is invalid, or another turn
@@ -188,7 +188,7 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
-        """Returns the tokens of a rendered prompt, reusing those of the last turn; [] if it cannot.
+        """Returns the tokens of a rendered prompt with the last turn's tokens reused, else [].
 
         The generated tokens, which the cache holds, may differ from the tokenization of their text.
         They can be reused if the prompt begins with the last turn's text and an added token of the

@@ -208,7 +208,11 @@ class Constraint:
 
 
 def _check_size(kind: str, rule: str) -> None:
-    """Checks that a rule is small enough to be compiled by llguidance in bounded depth and time.
+    """Checks that a rule is small enough for llguidance to compile it in bounded depth and time.
+
+    Args:
+        kind: Name of the constraint's argument: "json_schema", "regex" or "grammar".
+        rule: Text of the rule.
 
     Raises:
         InputError: The rule is too long, or has too many grammar rules, subschemas or patterns.

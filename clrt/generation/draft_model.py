@@ -186,7 +186,7 @@ class DraftModel:
                 text.wanted = 0
 
     def _note(self, tokens: int, rows: int, seconds: float) -> None:
-        """Records the seconds of a step with `tokens` input tokens and `rows` draft tokens."""
+        """Records the duration of a step that ran `tokens` tokens and made `rows` draft tokens."""
         if tokens == rows:
             self._costs.note(rows, seconds)
             self._steps += 1

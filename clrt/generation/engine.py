@@ -123,8 +123,8 @@ class DecoderEngine(EngineMemory):
     def begin_anew(self, kept: Sequence[KvSequence] = ()) -> None:
         """Resets the engine to its initial state, except for the open sequences `kept`.
 
-        Kept sequences recompute all tokens; others are closed. Works after an exception at any
-        point.
+        Kept sequences recompute all tokens; all other sequences are closed. Works after an
+        exception at any point.
         """
         self._open = list(kept)
         sources = dict.fromkeys(s.source for s in kept if s.source is not None)
@@ -146,7 +146,7 @@ class DecoderEngine(EngineMemory):
     def read(self, given: Given) -> EncoderInput:
         """Registers an encoder input and adds a reference to it.
 
-        Need not be encoded again if its keys and values are in the cache.
+        The input counts as encoded if its keys and values are in the cache.
 
         Args:
             given: Encoder input: tokens, or frames float32 `[frames, features]`.

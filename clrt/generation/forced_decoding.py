@@ -148,7 +148,7 @@ def _collect_rows(
     Args:
         engine: Engine that ran the step.
         parts: Progress and scheduled work of each sequence of the step.
-        running: Open sequences; complete ones are removed.
+        running: Open sequences; the function removes complete sequences.
         values: Rows of the graph output; None if the step had no samplers.
     """
     collected, row = [], 0
@@ -169,7 +169,13 @@ def run_to_end(
 ) -> list[Array]:
     """Runs all pending tokens of sequences; returns a graph output at the last token of each.
 
-    Each sequence has one pending token or more. Must be called within `scheduler.exclusive`.
+    Must be called within `scheduler.exclusive`.
+
+    Args:
+        scheduler: Scheduler whose engine runs the steps.
+        sequences: Sequences, each with one pending token or more.
+        sampler: Sampler for each sequence's output row.
+        output: Name of the graph output.
 
     Raises:
         OutOfMemoryError: A sequence does not fit into the cache.

@@ -95,7 +95,7 @@ class KvCache:
         return contents
 
     def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
-        """Writes the pages of a token prefix to the device; they stay cached until evicted.
+        """Writes the pages of a token prefix to the device; the pages stay cached until evicted.
 
         Args:
             tokens: Prefix tokens, `PAGE_TOKENS` per page.

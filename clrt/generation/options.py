@@ -100,11 +100,11 @@ class Sampling:
             and ignores `top_k`, `top_p`, `min_p`, `typical_p` and `seed`.
         top_k: Number of most likely tokens to draw from; 0 for all.
         top_p: Draws from the smallest set of most likely tokens whose probabilities sum to this.
-        min_p: Minimum probability of a drawn token, relative to that of the most likely one.
+        min_p: Minimum probability of a drawn token, relative to the most likely token's.
         typical_p: Draws from the smallest set of tokens nearest to the expected information
             (locally typical sampling) whose probabilities sum to this.
-        repetition_penalty: Divisor of positive logits, and factor of negative ones, of tokens that
-            occur in the prompt or the generated text.
+        repetition_penalty: Penalty for tokens that occur in the prompt or the generated text: their
+            logit is divided by this if positive, and multiplied if negative.
         presence_penalty: Subtracted from logits of tokens that occur in the generated text.
         frequency_penalty: Subtracted from a token's logit once per occurrence in the generated
             text.

@@ -62,7 +62,7 @@ PLAIN = ChatFormat()
 def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) -> list[int]:
     """Returns the tokens of a prompt, one or more.
 
-    The tokenizer adds its special tokens to a string. The chat template adds them to messages.
+    The tokenizer adds special tokens to a string; for messages the chat template adds them.
 
     Args:
         model: The language model.

@@ -69,7 +69,7 @@ class TextTimings:
 
     @property
     def guesses(self) -> str:
-        """Description such as "3 of 8 guessed tokens accepted"."""
+        """Number of draft tokens and of accepted ones, such as "3 of 8 guessed tokens accepted"."""
         return f"{self.accepted} of {self.drafted} guessed tokens accepted"
 
 
@@ -98,7 +98,7 @@ class GeneratedText:
     """One generated text.
 
     Attributes:
-        text: Text without special tokens, except those of tool calls.
+        text: Text without special tokens, except special tokens of tool calls.
         tokens: Token ids, with special tokens and the end token.
         finish_reason: Why generation ended.
         prompt_tokens: Number of prompt tokens.

@@ -26,7 +26,7 @@ class TokenSampler:
         seed: Seed of the draws, combined with the position. A negative argument is replaced by the
             seed of `sampling`, or by a random seed if that is None.
         allowed: uint32 `[ceil(vocabulary / 32)]`: bit mask of allowed tokens; None for all.
-        rules: Rules that ban, force or bias tokens depending on earlier ones; None for none.
+        rules: Rules that ban, force or bias tokens depending on earlier tokens; None for none.
     """
 
     sampling: Sampling

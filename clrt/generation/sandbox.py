@@ -239,7 +239,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Any:
-    """Filter `tojson`: returns what `json.dumps` does; Jinja's own filter escapes HTML."""
+    """Filter `tojson`: returns the result of `json.dumps`, unlike Jinja's, which escapes HTML."""
     budget = _budget.get()
     size, depth = budget.measure(x)
     step = abs(indent) if isinstance(indent, int) else len(indent or "")

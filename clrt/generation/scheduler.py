@@ -29,7 +29,7 @@ class Scheduler:
 
     Args:
         engine: Engine of the model.
-        sequences: Maximum number of generations that run at a time; others are queued.
+        sequences: Maximum number of generations that run at a time; further ones are queued.
         drafter: Draft model for speculative decoding; None for prompt lookup only.
     """
 
@@ -236,8 +236,8 @@ class Scheduler:
     def _run_step(self) -> bool:
         """Runs one decoder step with the pending tokens of all running generations.
 
-        Closes ended generations and starts queued ones first. A step has a limited number of
-        tokens, so long prompts need several.
+        First closes ended generations and starts queued generations. A step has a limited number of
+        tokens, so a long prompt needs several steps.
 
         Returns:
             Whether there were running generations.

@@ -123,7 +123,7 @@ class ScheduledSequence:
 
 
 def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
-    """Returns, for each sampler, the tokens before the one that it chooses.
+    """Returns, for each sampler, all tokens before the token that it chooses.
 
     () for each sampler if none of them reads earlier tokens.
     """

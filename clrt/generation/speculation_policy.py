@@ -48,7 +48,12 @@ class DecodeTimeModel:
     _planned: set[int] = field(default_factory=set)
 
     def note(self, tokens: int, seconds: float) -> None:
-        """Records the time of a step. Ignores the first step of each size: it includes planning."""
+        """Records the time of a step. Ignores the first step of each size, which includes planning.
+
+        Args:
+            tokens: Number of tokens of the step.
+            seconds: Duration of the step.
+        """
         size = bucket_size(tokens)
         if size not in self._planned:
             self._planned.add(size)
@@ -126,7 +131,7 @@ class AcceptanceRate:
 
 @dataclass
 class DraftBudget:
-    """Chooses the numbers of draft tokens of one step, for one text after the other.
+    """Chooses the numbers of draft tokens for a decoder step, text by text.
 
     Attributes:
         costs: Predicts step time from the number of tokens.

@@ -55,6 +55,9 @@ class SpeculativeDecoder:
     def guess(self, running: Sequence[GenerationState]) -> dict[GenerationState, list[int]]:
         """Proposes draft tokens for the next step; generations without any are left out.
 
+        Args:
+            running: All generations that the next step runs.
+
         Raises:
             ClrtError: A run of the draft model failed.
         """

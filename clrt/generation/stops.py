@@ -19,7 +19,7 @@ class StopMatcher:
         matched: Stop string or end token that ended the text; None while it has not ended.
 
     Args:
-        strings: Stop strings, none of them empty.
+        strings: Stop strings, which may not be empty.
         tokens: Token ids that end the text.
         include: Whether returned text includes the stop string, or the text of the end token.
 

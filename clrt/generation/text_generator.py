@@ -57,7 +57,7 @@ class TextGenerator(TextMeasures):
             "int8" (0.27 of the memory of float32).
         lora: LoRA adapters to merge into the weights: folders of Hugging Face's peft, or
             llama.cpp's GGUF files. (path, factor) scales an adapter. Several adapters add up.
-        sequences: Maximum number of texts that run at a time; others are queued.
+        sequences: Maximum number of texts that run at a time; further texts are queued.
         cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
         memory_limit: Maximum device memory, as for `clrt.load`; a draft model may use as much
             again.
@@ -156,7 +156,16 @@ class TextGenerator(TextMeasures):
     ) -> Any:
         """Generates the continuation of one prompt or several without blocking the event loop.
 
-        Cancelling the task ends generation. Arguments and result are those of `generate`.
+        Cancelling the task ends generation.
+
+        Args:
+            prompt: A string; the messages of a chat; tokens; or a list of prompts, which run in one
+                batch.
+            options: Options of `GenerateOptions`; missing ones come from the model's files.
+
+        Returns:
+            A `GeneratedText`. For a list of prompts, or if `num_return_sequences` is above 1, a
+            list of `GeneratedText`, grouped by prompt.
 
         Raises:
             InputError: An option or a prompt has no valid value.
@@ -208,7 +217,11 @@ class TextGenerator(TextMeasures):
         return Chat(self, system, request)
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
-        """Writes the cached keys and values of a prompt to a file, computing them if needed.
+        """Writes the keys and values of a prompt to a file, from the cache or newly computed.
+
+        Args:
+            path: File to write.
+            prompt: A string, tokens or the messages of a chat.
 
         Returns:
             Number of prompt tokens in the file, a multiple of the page size.

@@ -1,7 +1,7 @@
-"""Streaming versions of the decoders in tokenizer.json: they emit text once it is certain.
+"""Streaming versions of the decoders in tokenizer.json, which emit text as soon as it is certain.
 
 Source: the tokenizers library, `tokenizers/src/decoders` and `pre_tokenizers/byte_level.rs`. That
-library decodes all tokens at once; each decoder here buffers what later tokens may change.
+library decodes all tokens at once; each decoder here buffers text that later tokens may change.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ByteLetters:
 def _letters() -> dict[str, int]:
     """Returns the byte that each character of a ByteLevel token stands for.
 
-    Printable bytes are written as themselves, the others as characters from U+0100 on.
+    Printable bytes are written as themselves, all other bytes as characters from U+0100 on.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]

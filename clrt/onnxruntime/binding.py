@@ -81,7 +81,7 @@ class IOBinding:
         self.inputs[name] = _at(OrtDevice(device_type, device_id), buffer_ptr, shape, element_type)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an input to an OrtValue, which runs read without a copy if it is on their device.
+        """Binds an input to an OrtValue; on the session's device it is read without a copy.
 
         Raises:
             RuntimeException: The model has no such input.

@@ -44,7 +44,7 @@ def set_seed(seed: int) -> None:
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int, inter_op_num_threads: int, *_: Any
 ) -> None:
-    """Has no effect: OpenCL has its own threads.
+    """Has no effect: OpenCL implementations have threads of their own.
 
     `SessionOptions.intra_op_num_threads` restricts a CPU device to some cores.
     """

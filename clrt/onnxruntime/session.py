@@ -113,7 +113,7 @@ class InferenceSession(SessionInfo):
         Args:
             output_names: Names of the outputs to return, in this order; None for all.
             input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
-                map. Dtypes must match: they are not converted.
+                map. Dtypes must match the model's: arrays are not converted.
             run_options: Options whose `terminate`, set in another thread, cancels the run; None for
                 none.
 

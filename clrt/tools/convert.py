@@ -51,7 +51,7 @@ class Options:
         dims: Sizes for symbolic dims of the inputs, by symbol, or by input and axis such as
             "input_ids:0".
         outputs: Names of the outputs to keep; all if empty.
-        optimize_level: 0 runs no graph passes, 2 all of them.
+        optimize_level: 0 to run no graph passes, 2 to run all graph passes.
         weights: Dtype to store weights in; None leaves them unchanged.
         calibration: Yields sample inputs by name, given the descriptions of the model's inputs.
             4-bit integer weights are rounded so that results for these inputs change least. None
@@ -243,9 +243,10 @@ def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
 
 
 def _symbol_at(graph: Graph, text: str) -> str:
-    """Returns the name of the symbol at an input's axis.
+    """Returns the name of the symbol that is the dim of an input's axis.
 
     Args:
+        graph: Graph with the input.
         text: Name of the input and axis, such as "input_ids:0".
 
     Raises:

@@ -83,7 +83,7 @@ class Other:
         raise NotImplementedError
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Computes values of the model, intermediate ones included.
+        """Computes values of the model, which may be intermediate values.
 
         Args:
             feeds: Inputs of the model by name.
@@ -156,7 +156,7 @@ class OnnxRuntime(Other):
         return self._run(with_outputs(self._model, names), feeds, names)
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Computes outputs of the model by running the file unchanged.
+        """Computes outputs of the model by running the file unchanged; returns them by name.
 
         This takes less memory than `values`, which adds outputs to the model and for that makes
         three more copies of its weights.
@@ -299,7 +299,7 @@ class Diff:
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
-    """Returns the float values that both sides have, and the number of those that only clrt has.
+    """Returns the float values that both sides have, and the number of values that only clrt has.
 
     Args:
         graph: Optimised graph of clrt.

@@ -1,6 +1,6 @@
 """Locks and wake-ups that stay consistent if a signal handler raises at any instruction.
 
-A signal handler, such as that for Ctrl-C, may raise between any two instructions of the main
+A signal handler, such as Python's for Ctrl-C, may raise between any two instructions of the main
 thread: in a `finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run.
 Shared state is therefore owned by an `ActiveCall`, which watches the frame of a function call. Once
 the frame has ended, the state counts as released, even if no cleanup ran. The next owner repairs

@@ -63,7 +63,7 @@ class FoldBudget:
         """Subtracts the cost of folding a node from the budget.
 
         Args:
-            nbytes: Bytes by which the constants have grown; negative if they have shrunk.
+            nbytes: Bytes by which the constants have grown; negative if the constants have shrunk.
             work: Arithmetic operations plus bytes read.
         """
         self.nbytes -= nbytes

@@ -75,7 +75,7 @@ class WhisperLogitsProcessor:
 
 
 def finite(logits: FloatArray) -> FloatArray:
-    """Returns a copy with NaN replaced by -inf, and inf by the largest float32."""
+    """Returns a copy of logits with NaN replaced by -inf, and inf by the largest float32."""
     copied: FloatArray = np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf).astype(np.float32)
     return copied
 

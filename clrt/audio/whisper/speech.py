@@ -153,7 +153,13 @@ class WhisperSpeech:
     def _open(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> tuple[TranscriptionState, float]:
-        """Reads an audio input; returns its new transcription state and its duration in seconds."""
+        """Reads an audio input; returns its new transcription state and its duration in seconds.
+
+        Args:
+            sound: Audio input: a path, the bytes of a file, or an array.
+            sampling_rate: Sampling rate of an array, in Hz; None for the model's.
+            options: Options of the transcription.
+        """
         samples = read_audio(sound, sampling_rate, to=self.features.sampling_rate)
         spectrogram = self._spectrograms(samples)
         context = self._engine.context

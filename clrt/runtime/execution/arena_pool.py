@@ -65,7 +65,7 @@ class ArenaPool:
             planner: Creates and caches the model's plans; has the effective memory limit.
             own_limit: Maximum bytes that the model may allocate; None for the device's memory.
             lock: Lock of the model, an RLock.
-            background: Whether the model's runs give way to those of other models.
+            background: Whether the model's runs give way to runs of other models.
         """
         limit_name = "the device" if own_limit is None else "memory_limit"
         self.account = Ledger(planner.limit, limit_name)
@@ -327,7 +327,7 @@ class ArenaPool:
     def release(self, keeps_weights: bool = False) -> None:
         """Waits for runs of other threads, and frees the model's device memory and plans.
 
-        Later runs allocate what they need again.
+        Later runs allocate the memory again.
 
         Args:
             keeps_weights: Whether the weights stay on the device.

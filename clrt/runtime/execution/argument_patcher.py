@@ -52,7 +52,7 @@ class BoundLaunch(NamedTuple):
 class ArgumentPatcher:
     """Updates kernel arguments when a plan of the same template takes over the kernels.
 
-    Caches the current arguments, so that only those that differ are set.
+    Caches the current arguments, so that only arguments that differ are set.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ArgumentPatcher:
         Args:
             plan: Plan that the kernels are bound to.
             steps: Bound launches of the plan.
-            generation: `ArenaMemory.generation` of the memory that they are bound to.
+            generation: `ArenaMemory.generation` of the memory that the launches are bound to.
         """
         words = plan.template.arguments
         self._kernels = [steps[i].kernel for i in words.launches.tolist()]

@@ -68,7 +68,7 @@ class _External:
     known: ReferenceType[TrackedBuffer] | None = None
 
     def set(self, buffer: TrackedBuffer) -> None:
-        """Sets the kernel arguments to a buffer, unless they are set to it already."""
+        """Sets the kernel arguments to a buffer, unless the buffer is set already."""
         self.buffer = buffer
         if self.known is not None and self.known() is buffer:
             return
@@ -247,7 +247,7 @@ class BoundPlan:
             external.set(buffers[root])
 
     def forget_external(self) -> None:
-        """Drops the references to the buffers of external values, at the end of a run."""
+        """Drops the references to the buffers of external values; called at the end of a run."""
         for external in self._external.values():
             external.buffer = None
 

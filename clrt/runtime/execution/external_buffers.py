@@ -31,7 +31,7 @@ class ExternalBuffers:
     _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
-        """Acquires a buffer for each external value: that of the caller's tensor, or a new one.
+        """Acquires a buffer for each external value: the caller's tensor has one, else a new one.
 
         Args:
             feeds: Array or device tensor per input of the run, by name.

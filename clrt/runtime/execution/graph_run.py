@@ -147,7 +147,7 @@ class GraphRun:
     def notes(self, graph: Graph) -> dict[Hashable, Any]:
         """Returns a dict in which host-driven ops cache data about a subgraph that they run.
 
-        It is kept for the graph's lifetime, across runs.
+        The dict lives as long as the graph, across runs.
         """
         return self.planner.notes.setdefault(graph, {})
 
@@ -169,7 +169,7 @@ class GraphRun:
         Args:
             feeds: Inputs of the graph by name.
             wanted: Names of the requested outputs, and whether each stays on the device. None for
-                all outputs: computed ones stay on the device, while inputs and constants are
+                all outputs: computed outputs stay on the device, while inputs and constants are
                 returned as they are.
             donated: Names of inputs whose memory the run may overwrite.
         """
@@ -339,6 +339,7 @@ def _is_available(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
     """Returns whether a value is known without running a plan: a constant or an input.
 
     Args:
+        value: Value of the graph.
         feeds: Inputs of the graph by name.
     """
     return value.has_numbers if value.is_constant else value.name in feeds

@@ -124,7 +124,7 @@ class PlanCache:
         return self._stages.use(key)
 
     def add(self, key: Any, stage: PlannedSegment) -> None:
-        """Adds a segment under a key; evicts the least recently used ones if the cache is full."""
+        """Adds a segment under a key; if the cache is full, evicts least recently used segments."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
         self.recount(stage)
@@ -167,7 +167,7 @@ class Planner:
     Attributes:
         kept: Cache of planned segments.
         rewrite: Applies the model's passes to a graph in place.
-        notes: Results that host-driven ops cache about the graphs that they run.
+        notes: Data that host-driven ops cache about the graphs that they run.
         host_nodes: Reason why a node runs on the host, by name of the node; without entries for
             nodes that run on the device.
         constants: Constants of the model's graph and subgraphs, whose buffers plans share.

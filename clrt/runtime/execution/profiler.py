@@ -72,7 +72,7 @@ class Recorder:
     ) -> None:
         """Runs the steps of a plan on the profiling queue, and records when each ran.
 
-        Waits first for the copies of inputs, which are in the plan's own queue.
+        First waits for the copies of inputs, which are in another queue: that of the plan.
 
         Args:
             bound: Plan to which the steps belong.

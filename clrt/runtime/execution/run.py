@@ -200,7 +200,7 @@ class Run:
             raise
 
     def cancel(self) -> None:
-        """Cancels the run between two launches, and waits for those already enqueued.
+        """Cancels the run between two launches, and waits for the launches already enqueued.
 
         A run whose launches were all enqueued at once, which takes at most 50 ms, completes.
         """

@@ -54,7 +54,7 @@ class Runner:
         room: Arenas and weights of the model on the device.
         stop: Cancels all runs of the model; set by `close`.
         check: Completes the check of a compiled model's bytes before the first result is returned;
-            raises ModelError if they are damaged. None if nothing is left to check.
+            raises ModelError if the bytes are damaged. None if nothing is left to check.
         lock: Lock to hold while shared state changes; never held while the device computes.
     """
 
@@ -72,9 +72,10 @@ class Runner:
         Args:
             graph: Optimised graph of the model.
             rewrite: Applies the passes of `graph` to another graph in place.
+            session: Session of the device.
             strict: Whether nodes without a kernel are errors.
             own_limit: Limit of device memory in bytes; None for the device's memory.
-            background: Whether runs give way to those of other models.
+            background: Whether runs give way to runs of other models.
         """
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
@@ -240,7 +241,7 @@ class Runner:
             recorder: Records when steps run; None for no profile.
 
         Returns:
-            The run, and the inputs of its graph: `feeds` without those that became constants.
+            The run, and the inputs of its graph: `feeds` without inputs that became constants.
         """
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)

@@ -32,7 +32,8 @@ class TensorSpec:
         name: Name of the input or output.
         dtype: Dtype of the tensor, of the elements of a sequence or optional, or of the values of
             a map.
-        shape: Per axis its size, or a symbolic dim such as "batch"; None if the rank is unknown.
+        shape: For each axis its size, or a symbolic dim such as "batch"; None if the rank is
+            unknown.
         kind: "tensor", "sequence" (a list), "optional" (a value or None) or "map" (a dict).
         key: Dtype of the keys of a map, or of the maps in a container; None if there is no map.
     """

@@ -26,7 +26,7 @@ class Transfers:
     Attributes:
         leases: Buffers of external values; None if the plan has none.
         last: Event of the run's last command, whether launch or copy; None before the first.
-        slabs: Buffers of the arena, held because the driver does not keep them alive.
+        slabs: Buffers of the arena, held because the driver does not keep buffers alive.
     """
 
     bound: BoundPlan
@@ -39,7 +39,7 @@ class Transfers:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """OpenCL queue in which the run's commands are enqueued: that of its plan."""
+        """OpenCL queue of the plan, in which the run's commands are enqueued."""
         return self.bound.lane.queue
 
     @property

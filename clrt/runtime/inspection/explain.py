@@ -1,4 +1,4 @@
-"""Explains a plan: where each node runs, by which kernel and why, and what it moves."""
+"""Explains a plan: where each node runs, by which kernel and why, and its memory traffic."""
 
 from __future__ import annotations
 
@@ -101,6 +101,7 @@ def _step_row(
     """Returns the explanation's row of a node that a plan step computes.
 
     Args:
+        node: The node.
         step: Plan step that computes the node.
         missed: Reasons why launch fusions missed and why subviews are copied.
         parent: Parent of the node's output, if that is a subview that aliases it; else None.
@@ -143,7 +144,7 @@ def _step_row(
 
 
 def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
-    """Yields a text per slower variant: its predicted time and that of the chosen variant.
+    """Yields a text per slower variant, with the predicted times of it and the chosen variant.
 
     Yields nothing for a node of a region.
     """

@@ -44,7 +44,7 @@ class NodeRow:
         read_bytes: Bytes that the node's launches read.
         written_bytes: Bytes that the node's launches write.
         scratch_bytes: Bytes of scratch that the node's launches use.
-        flops: Number of floating-point operations; 0 for ops that do not count them.
+        flops: Number of floating-point operations; 0 for ops that do not count operations.
         outputs: Name and type of each output, as one string.
         memory: Which value's memory the output shares, in words; "" if it shares none.
     """

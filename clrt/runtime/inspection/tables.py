@@ -175,7 +175,11 @@ def _pass_lines(passes: Sequence[PassRow]) -> Iterator[str]:
 
 
 def _misses(row: PassRow) -> Iterator[str]:
-    """Yields a text per miss reason of a pass, with its first node and the number of others."""
+    """Yields a text per reason for misses of a pass, with one node and the number of further nodes.
+
+    Args:
+        row: Matches and misses of the pass.
+    """
     counts = Counter(reason for _, reason in row.misses)
     first = {reason: node for node, reason in reversed(row.misses)}
     for reason, count in counts.most_common():

@@ -79,13 +79,13 @@ def load(
             None reads CLRT_STRICT.
         cache_dir: Folder for compiled programs; None reads CLRT_CACHE_DIR, and defaults to the
             user's cache.
-        optimize_level: 0 runs no graph passes, 2 all of them. Ignored for a compiled model, whose
-            graph is already optimised.
+        optimize_level: 0 to run no graph passes, 2 to run all graph passes. Ignored for a compiled
+            model, whose graph is already optimised.
         memory_limit: Maximum memory that the model may allocate on the device, in bytes or as a
             string such as "2GiB": a run that needs more is refused before it allocates anything.
             None for the device's memory.
-        priority: "background" for a model whose runs give way to those of all other models on the
-            device, with little work in the queue at a time; else "normal".
+        priority: "background" for a model whose runs give way to the runs of all other models on
+            the device, with little work in the queue at a time; else "normal".
         cores: Number of cores that a CPU device computes on; if negative, the number of cores to
             leave free; None for all. Only models with the same number share tensors on the device.
 
@@ -252,15 +252,15 @@ class Model(PlannedModel, PicklesBySource):
         Args:
             inputs: An array (or DeviceTensor) per input name, a list for a sequence, a dict for a
                 map; for a model with one input, the array alone. Lossless casts are applied (int32
-                to int64, say), others are errors; the floats of lists are rounded. A DeviceTensor
-                is read without a copy.
-            outputs: Names of the outputs to compute; all by default, except those that a state
-                holds.
+                to int64, say), other casts are errors; the floats of lists are rounded. A
+                DeviceTensor is read without a copy.
+            outputs: Names of the outputs to compute; None for all outputs, except outputs that
+                `state` receives.
             device_outputs: Whether results stay on the device, as DeviceTensors.
             donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse; the
-                tensors cannot be used again. An output that is computed in place of one takes over
-                its memory; with `device_outputs` it is then not copied.
-            state: Device-resident inputs, replaced by outputs of this run.
+                tensors cannot be used again. An output that is computed in place of a donated input
+                takes over the input's memory; with `device_outputs` it is then not copied.
+            state: Device-resident inputs, replaced by outputs of this run; None for none.
             timeout: Seconds after which the run is cancelled, between two launches as by
                 `Run.cancel`; None for no limit. With `donate` or `state` the call also waits for
                 the enqueued launches, so that the tensors can be used again.
@@ -317,10 +317,10 @@ class Model(PlannedModel, PicklesBySource):
         Args:
             inputs: An array or DeviceTensor per input name, as for `run`; do not change the arrays
                 until the run is done.
-            outputs: Names of the outputs to compute; all by default, except those that a state
-                holds.
+            outputs: Names of the outputs to compute; None for all outputs, except outputs that
+                `state` receives.
             device_outputs: Whether results stay on the device, as DeviceTensors.
-            state: Device-resident inputs, replaced by outputs of this run.
+            state: Device-resident inputs, replaced by outputs of this run; None for none.
             donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse.
 
         Returns:
@@ -344,13 +344,13 @@ class Model(PlannedModel, PicklesBySource):
     ) -> Run:
         """Starts an asynchronous run.
 
-        Two runs of a model can be in flight at once, each with its own arena; a third waits for one
-        of them.
+        Two runs of a model can be in flight at once, each with its own arena. A third run waits
+        until one of these has ended.
 
         Args:
             inputs: An array or DeviceTensor per input name, as for `run`; do not change the arrays
                 until the run is done.
-            outputs: Names of the outputs to compute; all by default.
+            outputs: Names of the outputs to compute; None for all.
             device_outputs: Whether results stay on the device, as DeviceTensors.
             donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse.
 

@@ -1,4 +1,4 @@
-"""Cache folders for compiled programs: checks that they are writable, and chooses PoCL's."""
+"""Cache folders for compiled programs: checks that folders are writable; chooses PoCL's folder."""
 
 from __future__ import annotations
 

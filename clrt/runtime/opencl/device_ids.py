@@ -35,7 +35,7 @@ class DeviceIds:
     product: int = 0
 
     def matches(self, kind: str, text: str) -> bool:
-        """Returns whether an identifier written by a user is that of this device.
+        """Returns whether an identifier written by a user identifies this device.
 
         Args:
             kind: "pci", "uuid" or "luid".

@@ -173,7 +173,7 @@ def check_process(device: object, caps: DeviceCaps) -> None:
 
 
 def never_release(*objects: object) -> None:
-    """Leaks driver objects on purpose, because releasing them would wait forever."""
+    """Leaks driver objects on purpose, because the release of an object would wait forever."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 

@@ -122,6 +122,7 @@ def _product(unit: MatrixShape, dtype: DType) -> Launch:
     """Returns the launch of the `[_M, _K] x [_K, _N]` test product on a matrix unit.
 
     Args:
+        unit: Shape of the matrix unit.
         dtype: Dtype of both operands; the result is float32.
     """
     a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)

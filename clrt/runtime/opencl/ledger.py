@@ -142,12 +142,12 @@ class MemoryBudget(Ledger):
         """Frees unused memory until `nbytes` are left, least recently used owner first.
 
         Frees idle arenas of every owner first, then weights, which the next run uploads again.
-        Call this without holding a model's lock.
+        The caller must not hold the lock of a model.
 
         Args:
             nbytes: Number of bytes needed.
-            holder: Owner that needs the memory, so that its own memory is not freed; None to free
-                that of all owners.
+            holder: Owner that needs the memory; memory of this owner is not freed. None to free
+                memory of all owners.
 
         Returns:
             Whether `nbytes` are left now.

@@ -30,7 +30,8 @@ _MIN_CODE_BYTES = 1 << 20
 def drop_pages(array: Array) -> None:
     """Drops the resident pages of an array that is a read-only view of a mapped file.
 
-    The next access reads them from the file again. Does nothing for other arrays, and on Windows.
+    The next access reads the pages from the file again. Does nothing for other arrays, and on
+    Windows.
     """
     if sys.platform == "win32" or not is_mapped(array):
         return

@@ -141,7 +141,7 @@ def kernel_copy(
 
 
 def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """Returns a probe that copies a buffer to another of the same size by clEnqueueCopyBuffer.
+    """Returns a probe that copies `source` to `target`, of equal size, by clEnqueueCopyBuffer.
 
     Its `amount` is bytes read plus written.
     """
@@ -173,8 +173,8 @@ def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) ->
 def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
     """Returns three probes within a small working set: reads, in-place updates and additions.
 
-    Each passes over the working set repeatedly. The fastest of them bounds every elementwise
-    kernel: reads store nothing, updates store to the addresses that they load, and additions have
+    Each probe passes over the working set repeatedly. The fastest probe bounds every elementwise
+    kernel. Reads store nothing, updates store to the addresses that they load, and additions have
     the mix of loads and stores that cores sustain.
 
     Args:

@@ -44,10 +44,10 @@ remember_invokers()
 class ProgramCache:
     """Compiles and caches the programs of one device.
 
-    A disk entry is a SHA-256 digest of its key and binary, followed by the device's binary. An
-    entry that is damaged, stale or under another key's name is rebuilt. On a CPU device a binary is
-    native code, so folder and entry are used only if they belong to the user and no other user can
-    write to them.
+    A disk entry is the device's binary of a program, after a SHA-256 digest of cache key and
+    binary. An entry that is damaged, stale or under another key's name is rebuilt. On a CPU device
+    a binary is native code. So the folder and an entry are used only if both belong to the user and
+    no other user can write to them.
 
     Attributes:
         folder: Cache folder on disk.
@@ -137,9 +137,9 @@ class ProgramCache:
         self._saver.save()
 
     def after_fork_in_child(self) -> None:
-        """Replaces the locks in a forked child process, since threads that held them do not exist.
+        """Replaces the locks in a forked child process, which lacks the threads that held locks.
 
-        Also forgets the programs still to be written, which the parent process writes.
+        Also forgets the programs still to be written: the parent process writes these.
         """
         self._lock = RLock()
         self._saver.reset()

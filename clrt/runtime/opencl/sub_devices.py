@@ -18,6 +18,7 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     Returns the device itself if it has no more cores than that.
 
     Args:
+        device: The CPU device.
         cores: Number of cores; if negative, the number of cores to leave free.
 
     Raises:

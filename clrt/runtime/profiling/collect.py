@@ -146,7 +146,7 @@ def _kernel(
 
 
 def _footprint(plan: Plan, launch: Launch) -> int:
-    """Returns the bytes of distinct memory that a launch accesses.
+    """Returns the bytes of distinct memory that a launch of a plan accesses.
 
     Memory that several values share, as views and in-place outputs do, counts once.
     """

@@ -23,8 +23,8 @@ def page_text(timings: Timings) -> str:
 def script_json(data: Any) -> str:
     """Converts data to JSON that is safe inside a script element, whatever its strings contain.
 
-    Strings such as names come from the model's file. `</script>` and `<!--` in them would end or
-    change the element, U+2028 would end the line.
+    Strings, such as names from the model's file, may contain `</script>` or `<!--`, which would end
+    or change the element, or U+2028, which would end the line.
     """
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -64,7 +64,7 @@ class KernelTime(StepTime):
         defines: Macros of the kernel and their values.
         global_size: Work-items per dimension.
         shape: Shape of the node's first output.
-        flops: Floating-point operations; 0 if they are not counted.
+        flops: Number of floating-point operations; 0 if the kernel does not count them.
         nbytes: Bytes read plus written.
         roofline_ns: Minimum time at the device's peaks, in nanoseconds (roofline). The bandwidth
             depends on the size of the launch's data, which may fit in caches.

@@ -108,6 +108,9 @@ def _paged(rng: np.random.Generator) -> Iterator[Case]:
     """Yields cases of paged attention: a decode step with tokens of two sequences.
 
     The first sequence has two KV pages, the second has one.
+
+    Args:
+        rng: Generator of the cases' random data.
     """
     heads = (_HEADS, _KV_HEADS, _SIZE)
     step = _as([[0, 0, PAGE_TOKENS + 8], [1, 0, PAGE_TOKENS + 9], [2, 1, 5]], "i4")
