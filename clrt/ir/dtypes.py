@@ -205,7 +205,11 @@ def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @cache
 def converts_safely(source: np.dtype[np.generic], target: np.dtype[np.generic]) -> bool:
-    """Returns whether NumPy considers a cast safe; False if it loses values of ml_dtypes types."""
+    """Returns whether a cast between NumPy dtypes is safe.
+
+    NumPy decides, except for 8-bit and narrower dtypes of ml_dtypes. A cast from or to these is
+    safe if it changes no value.
+    """
     if all(dtype.isbuiltin == 1 or dtype.itemsize > 1 for dtype in (source, target)):
         return np.can_cast(source, target, "safe")
     if source.itemsize != 1 or target.kind == "U":

@@ -318,7 +318,7 @@ class _Parser:
         return self.kind in ("name", "mark") and self.token in ("const", "return", "}")
 
     def node(self) -> Node:
-        """Parses `outputs = Op{attributes}(inputs) @"name"`."""
+        """Parses a node, which is written `outputs = Op{attributes}(inputs) @"name"`."""
         outputs = [self.declare()]
         while self.accept(","):
             outputs.append(self.declare())

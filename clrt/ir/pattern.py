@@ -28,7 +28,7 @@ _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min
 
 
 class Edges(Protocol):
-    """Use-def edges of a graph."""
+    """Interface to the edges of a graph, from values to the nodes that compute or read them."""
 
     def producer(self, value: Value) -> Node | None:
         """Returns the node that computes a value; None for inputs and constants."""

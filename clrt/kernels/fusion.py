@@ -38,7 +38,7 @@ class ProducerMap(dict[Value, Node]):
             self.readers[value].append(None)
 
     def producer(self, value: Value) -> Node | None:
-        """Returns the node that launches kernels for a value; None if no such node does."""
+        """Returns the kernel-launching node that computes a value; None if there is none."""
         return self.get(value)
 
     def only_user(self, value: Value) -> Node | None:

@@ -173,7 +173,7 @@ class InlineProjection:
         return cls(kernel)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Returns the launches of the GEMM if it is not computed inline."""
+        """Returns launches that compute the GEMM before its consumer, instead of inline."""
         return [] if self.kernel.product.is_empty else [self.kernel.by_tiles(ctx)]
 
     @property

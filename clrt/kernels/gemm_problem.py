@@ -136,7 +136,7 @@ class Epilogue:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros by which GEMM kernels apply an epilogue, EPILOGUE_PARAMS and so on."""
+        """Macros EPILOGUE_… by which GEMM kernels declare, load and apply an epilogue."""
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             if operand.in_tile:

@@ -89,7 +89,10 @@ class SplitFloatThresholds(Thresholds):
 
 @dataclass(frozen=True)
 class Int16DotThresholds(SplitFloatThresholds):
-    """`SplitFloatThresholds` of int16 terms: two per word, with a scale per `depth` elements."""
+    """Thresholds of the split-float path by int16 dot products instead of AMX.
+
+    A 4-byte word holds two int16 terms; `depth` elements share a scale.
+    """
 
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8

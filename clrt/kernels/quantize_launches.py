@@ -67,7 +67,11 @@ class ScaleIndexing:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Macros by which kernels choose their index arithmetic: UNIFORM, LAST, BLOCKED."""
+        """Macros by which kernels choose their index arithmetic; each is 0 or 1.
+
+        UNIFORM: there is one scale. LAST: the quantized axis is the last one. BLOCKED: blocks have
+        more than one element.
+        """
         uniform = not any(self.strides)
         last = not uniform and self.inner == 1
         return {"UNIFORM": int(uniform), "LAST": int(last), "BLOCKED": int(self.block > 1)}

@@ -105,7 +105,7 @@ class QuantizedPanels(QuantizedWeights):
 
     @property
     def packed(self) -> PackedWeight:
-        """B as a packed weight: records `[panel, block]`."""
+        """B as a packed weight: a record for each panel and each block of the summed axis."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
         layout = {"BITS": self.bits, "DOT_BLOCK": self.block, "HAS_MINIMA": int(self.has_minima)}

@@ -261,7 +261,10 @@ class GraphView:
         self._resolved |= _resolved_dims(old.type, new.type)
 
     def flush_changes(self) -> None:
-        """Removes dead nodes from the graph, sorts it topologically and binds resolved dims."""
+        """Applies pending changes to the graph's node list and types.
+
+        Removes dead nodes, sorts the nodes topologically, and binds symbols of resolved dims.
+        """
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
             self.graph.nodes = [n for n in nodes if n in self.worklist.places]

@@ -34,7 +34,7 @@ class ElideSplitConcat(Pass):
 
 
 def _joined(node: Node) -> list[Value | None]:
-    """Returns a Concat's inputs; consecutive runs of all outputs of a Split become its input."""
+    """Returns a Concat's inputs, with each run of all outputs of a Split replaced by its input."""
     inputs: list[Value | None] = []
     index = 0
     while index < len(node.inputs):

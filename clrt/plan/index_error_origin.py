@@ -77,7 +77,10 @@ def _moves(node: Node) -> bool:
 
 
 def _read(node: Node) -> list[Value]:
-    """Returns the inputs that a node's elements come from; only input 0 if it moves elements."""
+    """Returns the inputs from which a node computes its elements.
+
+    For a node that only moves elements, such as Gather, that is input 0 alone.
+    """
     first = 1 if _moves(node) else None
     return [v for v in node.inputs[:first] if v is not None]
 

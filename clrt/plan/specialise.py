@@ -435,7 +435,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
 
 
 def _grows_weight(node: Node) -> bool:
-    """Returns whether folding a node would expand a weight stored in fewer bits to save memory."""
+    """Returns whether folding a node would expand a compactly stored weight, such as of 4 bits."""
     stored = sum(v.nbytes for v in node.inputs if v is not None)
     return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
 

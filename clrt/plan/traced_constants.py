@@ -44,7 +44,7 @@ def derive(node: Node, trace: ShapeTrace) -> None:
 
 
 class _Derivation:
-    """Recomputes the outputs of a node from the sizes of an evaluation, once per evaluation."""
+    """Recomputes the outputs of a node at other sizes, once per evaluation of the shape trace."""
 
     def __init__(self, node: Node, trace: ShapeTrace) -> None:
         self._node = node
@@ -57,7 +57,7 @@ class _Derivation:
         return self._compute([None if t is None else _traced_array(t) for t in self._inputs])
 
     def reader(self, index: int) -> Callable[[Evaluation], Array]:
-        """Returns a function that computes output `index` of the node at an evaluation's sizes."""
+        """Returns a function from an evaluation to output `index` of the node at its sizes."""
 
         def read(evaluation: Evaluation) -> Array:
             if self not in evaluation.arrays:
@@ -88,7 +88,7 @@ def _traced_array(type_: TensorType) -> Array:
 
 
 def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
-    """Returns a function that computes a type's known elements at an evaluation's sizes.
+    """Returns a function from an evaluation to the known elements of a type at its sizes.
 
     Args:
         trace: Trace of the sizes that the elements depend on.

@@ -96,8 +96,8 @@ def paraphrase_mining_embeddings(
 
     Args:
         embeddings: Vectors [n, size].
-        query_chunk_size: Rows of a block of scores, the number of vectors compared at once.
-        corpus_chunk_size: Columns of a block of scores, the number of vectors compared with.
+        query_chunk_size: Rows of a block of scores that is computed at once.
+        corpus_chunk_size: Columns of a block of scores that is computed at once.
         max_pairs: Maximum number of returned pairs.
         top_k: Number of nearest neighbours considered per vector.
         score_function: Symmetric score of two sets of vectors; larger is more similar.
