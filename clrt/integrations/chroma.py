@@ -13,7 +13,7 @@ from clrt.text import SentenceEncoder
 
 @register_embedding_function  # type: ignore[untyped-decorator, unused-ignore]
 class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
-    """Embedding function for Chroma; collections store its configuration and rebuild it.
+    """Embedding function for Chroma; a collection stores its configuration to create it again.
 
     Args:
         model: Path or name of a sentence encoder, as in `SentenceEncoder`.

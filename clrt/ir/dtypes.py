@@ -76,9 +76,9 @@ class DType(Enum):
 
     @property
     def storage(self) -> Code:
-        """Name of the storage format, as the macros of common/storage.clh take it; "plain" if none.
+        """Name of the format in which kernels store elements, for macros of common/storage.clh.
 
-        Dtypes that are computed in the type they are stored in have the format "plain".
+        "plain" if kernels compute in the same type that they store.
         """
         return _STORAGES.get(self, _PLAIN)
 

@@ -361,13 +361,13 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a contiguous tensor, the subview, into its rows in the parent."""
+        """Returns the copy of a subview from a contiguous tensor to its rows in the parent."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), parent, width, width, part.pitch)
 
     @classmethod
     def out_of(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a subview's rows in its parent to a contiguous tensor."""
+        """Returns the copy of a subview from its rows in the parent to a contiguous tensor."""
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(parent, BufferArg(part.value), width, part.pitch, width)
 

@@ -81,9 +81,10 @@ def _single(node: Node) -> Value | None:
 
 
 def _slice(node: Node) -> Value | None:
-    """Returns the input of a Slice if no step is negative, else None.
+    """Returns the input of a Slice if all steps are known and positive, else None.
 
-    Without negative steps, a Slice whose output has the shape of its input returns its input.
+    If the output of such a Slice also has the shape of the input, which the caller checks, the two
+    are equal.
     """
     steps = node.input(4)
     if steps is None:

@@ -90,7 +90,7 @@ def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) 
 
     Args:
         intervals: Size and lifetime of each buffer.
-        max_slab_bytes: Maximum size of one device allocation.
+        max_slab_bytes: Maximum size of one device allocation, in bytes.
 
     Raises:
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
@@ -109,7 +109,7 @@ def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Ar
 
     Args:
         intervals: Size and lifetime of each buffer.
-        max_slab_bytes: Maximum size of one device allocation.
+        max_slab_bytes: Maximum size of one device allocation, in bytes.
 
     Raises:
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
