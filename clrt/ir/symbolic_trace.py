@@ -153,7 +153,7 @@ class TracedInt:
     """An integer that records the operations and comparisons it is used in.
 
     `isinstance(x, int)` is true, but the class does not derive from int: NumPy and C code would
-    read the value of a subclass without a record. They call `__index__` instead, which restricts
+    read the value of a subclass unnoticed. As it is, such code calls `__index__`, which restricts
     the trace to the value.
 
     Attributes:

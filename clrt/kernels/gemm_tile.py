@@ -21,8 +21,8 @@ class GemmTiles(Thresholds):
     Attributes:
         worth_percent: Maximum time with another tile, as a percentage of the time with the record's
             tile, for which it is worth compiling another program.
-        speeds: Alternatives by tile: "rows x vectors x lanes" -> {"rows x vectors": percentage of
-            the tile's speed}, without spaces.
+        speeds: Alternatives by tile, with their speed in percent of the tile's speed: "4x3x8", a
+            tile of 4 rows and 3 vectors of 8 lanes, may map to {"6x2": 60}.
 
     Source: PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 60 % of 4 x 3.
     """
