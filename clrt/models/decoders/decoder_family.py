@@ -38,8 +38,7 @@ class GgufForm:
             tensor names).
         options: Functions that replace `DecoderFamily.options` for GGUF files; None to use the
             latter.
-        names: For tensors of a layer whose names in GGUF files differ from clrt's, the former by
-            the latter.
+        names: GGUF's name by clrt's name, for tensors of a layer whose two names differ.
         named_if: Name of a tensor: `names` apply only to files that have it; "" for all files.
         permuted: Whether llama.cpp's converter permutes the rows of Q and K, so that rotated pairs
             are adjacent elements.
@@ -74,7 +73,7 @@ class GgufForm:
         return {**self.fixed, **flags, **self.computed(stored, tensors)}
 
     def names_in(self, tensors: Container[str]) -> Mapping[str, str]:
-        """Returns llama.cpp's name of a tensor by clrt's name, for names that differ in a file.
+        """Returns llama.cpp's name by clrt's name, for tensors of a file whose two names differ.
 
         Args:
             tensors: Names of the file's tensors.

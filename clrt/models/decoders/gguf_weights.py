@@ -23,8 +23,8 @@ class GgufWeights:
 
     Args:
         file: The opened file.
-        names: For tensors of a layer whose names in the file differ from clrt's, the former by the
-            latter: `{"ffn_gate_up": "ffn_up"}`.
+        names: The file's name by clrt's name, for tensors of a layer whose two names differ:
+            `{"ffn_gate_up": "ffn_up"}`.
     """
 
     def __init__(self, file: GgufFile, names: Mapping[str, str]) -> None:
@@ -127,9 +127,8 @@ def stored_name(name: str, names: Mapping[str, str]) -> str:
 
     Args:
         name: clrt's name of the tensor.
-        names: For tensors of a layer whose names in the file differ from clrt's, the former by the
-            latter: `{"ffn_gate_up": "ffn_up"}` turns "blk.3.ffn_gate_up.weight" into
-            "blk.3.ffn_up.weight".
+        names: The file's name by clrt's name, for tensors of a layer whose two names differ:
+            `{"ffn_gate_up": "ffn_up"}` turns "blk.3.ffn_gate_up.weight" into "blk.3.ffn_up.weight".
     """
     path, _, kind = name.rpartition(".")
     layer, dot, part = path.rpartition(".")

@@ -293,8 +293,9 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
         Args:
             positions: Position of each row, integers `[rows]`.
-            frequencies: float32 `[rotary_dim / 2]`, or `[rows, rotary_dim / 2]`.
-            factor: Factor of cosines and sines.
+            frequencies: Rotary frequencies, float32 `[rotary_dim / 2]` for all rows, or of each row
+                `[rows, rotary_dim / 2]`.
+            factor: Multiplier of cosines and sines.
         """
         layer = "rotary"
         column = self(layer, Cast(DType.FLOAT32), positions)

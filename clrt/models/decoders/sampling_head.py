@@ -19,8 +19,8 @@ def sample_next(
 ) -> tuple[list[Value], Value, Value]:
     """Adds a SampleTokens node, which samples the next tokens, and its inputs.
 
-    A token's random number depends on its position, so a sequence does not depend on the others in
-    the batch.
+    A token's random number depends on its position, so a sequence does not depend on other
+    sequences in the batch.
 
     Args:
         logits: float32 `[rows, vocabulary]`.

@@ -96,9 +96,9 @@ class HuggingFaceWeights:
         return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a projection of all experts from a checkpoint with one tensor for all experts.
+        """Returns a projection of all experts, from a tensor with the projections of all experts.
 
-        Gate and up projections of all experts are even stored together in one tensor.
+        Gate and up projections share one such tensor.
 
         Args:
             name: llama.cpp's name of the weights or biases of the projection.

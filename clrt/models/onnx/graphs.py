@@ -37,9 +37,9 @@ class SubgraphImporter:
             scope: Scope of the node.
 
         Returns:
-            The subgraphs by attribute name; and captured values: those of the node's graph that
-            subgraphs read. Each subgraph has inputs for all captured values, in this order, after
-            its own inputs.
+            The subgraphs by attribute name; and the captured values, which are all values of the
+            node's graph that subgraphs read. After its own inputs, each subgraph has an input for
+            every captured value, in this order.
         """
         graphs = dict(call.graphs)
         for a in call.attributes:
@@ -55,7 +55,7 @@ class SubgraphImporter:
     def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """Imports the branch that an If with a known condition takes, in place of the If.
 
-        The other branch is not imported: exporters branch on a rank, so it may not be valid.
+        The other branch is not imported, because it may be invalid: exporters branch on ranks.
 
         Returns:
             Outputs of the If; None for omitted ones.

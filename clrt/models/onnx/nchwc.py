@@ -18,11 +18,12 @@ _WIDE, _NARROW = 16, 8
 def block_of(graph: onnx.GraphProto) -> int:
     """Returns the number of channels per block in a graph with NCHWc layout: 8 or 16.
 
-    It mostly follows from the shapes of weights. If these fit both sizes, the size of this CPU is
-    used: ONNX Runtime documents that such a file is only for the machine that wrote it.
+    The number mostly follows from the shapes of weights. If the shapes fit both numbers, the number
+    that ONNX Runtime uses on this CPU is returned: by its documentation, such a file is only for
+    the machine that wrote it.
 
     Raises:
-        UnsupportedError: The weights fit both sizes, and that of this CPU is unknown.
+        UnsupportedError: The weights fit both numbers, and the number for this CPU is unknown.
     """
     block = next(_evidence(graph), None) or _block_of_cpu()
     if block is None:

@@ -28,8 +28,8 @@ class AdaptedModel:
         family: How the model's tensors are stored in Hugging Face folders.
         architecture: Name of the model's architecture in llama.cpp; "" if there is none.
         is_gguf: Whether the model's weights come from a GGUF file.
-        names: For tensors of a layer whose names in GGUF files differ from clrt's, the former by
-            the latter: `{"ffn_gate_up": "ffn_up"}`.
+        names: GGUF's name by clrt's name, for tensors of a layer whose two names differ:
+            `{"ffn_gate_up": "ffn_up"}`.
     """
 
     path: Path

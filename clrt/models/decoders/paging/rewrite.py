@@ -101,7 +101,7 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
 
 
 class _DecoderRewriter:
-    """Rewrites the graph of one decoder.
+    """Rewrites the graph of one decoder to a paged KV cache.
 
     Args:
         graph: The graph with inputs of past keys and values; changed.

@@ -83,7 +83,8 @@ class ExportBuilder(OpBuilder):
     def choice(self, condition: Value, x: Value, y: Value) -> Value:
         """Returns elements of x where `condition` is true, else of y.
 
-        The node is a Where; for bool x and y, which ONNX Runtime's Where lacks, And, Or and Not.
+        The added node is a Where. ONNX Runtime's Where lacks bool, so for bool x and y the nodes
+        are And, Or and Not.
         """
         if x.dtype is not DType.BOOL:
             return self(Where(), condition, x, y)

@@ -15,8 +15,8 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 def _rotary_embedding(body: ImportBuilder) -> None:
     """Decomposes RotaryEmbedding into the nodes that the pass `fuse_rotary` matches.
 
-    Only if whole heads are rotated, and element i of a head is paired with element i + size / 2.
-    ONNX's function body is used for other forms.
+    The rule applies if whole heads are rotated, and element i of a head is paired with element i +
+    size / 2. ONNX's function body is used for other forms.
     """
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):

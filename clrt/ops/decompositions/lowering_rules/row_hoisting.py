@@ -39,7 +39,7 @@ class Hoisting:
         iterations: int,
         builder: Builder,
     ) -> None:
-        """Moves all nodes that can be computed before the loop.
+        """Moves all nodes out of the loop that can be computed before it.
 
         Args:
             body: Loop body; modified.

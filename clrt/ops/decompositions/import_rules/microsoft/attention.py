@@ -291,14 +291,14 @@ def _attention(body: ImportBuilder) -> None:
 def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
     """Returns queries, keys and values plus bias, each `[batch, tokens, heads * head_size]`.
 
-    They are the first three inputs, in this or another form: packed in input 0, `[batch, tokens,
-    heads, 3, head_size]`; keys and values packed in input 1, `[batch, tokens, heads, 2,
-    head_size]`; or `[batch, heads, tokens, head_size]`.
+    The node's first three inputs hold them in one of these forms: three inputs in the form above;
+    all packed in input 0, `[batch, tokens, heads, 3, head_size]`; keys and values packed in input
+    1, `[batch, tokens, heads, 2, head_size]`; or keys and values cached by another call, `[batch,
+    heads, tokens, head_size]`, with the bias added already.
 
     Args:
         body: Builder.
-        bias: Input index of the concatenated biases of queries, keys and values; keys and values
-            `[batch, heads, tokens, head_size]` have it added already.
+        bias: Input index of the concatenated biases of queries, keys and values.
     """
     packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:

@@ -268,7 +268,7 @@ def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
 def conv_and_activation(
     body: ImportBuilder, x: Value, weights: Value, bias: Value | None, added: Value | None
 ) -> Value:
-    """Returns activation(convolution of x + `added`), with the attributes of the replaced node.
+    """Returns activation(Conv(x) + added), with the attributes of the replaced node.
 
     Args:
         body: Builder.

@@ -307,8 +307,9 @@ def _with_sink(
 def _group_query_attention(body: ImportBuilder) -> None:
     """Decomposes GroupQueryAttention: groups of query heads share keys and values, in a cache.
 
-    Inputs: queries, keys, values, past keys and past values (each `[batch, kv_heads, positions,
-    head_size]`), sequence lengths minus 1, total length, cosines and sines of rotary embeddings, …
+    Inputs: queries; keys; values; caches of past keys and of past values, each `[batch, kv_heads,
+    positions, head_size]`; sequence lengths minus 1; total length; cosines and sines of rotary
+    embeddings; …
 
     Caches may have spare capacity. The new tokens are the last ones of a sequence. A sliding-window
     cache holds only the last positions (`_cached_count`).

@@ -24,9 +24,9 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 def _sparse_attention(body: ImportBuilder) -> None:
     """Decomposes SparseAttention: causal attention of blocks of queries to some blocks of keys.
 
-    Inputs: queries, keys, values, caches of keys and of values (each `[batch, kv_heads, positions,
-    head_size]`), two inputs that list the visible blocks (`_seen_blocks`), total length, length of
-    each sequence, cosines and sines of rotary embeddings.
+    Inputs: queries; keys; values; caches of keys and of values, each `[batch, kv_heads, positions,
+    head_size]`; two inputs that list the visible blocks (`_seen_blocks`); total length; length of
+    each sequence; cosines and sines of rotary embeddings.
     """
     heads, block = body.count_of("num_heads"), body.numbers(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)
