@@ -31,8 +31,8 @@ class Beam:
 
     Attributes:
         tokens: Generated tokens, without the prompt.
-        score: Sum of the tokens' log-probabilities after `NextTokenRules.scores`.
-        logprobs: Log-probability per token before any rule.
+        score: Sum of the tokens' log-probabilities, as changed by the rules for tokens.
+        logprobs: Log-probability of each token, unchanged by rules.
         sequence: Sequence in the KV cache; None if not opened yet.
     """
 

@@ -64,8 +64,9 @@ def write_cache(
         path: File to write.
         fingerprint: Hash of the model (`LanguageModel.fingerprint`).
         tokens: Prompt tokens; tokens after the last full page are left out.
-        pages: Pages, `[pages, elements]`.
-        start: Content id before the first page, as `compute_pages` returns it.
+        pages: KV pages of the tokens, `[pages, elements]`.
+        start: Content id before the first page: `NOTHING`, or `LONG` for LongRoPE's rotary angles
+            for long sequences.
 
     Raises:
         InputError: The file cannot be written.
@@ -89,7 +90,7 @@ def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Ar
         like: Array `[0, elements]` with the model's page size and dtype.
 
     Returns:
-        Tokens, pages `[pages, elements]`, and the content id before the first page.
+        (tokens, KV pages `[pages, elements]`, content id before the first page).
 
     Raises:
         ModelError: The file is missing, damaged or from another model.

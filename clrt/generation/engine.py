@@ -73,9 +73,10 @@ class DecoderEngine(EngineMemory):
             for short sequences. A longer sequence is recomputed with the frequencies for long
             sequences. 0 if all sequences use the same frequencies.
         sequences: Number of sequences to allocate for at first; more can be opened later.
-        device: Device to run on, as for `clrt.load`; None for the default.
-        cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
-        memory_limit: Maximum device memory, as for `clrt.load`; None for the default.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
+        cache_dir: Folder for compiled programs; None for the default.
+        memory_limit: Maximum device memory, in bytes or as a string such as "2GiB"; None for the
+            device's memory.
     """
 
     def __init__(

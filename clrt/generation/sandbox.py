@@ -145,7 +145,7 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_format(name: str, form: str) -> None:
-    """Checks that a format string has no field whose width is above 9,999 or an argument.
+    """Checks that a format string has no field with a width above 9,999 or taken from an argument.
 
     Args:
         name: "%" if the string is for the operator; any other name if it is for `str.format`.

@@ -275,7 +275,13 @@ def _states_of(
 def _encoder_embeddings(
     scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
 ) -> FloatArray:
-    """Computes embeddings of texts by the model's encoder, float32 `[texts, hidden]`."""
+    """Computes embeddings of texts by the model's encoder, float32 `[texts, hidden]`.
+
+    Args:
+        scheduler: Scheduler whose engine runs the encoder.
+        texts: Tokens of each text.
+        pooling: "mean" over all tokens, or "last" for the last token.
+    """
     vectors: list[FloatArray] = []
     # Between the batches the scheduler can run steps of generations.
     for first in range(0, len(texts), _MAX_ENCODER_BATCH):

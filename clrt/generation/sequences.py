@@ -61,9 +61,9 @@ class KvSequence:
 
     @property
     def most_guesses(self) -> int:
-        """Maximum number of draft tokens with which the sequence has `long_beyond` tokens or fewer.
+        """Maximum number of draft tokens so that the sequence does not exceed `long_beyond` tokens.
 
-        More than 2**30 if rotary angles do not limit the number.
+        More than 2**30 if the rotary angles set no limit.
         """
         if self.long or not self.long_beyond or self.is_outgrown:
             return len(self.tokens) + (1 << 30)
@@ -90,7 +90,7 @@ class KvSequence:
         self.guessed += len(tokens)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Replaces the draft tokens by the verified tokens at their positions.
+        """Replaces the draft tokens by `tokens`, the verified tokens from that position on.
 
         Returns:
             Number of draft tokens accepted: leading draft tokens that equal the first `tokens`.

@@ -146,7 +146,7 @@ class DraftBudget:
     draft_s: float = 0.0
 
     def add(self, trust: AcceptanceRate, most: int, draft_s: float = 0.0) -> int:
-        """Chooses the number of draft tokens of one more text that maximizes tokens per second.
+        """Chooses, for one more text, the number of draft tokens that maximizes tokens per second.
 
         Args:
             trust: Acceptance rate of the text's draft tokens.

@@ -49,7 +49,7 @@ class TextGenerator(TextMeasures):
             exported by onnxruntime-genai's builder and optimum, or its folder.
         draft: Draft model: a smaller model with the same vocabulary, for speculative decoding.
             Texts stay the same, and are generated faster if its draft tokens are often accepted.
-        device: Device to run on, as for `clrt.load`; None for the default.
+        device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
         context: Maximum number of tokens of prompt and text together; with an encoder, of each
             separately. None for the model's own; a larger context needs a model without learned
             position embeddings.
@@ -58,9 +58,9 @@ class TextGenerator(TextMeasures):
         lora: LoRA adapters to merge into the weights: folders of Hugging Face's peft, or
             llama.cpp's GGUF files. (path, factor) scales an adapter. Several adapters add up.
         sequences: Maximum number of texts that run at a time; further texts are queued.
-        cache_dir: Folder of cached kernels, as for `clrt.load`; None for the default.
-        memory_limit: Maximum device memory, as for `clrt.load`; a draft model may use as much
-            again.
+        cache_dir: Folder for compiled programs; None for the default.
+        memory_limit: Maximum device memory, in bytes or as a string such as "2GiB"; None for the
+            device's memory. A draft model may use as much again.
 
     Raises:
         ModelError: A file is missing or damaged, or an adapter belongs to another model.

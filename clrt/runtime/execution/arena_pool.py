@@ -187,8 +187,8 @@ class ArenaPool:
         """Frees memory for another model; later runs allocate it again.
 
         Args:
-            weights: Whether to free the weights too. Nothing at all is freed then while a run is
-                in progress. If False, frees the arenas that no run uses.
+            weights: True to free weights and arenas; does nothing while a run is in progress. False
+                to free only the arenas that no run uses.
         """
         with self.lock:
             if not weights or not self._in_use:

@@ -31,12 +31,12 @@ from clrt.util.host_limits import check_iterations
 
 @dataclass
 class GraphRun:
-    """One run of a model, segment by segment; host-driven nodes run their subgraphs through it.
+    """One run of a model, segment by segment; host-driven nodes call `run` for their subgraphs.
 
     Attributes:
         planner: Creates and caches the model's plans.
         room: Assigns arenas of the model.
-        graph: Graph of the model, or one specialised for values of its inputs.
+        graph: Graph of the model, or a copy specialised for values of its inputs.
         stop: Cancels the run.
         call: Call that the run belongs to.
         recorder: Records when steps run, if a profile is requested; else None.
@@ -87,7 +87,7 @@ class GraphRun:
         """Enqueues the run without waiting, if it is a single plan that is bound and short.
 
         Args:
-            feeds: Inputs of `graph` by name.
+            feeds: Inputs of the graph by name.
             wanted: Names of the requested outputs, and whether each stays on the device.
             donated: Names of inputs whose memory the run may overwrite.
 

@@ -121,7 +121,8 @@ class Recorder:
         """Records that the host has just computed a host-driven node.
 
         Args:
-            start_ns: Time at which it began, from `time.perf_counter_ns`.
+            node: The node.
+            start_ns: Time at which the computation began, from `time.perf_counter_ns`.
         """
         self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
 

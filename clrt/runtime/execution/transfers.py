@@ -123,7 +123,7 @@ class Transfers:
             self._note(self._status[1])
 
     def _keep(self, value: Value) -> DeviceTensor:
-        """Returns an output that stays on the device as a tensor.
+        """Returns a device tensor with the elements of an output that stays on the device.
 
         The tensor owns the value's external buffer or, if the value is in the arena, a copy.
         """

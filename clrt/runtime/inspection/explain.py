@@ -144,7 +144,7 @@ def _step_row(
 
 
 def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
-    """Yields a text per slower variant, with the predicted times of it and the chosen variant.
+    """Yields a text per slower variant, with its predicted time and the chosen variant's.
 
     Yields nothing for a node of a region.
     """

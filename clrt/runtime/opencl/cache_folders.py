@@ -78,7 +78,8 @@ def prepare_pocl_cache() -> None:
 def _pocl_default() -> Path | None:
     """Returns the cache folder that PoCL uses according to the environment.
 
-    None if no variable names one: PoCL then uses /tmp, to which any user can write.
+    None if no environment variable names a folder: PoCL then uses /tmp, to which any user can
+    write.
     """
     if named := os.environ.get(_POCL_VARIABLE):
         return Path(named)

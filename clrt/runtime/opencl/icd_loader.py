@@ -69,7 +69,7 @@ def remove_old_icd(pyopencl_folder: Path) -> None:
 def intel_library() -> Path | None:
     """Returns the path of Intel's OpenCL CPU runtime; None if it is not installed.
 
-    Searches pip's folders or, in a frozen application, the application's own.
+    Searches pip's folders or, in a frozen application, the folders of the application.
     """
     windows = sys.platform == "win32"
     name = "intelocl64.dll" if windows else "libintelocl.so"

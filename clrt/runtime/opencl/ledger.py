@@ -95,8 +95,8 @@ class MemoryHolder(Protocol):
         """Frees memory that no run uses.
 
         Args:
-            weights: Whether to free the weights too. If True, nothing at all is freed while a run
-                of the owner is in progress.
+            weights: True to free weights and arenas; does nothing while a run of the owner is in
+                progress. False to free only the arenas that no run uses.
         """
 
 

@@ -106,7 +106,8 @@ class DeviceTensor:
     def release(self) -> None:
         """Returns the tensor's memory to the session's pool; the tensor cannot be used afterwards.
 
-        The pool gets the memory once no run and no array that shares it uses it any more.
+        The pool gets the memory once runs that use the tensor have ended, and arrays that share its
+        memory are gone.
         """
         self._released = self._released or self.lease is not None
         self.lease = None
