@@ -279,7 +279,7 @@ def explain_missing_extra(what: str) -> Iterator[None]:
         if package not in _EXTRAS:
             raise
         raise UnsupportedError(
-            f"{what} needs the package {package}, which is not here: {install_command(package)}, "
-            f"or clrt with its extra '{_EXTRAS[package][1]}'; a frozen application has to include "
-            "it."
+            f"{what} needs the package {package}, which is not installed: "
+            f"{install_command(package)}, or clrt with its extra '{_EXTRAS[package][1]}'; frozen "
+            "applications must include it."
         ) from error

@@ -17,7 +17,7 @@ import clrt
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speech to text through OpenCL.")
     parser.add_argument("folder", help="the Hugging Face folder of the model")
-    parser.add_argument("files", nargs="+", help="WAV files, or what soundfile reads")
+    parser.add_argument("files", nargs="+", help="WAV files, or other formats that soundfile reads")
     parser.add_argument("--device", help="auto, cpu, gpu, part of a device name, or an index")
     args = parser.parse_args()
     with clrt.Transcriber(args.folder, device=args.device) as transcribe:

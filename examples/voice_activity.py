@@ -17,7 +17,7 @@ from clrt.audio import SpeechThresholds, VoiceActivity
 def main() -> None:
     parser = argparse.ArgumentParser(description="Voice activity through OpenCL.")
     parser.add_argument("model", help="the ONNX file")
-    parser.add_argument("file", help="a WAV file, or what soundfile reads")
+    parser.add_argument("file", help="a WAV file, or another format that soundfile reads")
     parser.add_argument("--threshold", type=float, default=0.5, help="of the probability of speech")
     parser.add_argument("--device", help="auto, cpu, gpu, part of a device name, or an index")
     args = parser.parse_args()

@@ -39,9 +39,7 @@ class Chunks:
         source_rate: int | None = None,
     ) -> None:
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise InputError(
-                f"samples is {samples!r}; a chunk has a whole number of them, 1 or more."
-            )
+            raise InputError(f"samples is {samples!r}; expected a whole number, 1 or more.")
         self._blocks = mono_blocks(source, source_rate, to=check_rate(sampling_rate))
         self._samples = samples
         self.samples_read = 0

@@ -113,13 +113,13 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
     kind = values.get("feature_extractor_type")
     known = ", ".join(_PRESETS)
     if not isinstance(kind, str):
-        raise ModelError(f"{name} names no feature_extractor_type; clrt knows {known}.")
+        raise ModelError(f"{name} has no feature_extractor_type; clrt supports {known}.")
     if kind not in _PRESETS:
-        raise UnsupportedError(f"{name} has the feature extractor {kind}; clrt knows {known}.")
+        raise UnsupportedError(f"{name} has the feature extractor {kind}; clrt supports {known}.")
     for option, wanted in _FIXED.items():
         if option in values and values[option] != wanted:
             raise UnsupportedError(
-                f"{name} has {option} = {values[option]!r}; clrt computes features with {wanted!r}."
+                f"{name} has {option} = {values[option]!r}; clrt supports only {wanted!r}."
             )
     preset = _PRESETS[kind]
     options = {
@@ -132,7 +132,7 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
         _check_frames(extractor, values, name)
     if isinstance(extractor, FilterBank) and extractor.std == 0:
         raise ModelError(
-            f"{name} has std = 0; expected another number, as features are divided by it."
+            f"{name} has std = 0; expected a nonzero number, because features are divided by it."
         )
     return extractor
 
@@ -158,7 +158,7 @@ def _value(option: str, given: object, default: object, name: str) -> Any:
         fits = isinstance(given, int) and not isinstance(given, bool) and low <= given <= high
         default = f"{low} to {high}"
     if not fits:
-        raise ModelError(f"{name} has {option} = {given!r}; expected a value as {default}.")
+        raise ModelError(f"{name} has {option} = {given!r}; expected a value like {default}.")
     return given
 
 

@@ -52,12 +52,13 @@ class CtcVocabulary:
         classes = list(vocabulary.values())
         if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):
             raise ModelError(
-                f"'{path / 'vocab.json'}' must give each token a number of its own, from 0 on; "
+                f"'{path / 'vocab.json'}' must map the tokens to distinct ids from 0 on; "
                 "download the model's own file."
             )
         if pad not in vocabulary:
             raise ModelError(
-                f"'{path / 'vocab.json'}' lacks the padding token {pad!r}, which is CTC's blank."
+                f"'{path / 'vocab.json'}' lacks the padding token {pad!r}, which CTC uses as the "
+                "blank; download the model's own file."
             )
         return cls(
             sorted(vocabulary, key=vocabulary.__getitem__),
@@ -190,8 +191,8 @@ class CtcSpeech:
             scores = self.model.run(feeds, [self._output])[self._output]
         except ShapeError as error:
             raise ShapeError(
-                f"A sound of {counted(samples.shape[1], 'sample')} does not fit the model, which "
-                f"may need a longer one: {error}"
+                f"A sound of {counted(samples.shape[1], 'sample')} is unsuitable for the model, "
+                f"which may need a longer one: {error}"
             ) from error
         text = self.vocabulary.decode(scores[0].argmax(axis=-1))
         seconds = samples.shape[1] / self.features.sampling_rate

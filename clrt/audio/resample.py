@@ -33,7 +33,9 @@ def check_rate(rate: object) -> int:
         InputError: The rate is not an integer, or out of range.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
-        raise InputError(f"sampling_rate is {rate!r}; it is a whole number of samples a second.")
+        raise InputError(
+            f"sampling_rate is {rate!r}; expected a whole number of samples per second."
+        )
     if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
         raise InputError(
             f"sampling_rate is {rate}; expected {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,} samples a "

@@ -40,7 +40,7 @@ def sounds_of(given: Sound) -> list[Sound]:
     if not is_batch(given):
         return [np.array(given, np.float32) if isinstance(given, list | tuple) else given]
     if not given:
-        raise InputError("The list has no sounds in it; pass at least one.")
+        raise InputError("The list of sounds is empty; pass at least one.")
     return list(given)
 
 
@@ -160,7 +160,9 @@ def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
     try:
         file = soundfile.SoundFile(stream)
     except Exception as error:  # any type: soundfile's decoders raise several
-        raise InputError(f"{name} is no sound file that soundfile reads.") from error
+        raise InputError(
+            f"{name} is not a sound file that soundfile supports; convert it to WAV."
+        ) from error
     return check_rate(file.samplerate), _decoded_frames(file, name)
 
 
@@ -169,7 +171,7 @@ def _decoded_frames(file: Any, name: str) -> Iterator[FloatArray]:
         while len(block := file.read(BLOCK_FRAMES, "float32", always_2d=True)):
             yield block
     except Exception as error:  # any type: soundfile's decoders raise several
-        raise InputError(f"{name} is a damaged sound file; copy or record it anew.") from error
+        raise InputError(f"{name} is a damaged sound file; copy or record it again.") from error
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
@@ -212,7 +214,7 @@ def _scaled(block: np.ndarray[Any, Any]) -> FloatArray:
 def _check_finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]:
     for block in blocks:
         if not np.isfinite(block).all():
-            raise InputError(f"{_name(source)} has samples that are infinite or NaN.")
+            raise InputError(f"{_name(source)} has infinite or NaN samples.")
         yield block
 
 

@@ -150,7 +150,9 @@ class Transcriber:
                 option has no valid value.
         """
         if is_batch(audio):
-            raise InputError("A stream is of one sound; give each in the list a stream of its own.")
+            raise InputError(
+                "A stream transcribes one sound; create one stream per sound of the list."
+            )
         (sound,) = sounds_of(audio)
         return self._speech.stream(sound, sampling_rate, self._options(options))
 

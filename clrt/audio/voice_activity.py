@@ -111,7 +111,7 @@ class VoiceActivity:
     ) -> None:
         if sampling_rate not in _SIZES:
             listing = " or ".join(map(str, _SIZES))
-            raise InputError(f"sampling_rate is {sampling_rate!r}; the models take {listing}.")
+            raise InputError(f"sampling_rate is {sampling_rate!r}; the models support {listing}.")
         self.thresholds = SpeechThresholds() if thresholds is None else thresholds
         self.model: Model = load(model, device=device, strict=strict, cache_dir=cache_dir)
         self._rate = sampling_rate

@@ -95,7 +95,7 @@ def read_header(stream: BinaryIO, name: str) -> WavHeader:
             format_fields = _format(stream.read(min(size, 40)))
         stream.seek(start + size + size % 2)
     what = "format" if format_fields is None else "samples"
-    raise InputError(f"{name} is a damaged WAV file: it has no {what}; record or convert it anew.")
+    raise InputError(f"{name} is a damaged WAV file: it has no {what}; record or convert it again.")
 
 
 def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
@@ -121,12 +121,13 @@ def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> Wav
         )
     if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
         raise InputError(
-            f"{name} has {rate} samples a second; expected {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}."
+            f"{name} has {rate} samples per second; expected {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}."
         )
     header = WavHeader(codec, channels, rate, bits, None if size == _UNKNOWN_BYTES else size)
     if header.is_known and frame != header.frame_bytes:
         raise InputError(
-            f"{name} is a damaged WAV file: {channels} samples of {bits} bits are no {frame} bytes."
+            f"{name} is a damaged WAV file: {channels} samples of {bits} bits do not take {frame} "
+            "bytes; record or convert it again."
         )
     return header
 

@@ -90,7 +90,7 @@ def bench(
     """
     if generate:
         if shape is not None:
-            raise InputError("--shape is not for --generate, which has lengths of its own.")
+            raise InputError("--generate uses its own lengths; leave out --shape.")
         bench_generate(model, device, seconds, as_json)
         return
     path = find_model(model)
@@ -135,8 +135,8 @@ def check_onnxruntime() -> None:
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise InputError(
-            "onnxruntime, the runtime to compare with, is not installed; "
-            "install it with: pip install onnxruntime"
+            "The comparison needs onnxruntime, which is not installed; install it with: pip "
+            "install onnxruntime"
         )
 
 

@@ -33,7 +33,7 @@ def cache(
     CLRT_CACHE_DIR names another folder.
     """
     if records and not clear:
-        raise InputError("--records is for --clear; give both.")
+        raise InputError("--records needs --clear; give both.")
     folder = cache_dir()
     removed = 0
     if clear:

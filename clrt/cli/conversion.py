@@ -132,7 +132,7 @@ class Request:
                 "--quantize and --precision both set the storage of weights; give one of them."
             )
         if self.all_devices_here and self.precompile is None:
-            raise InputError("--all-devices-here is for --precompile; name its folder.")
+            raise InputError("--all-devices-here needs --precompile with a folder; give both.")
         folder = self.precompile
         if folder is not None and folder.exists() and not folder.is_dir():
             raise InputError(f"'{folder}' is a file; --precompile writes into a folder.")
@@ -162,7 +162,7 @@ class Request:
         target = self.output or Path(name + suffix)
         if target != STDOUT and (target.suffix == SUFFIX) != (self.to is Target.clrt):
             raise InputError(
-                f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, "
+                f"'{target}' is loaded by its suffix: a compiled model ends in {SUFFIX}, "
                 "ONNX (--to onnx) does not."
             )
         dump = None if self.dump_ir == STDOUT else self.dump_ir

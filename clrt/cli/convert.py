@@ -80,7 +80,7 @@ DumpOption = Annotated[
 ]
 ReportOption = Annotated[
     Path | None,
-    typer.Option(help="Profile the result and write a page for any browser here (HTML)."),
+    typer.Option(help="Profile the result and write an HTML page here."),
 ]
 PrecompileOption = Annotated[
     Path | None,

@@ -85,8 +85,8 @@ def convert_language_model(
     given = [name for name, value in others.items() if value]
     if given:
         raise InputError(
-            f"A language model is converted without --{given[0]}; leave it out, or name the ONNX "
-            "file itself if it has one."
+            f"Conversion of a language model does not support --{given[0]}; leave it out, or name "
+            "the ONNX file itself if it has one."
         )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
@@ -95,7 +95,7 @@ def convert_language_model(
     producer = f"clrt {clrt.__version__}"
     if is_whisper(path):
         if lora:
-            raise InputError("Whisper is converted without --lora; leave it out.")
+            raise InputError("Conversion of Whisper does not support --lora; leave it out.")
         speech = read_whisper_model(path)
         write_whisper_model(speech, target, producer)
         what, layers = MODEL_TYPE, speech.decoder.layers

@@ -71,7 +71,7 @@ def diff(
     """
     feeds = renamed("--input", old_feeds, "--inputs", feeds)
     if feeds is not None and shape is not None:
-        raise InputError("--inputs have shapes of their own; leave --shape out.")
+        raise InputError("--inputs already determine the shapes; leave out --shape.")
     path = find_model(model)
     weights = None if precision is None else DType(precision.value)
     found = Diff(path, OTHERS[against.value](path), device, weights)

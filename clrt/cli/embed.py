@@ -95,7 +95,7 @@ def embed(
         embed_files([*inputs, *(texts or [])], folder, job, column, names, rows_per_part, ray)
         return
     if ray is not None:
-        raise InputError("--ray takes files; name them by --inputs.")
+        raise InputError("--ray needs files; name them by --inputs.")
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
     if not sentences and not image:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
@@ -222,7 +222,7 @@ def _check_stdout(as_json: bool) -> None:
         raise InputError("--json and --output - both write to standard output; give one of them.")
     if sys.stdout is None or sys.stdout.isatty():
         raise InputError(
-            "--output - is for a pipe: vectors are no text; name a file, or give --json."
+            "--output - writes binary vectors, which need a pipe; name a file, or give --json."
         )
 
 

@@ -98,7 +98,7 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
     """
     for name, value in others.items():
         if value:
-            raise InputError(f"{name} does not go with --inputs; leave one of them out.")
+            raise InputError(f"{name} cannot be combined with --inputs; leave one of them out.")
     if output is None or output == STDOUT:
         raise InputError("--inputs needs a folder for vectors; name one by --output.")
     if output.exists() and not output.is_dir():
@@ -143,4 +143,4 @@ def _report(job: EmbedJob) -> None:
         message += f"; {counted(left_out, 'row')} left out, see {errors}"
     stderr().print(PlainText(message), soft_wrap=True)
     if errors is not None and not vectors:
-        raise InputError(f"No row has a text that can be encoded; '{errors}' says why.")
+        raise InputError(f"No row has a text that can be encoded; '{errors}' lists the reasons.")

@@ -55,7 +55,7 @@ def embed_images(
     for name, value in others.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} does not go with --image; leave one of them out.")
+            raise InputError(f"{option} cannot be combined with --image; leave one of them out.")
     with ImageEncoder(model, device=device, batch_size=batch_size) as encoder:
         text_vectors = [encoder.encode_text(texts, normalize)] if texts else []
         image_vectors, read = [], list[str]()

@@ -79,7 +79,7 @@ def generate(
         options["regex"] = regex
     text = _prompt(prompt, file)
     if system is not None and not chat:
-        raise InputError("--system goes with --chat: a text has no messages.")
+        raise InputError("--system needs --chat; give both.")
     messages = [{"role": "system", "content": system}] if system is not None else []
     request = [*messages, {"role": "user", "content": text}] if chat else text
     with open_generator(model, device, context, cache, lora, draft) as generator:

@@ -25,9 +25,7 @@ def profile(
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here (JSON).")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page for any browser here (HTML).")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page here.")] = None,
 ) -> None:
     """Show the time per kernel of a run on random inputs."""
     source = find_model(model)

@@ -36,7 +36,7 @@ def segment(
 ) -> None:
     """Segment images by class, and draw the classes as colours."""
     if not 0 <= strength <= 1:
-        raise InputError(f"--strength is {strength}; it is within 0..1.")
+        raise InputError(f"--strength is {strength}; expected 0 to 1.")
     targets = targets_of(output, images)
     table = ResultTable("class", "of the image")
     with Segmenter(model, device=device) as segmenter:

@@ -117,7 +117,7 @@ def _rest(
         return tuple(map(int, known))
     if spec.shape is None or len(spec.shape) == len(last):
         return last
-    raise InputError(f"The shape of input {spec} is open; add {spec.name}=… to --shape.")
+    raise InputError(f"The shape of input {spec} is not fixed; add {spec.name}=… to --shape.")
 
 
 def default_shapes(model: Model) -> list[Shapes]:

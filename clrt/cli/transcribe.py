@@ -47,7 +47,9 @@ TemperatureOption = Annotated[
 
 
 def transcribe(
-    files: Annotated[list[str], typer.Argument(help="WAV files, or what soundfile reads.")],
+    files: Annotated[
+        list[str], typer.Argument(help="WAV files, or other formats that soundfile reads.")
+    ],
     model: Annotated[
         str, typer.Option("--model", "-m", help="Folder of Whisper, or of a CTC model.")
     ],

@@ -26,7 +26,7 @@ def tune(
     ] = None,
     shape: ShapesOption = None,
     device: DeviceOption = None,
-    budget: Annotated[float, typer.Option(min=1.0, help="Seconds to spend.")] = 120.0,
+    budget: Annotated[float, typer.Option(min=1.0, help="Time budget in seconds.")] = 120.0,
 ) -> None:
     """Measure the fastest tunables of the kernels on this device, and save them.
 

@@ -93,7 +93,7 @@ def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
     library = intel_library()
     if library is None:
         raise InputError(
-            "Intel's CPU runtime is not installed, so it cannot be brought along: "
+            "Intel's CPU runtime is not installed, so it cannot be included: "
             "pip install intel-opencl-rt intel-cmplr-lib-rt."
         )
     wanted = None if cpus is None else set(cpus)

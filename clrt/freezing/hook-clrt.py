@@ -46,7 +46,9 @@ def hook(hook_api: Any) -> None:
         return
     linker = contents.linker() if wanted is None else Path(wanted)
     if linker is None:
-        logger.warning("clrt: PoCL needs the linker `ld`, and there is none here to bring along.")
+        logger.warning(
+            "clrt: PoCL needs the linker `ld`, but there is none on this machine to include."
+        )
     else:
         hook_api.add_binaries([(_copy(linker.read_bytes(), "ld"), contents.LINKER_FOLDER)])
 

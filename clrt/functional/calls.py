@@ -143,8 +143,8 @@ def _device_for(tensors: Sequence[DeviceTensor], request: str | int | None) -> D
         wanted = wanted or tensor.session.device
         if tensor.session.device.index != wanted.index:
             raise DeviceError(
-                f"An input is on {tensor.session.device} but another one, or the call, is on "
-                f"{wanted}; pass its .numpy()."
+                f"An input is on {tensor.session.device}, but another input, or the device of the "
+                f"call, is {wanted}; pass its .numpy()."
             )
     assert wanted is not None
     return wanted

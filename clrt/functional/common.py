@@ -201,7 +201,7 @@ def _linear_graph(types: Sequence[TensorType | None]) -> Graph:
     values = [Value(f"x{k}", t) for k, t in enumerate(types) if t is not None]
     build = Builder()
     if values[1].type.rank != 2:
-        raise InputError(f"linear: its weight is {values[1].type}; it has two axes.")
+        raise InputError(f"linear: its weight is {values[1].type}; expected two axes.")
     transposed = build.add(Transpose((1, 0)), values[1])
     result = build.add(MatMul(), values[0], transposed)
     if len(values) == 3:

@@ -149,7 +149,7 @@ def _loose(array: Array, formal: FormalParameter | None, dtypes: Mapping[str, DT
         dtype = DType(_ONNX_NAMES.get(name, name))
     cast = array.astype(dtype.numpy)
     if (kind == "f" and not dtype.is_float) or (kind in "iu" and not np.array_equal(cast, array)):
-        raise ValueError(f"{dtype}, the dtype there, does not have these numbers")
+        raise ValueError(f"{dtype}, the dtype of the other inputs, cannot represent these numbers")
     return cast
 
 

@@ -213,7 +213,7 @@ def _output_count(
         sizes = inputs[1] if len(inputs) > 1 else None
         count = attributes.get("num_outputs") or (None if sizes is None else sizes.shape[0])
         if count is None:
-            raise InputError(f"{form.title} does not know how many outputs it has; pass outputs=….")
+            raise InputError(f"{form.title} has a variable number of outputs; pass outputs=….")
         return int(count)
     return sum(f.option == "single" for f in formals) or len(formals)
 

@@ -35,13 +35,13 @@ def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
         if not isinstance(path, str | Path):
             raise _wrong(one)
         if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
-            raise InputError(f"The factor of adapter '{path}' is {factor!r}; it is a number.")
+            raise InputError(f"The factor of adapter '{path}' is {factor!r}; expected a number.")
         named.append((expanded(path), float(factor)))
     return named
 
 
 def _wrong(found: object) -> InputError:
     return InputError(
-        f"lora is {repr(found)[:80]}; it is a path, or a list of paths and of pairs with a factor, "
-        "such as ['style', ('facts', 0.5)]."
+        f"lora is {repr(found)[:80]}; expected a path, or a list of paths and of pairs with a "
+        "factor, such as ['style', ('facts', 0.5)]."
     )

@@ -79,7 +79,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
             InputError: Chunks are left to read.
         """
         if self._result is None:
-            raise InputError("The text goes on; read its pieces, or await `finish`.")
+            raise InputError("The text is not finished; read its chunks, or await `finish`.")
         return self._result
 
 

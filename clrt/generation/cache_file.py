@@ -40,7 +40,7 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
     count = len(tokens) // PAGE_TOKENS
     if not count:
         raise InputError(
-            f"The prompt has {len(tokens)} tokens, and a cache of it begins with {PAGE_TOKENS}; "
+            f"The prompt has {len(tokens)} tokens, and a cache holds pages of {PAGE_TOKENS}; "
             "there is nothing to save."
         )
     engine = scheduler.engine
@@ -97,7 +97,7 @@ def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Ar
     """
     header = read_header(path)
     if header.metadata.get("format") != _FORMAT:
-        raise ModelError(f"'{path}' is no cache of a prompt; pass what `save_cache` has written.")
+        raise ModelError(f"'{path}' is not a prompt cache; pass a file written by `save_cache`.")
     entries = {name: e for name, e in header.tensors.items() if not name.startswith(PADDING)}
     fits = header.metadata.get("fingerprint") == fingerprint and entries.keys() == {
         "tokens",

@@ -91,7 +91,9 @@ class Chat:
         messages, call = _messages(message), ActiveCall()
         with self._lock:
             if self._is_under_way():
-                raise InputError("A turn of this chat is under way; read its answer, or close it.")
+                raise InputError(
+                    "A turn of this chat is in progress; read its answer, or close it."
+                )
             self._turn = call, None
         try:
             turn = plain_messages([*self.messages, *messages])
@@ -146,7 +148,7 @@ class Chat:
             plain_messages(messages)
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
-                f"'{file}' holds no messages of a chat ({error}); pass what `save` has written."
+                f"'{file}' holds no chat messages ({error}); pass a file written by `save`."
             ) from error
         self.messages = messages
         self._text, self._tokens = "", []

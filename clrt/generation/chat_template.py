@@ -55,8 +55,8 @@ class ChatTemplate:
             raise ModelError(f"{origin} {_TOO_MUCH}") from error
         except sandbox.TemplateSyntaxError as error:
             raise ModelError(
-                f"{origin} is no template: error at line {error.lineno}: {_reason(error)}; "
-                "download the model's own file."
+                f"{origin} is not a valid template: error at line {error.lineno}: "
+                f"{_reason(error)}; download the model's own file."
             ) from error
 
     @property
@@ -142,11 +142,11 @@ class ChatTemplate:
         except Exception as error:  # any type: the template is a program
             if type(error) is sandbox.TemplateError:
                 raise InputError(
-                    f"{self._origin} does not take these messages: {_reason(error)}."
+                    f"{self._origin} rejects these messages: {_reason(error)}."
                 ) from error
             raise InputError(
-                f"{self._origin} fails at line {_line(error)}: {_reason(error)}; see whether the "
-                "messages have all that it uses."
+                f"{self._origin} fails at line {_line(error)}: {_reason(error)}; check that the "
+                "messages have all keys that it uses."
             ) from error
 
 

@@ -151,7 +151,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     header = open_compiled(path)
     extras = extras_of(header).get(_EXTRA)
     if not isinstance(extras, dict):
-        raise ModelError(f"{path} is no language model; make one by clrt-convert.")
+        raise ModelError(f"{path} is not a language model; create one by clrt-convert.")
     texts, numbers = {n: extras.get(n) for n in _STRING_KEYS}, {n: extras.get(n) for n in _INT_KEYS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
     whole = whole and extras["context"] <= MAX_CONTEXT

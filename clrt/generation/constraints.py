@@ -61,7 +61,7 @@ class ConstraintTokens:
             import llguidance
         self.eos = tuple(eos)
         if not self.eos or min(self.eos) < 0:
-            raise InputError(f"eos is {list(self.eos)}; it is one or more ids of end tokens.")
+            raise InputError(f"eos is {list(self.eos)}; expected one or more ids of end tokens.")
         try:
             self.library = llguidance.LLTokenizer(
                 tokenizer.to_str(), n_vocab=size, eos_token=list(self.eos)
@@ -70,7 +70,7 @@ class ConstraintTokens:
             if "decoder" in str(error):
                 raise UnsupportedError(
                     "A constraint needs a tokenizer whose tokens are bytes, with the decoder "
-                    "ByteLevel or ByteFallback; this one has another."
+                    "ByteLevel or ByteFallback; this tokenizer has another decoder."
                 ) from error
             raise InputError(f"Constraints cannot use these tokens: {_reason(str(error))}.") from (
                 error
@@ -115,7 +115,7 @@ class Constraint:
         ((self._kind, value),) = rules.items()
         rule = _schema_text(value) if self._kind == "json_schema" else value
         if not isinstance(rule, str):
-            raise InputError(f"The {self._kind} is {value!r}; it is a text.")
+            raise InputError(f"The {self._kind} is {value!r}; expected a text.")
         _check_size(self._kind, rule)
 
         def compile_rule() -> LLMatcher:
@@ -286,7 +286,7 @@ def _schema_text(value: object) -> str:
             return json.dumps(dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"The json_schema is not JSON: {_reason(str(error))}.") from error
-    raise InputError(f"The json_schema is {value!r}; it is a mapping, or its text.")
+    raise InputError(f"The json_schema is {value!r}; expected a mapping, or its text.")
 
 
 def _reason(text: str) -> str:

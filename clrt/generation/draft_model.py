@@ -221,7 +221,7 @@ def open_drafter(
         ClrtError: The draft model cannot be read or loaded.
     """
     if not isinstance(source, str | Path):
-        raise InputError(f"The draft is {source!r}; it is the path of a smaller model.")
+        raise InputError(f"The draft is {source!r}; expected the path of a smaller model.")
     draft = read_language_model(expanded(Path(source)), None, cache)
     for one in (model, draft):
         one.check_decoder("`draft=`")

@@ -124,7 +124,7 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
     """
     draws = config.get("do_sample") or False
     if not isinstance(draws, bool):
-        raise ModelError(f"'{file}' has do_sample {draws!r}; it is true or false.")
+        raise ModelError(f"'{file}' has do_sample {draws!r}; expected true or false.")
     options = {
         name: config[name]
         for name, key in KEYS.items()
@@ -165,7 +165,7 @@ def _refusal(config: Mapping[str, Any], file: Path, draws: bool) -> str:
     if not refused:
         return ""
     return (
-        f"'{file}' asks for {refused[0]} {config[refused[0]]!r:.60}, which clrt does not follow; "
+        f"'{file}' has {refused[0]} {config[refused[0]]!r:.60}, which clrt does not support; "
         "give `sampling=clrt.Sampling(...)` to choose in its place, or take the key out of the "
         "file."
     )

@@ -26,7 +26,7 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InputError(
-            f"The messages are {short(messages)}; they are a list of mappings such as "
+            f"The messages are {short(messages)}; expected a list of mappings such as "
             "{'role': 'user', 'content': 'Hello'}."
         )
     return [_message(message, k) for k, message in enumerate(messages)]
@@ -35,12 +35,12 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
 def _message(message: object, k: int) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InputError(
-            f"Message {k} is {short(message)}; it is a mapping with 'role' and 'content'."
+            f"Message {k} is {short(message)}; expected a mapping with 'role' and 'content'."
         )
     entries = {key: x for key, x in message.items() if x is not None}
     role = entries.get("role")
     if not isinstance(role, str) or not role:
-        raise InputError(f"Message {k} has the role {short(role)}; it is a text such as 'user'.")
+        raise InputError(f"Message {k} has the role {short(role)}; expected a text such as 'user'.")
     if not entries.keys() - {"role"}:
         raise InputError(f"Message {k} has no content; give it a text.")
     content = entries.get("content", "")
@@ -48,7 +48,7 @@ def _message(message: object, k: int) -> dict[str, Any]:
         for place, part in enumerate(content):
             _check_part(part, f"Part {place} of message {k}")
     elif not isinstance(content, str):
-        raise InputError(f"The content of message {k} is {short(content)}; it is a text.")
+        raise InputError(f"The content of message {k} is {short(content)}; expected a text.")
     thought = next((entries[name] for name in _THOUGHTS if name in entries), None)
     if thought is not None:
         entries = {"thinking": thought, **entries, "reasoning_content": thought}
@@ -59,7 +59,7 @@ def _check_part(part: object, what: str) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
         description = f"of type {short(kind)}" if isinstance(kind, str) else short(part)
-        raise InputError(f"{what} is {description}; it is {{'type': 'text', 'text': …}}.")
+        raise InputError(f"{what} is {description}; expected {{'type': 'text', 'text': …}}.")
 
 
 def plain_tools(tools: object) -> list[Any] | None:
@@ -71,11 +71,11 @@ def plain_tools(tools: object) -> list[Any] | None:
     if tools is None:
         return None
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):
-        raise InputError(f"The tools are {short(tools)}; they are a list of JSON schemas.")
+        raise InputError(f"The tools are {short(tools)}; expected a list of JSON schemas.")
     for k, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
             raise InputError(
-                f"Tool {k} is {short(tool)}; it is a JSON schema, a mapping such as "
+                f"Tool {k} is {short(tool)}; expected a JSON schema, a mapping such as "
                 "{'type': 'function', 'function': {'name': …, 'parameters': …}}."
             )
     return [plain_data(tool, f"Tool {k}") for k, tool in enumerate(tools)]

@@ -69,7 +69,7 @@ def read_language_model(
         InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
-        raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
+        raise InputError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}.")
     if context is not None:
         context = whole_number("context", context, MAX_CONTEXT)
     try:
@@ -81,8 +81,8 @@ def read_language_model(
     if is_compiled(source):
         if adapters:
             raise UnsupportedError(
-                f"{source} is compiled, and its weights take no adapters; convert the model again "
-                "by clrt-convert with --lora."
+                f"{source} is compiled, and compiled weights do not support adapters; convert the "
+                "model again by clrt-convert with --lora."
             )
         return read_compiled_language_model(source, context, cache)
     if (file := find_onnx(source)) is None and (gguf_file := _gguf_file(source)) is not None:
@@ -91,8 +91,8 @@ def read_language_model(
     if file is not None:
         if adapters:
             raise UnsupportedError(
-                f"{file} is an ONNX file, which takes no adapters; merge them before it is "
-                "exported, or load the folder that it was exported from."
+                f"{file} is an ONNX file, which does not support adapters; merge them before the "
+                "export, or load the folder that it was exported from."
             )
         graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
         source = folder_of(file)
@@ -145,7 +145,7 @@ def _check_is_model(source: Path) -> None:
     """
     if file_exists(source / ADAPTER_CONFIG) and not file_exists(source / "config.json"):
         raise ModelError(
-            f"{source} is a LoRA adapter and no model; give its base model, and the adapter as "
+            f"{source} is a LoRA adapter, not a model; give its base model, and the adapter as "
             "`lora` or --lora."
         )
 
@@ -238,7 +238,7 @@ def _read_gguf_model(
     file = read_gguf(path)
     if file.metadata.text("general.type", "model") == "adapter":
         raise ModelError(
-            f"{path} is an adapter and no model; give its base model, and the adapter as "
+            f"{path} is an adapter, not a model; give its base model, and the adapter as "
             "`lora` or --lora."
         )
     with NodeErrorContext(f"'{path}'"):

@@ -83,8 +83,7 @@ class LanguageModel:
         """
         if self.decoder.encoder is not None:
             raise UnsupportedError(
-                f"{what} is for models that continue a text; '{self.name}' has an encoder, which "
-                "reads the prompt."
+                f"{what} works only for models without an encoder; '{self.name}' has one."
             )
 
     @cached_property

@@ -89,7 +89,7 @@ def read_onnx_decoder(
         max_context = min(max_context or paged.places, paged.places)
     if max_context is None:
         raise InputError(
-            f"Nothing beside '{file}' says how many tokens a text may have; give `context`."
+            f"No file beside '{file}' gives the maximum number of tokens of a text; give `context`."
         )
     decoder = DecoderConfig(
         family=_family(folder),
@@ -144,7 +144,9 @@ def _first(folder: Path, genai: tuple[str, ...], config: tuple[str, ...]) -> int
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-                raise ModelError(f"'{file}' has {name} {value!r}; it is a whole number from 1 on.")
+                raise ModelError(
+                    f"'{file}' has {name} {value!r}; expected a whole number from 1 on."
+                )
             return value
     return None
 

@@ -190,12 +190,12 @@ class Sampling:
             self._set("seed", _seed(self.seed))
         for name in ("include_stop", "renormalize_logits"):
             if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected True or False.")
         for name, check in _TOKEN_LISTS.items():
             self._set(name, check(name, getattr(self, name)))
         if self.early_stopping != "never" and not isinstance(self.early_stopping, bool):
             raise InputError(
-                f'early_stopping is {self.early_stopping!r}; it is True, False or "never".'
+                f'early_stopping is {self.early_stopping!r}; expected True, False or "never".'
             )
         if 1 < self.num_beams < self.num_return_sequences:
             raise InputError(
@@ -291,8 +291,8 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
         for id_ in ids:
             if isinstance(id_, bool) or not isinstance(id_, int) or not 0 <= id_ <= _MAX_INT32:
                 raise ModelError(
-                    f"'{folder / name}' has the eos_token_id {id_!r}; it is the id of a token, or "
-                    "a list of ids."
+                    f"'{folder / name}' has the eos_token_id {id_!r}; expected the id of a token, "
+                    "or a list of ids."
                 )
         if ids:
             return tuple(dict.fromkeys(ids))
@@ -333,7 +333,7 @@ def start_token(folder: Path) -> int:
             if isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= _MAX_INT32:
                 return token
             if token is not None:
-                raise ModelError(f"'{file}' has the {key} {token!r}; it is the id of a token.")
+                raise ModelError(f"'{file}' has the {key} {token!r}; expected the id of a token.")
     raise ModelError(
         f"'{file}' has no decoder_start_token_id; add it: the token that answers begin with."
     )
@@ -357,7 +357,7 @@ def _number(name: str, value: object, allowed: _NumberRange) -> float:
         number = int(value) if isinstance(value, Integral) else float(value)
         if allowed.has(number):
             return number if allowed.whole else float(number)
-    raise InputError(f"{name} is {value!r}; it is {allowed}.")
+    raise InputError(f"{name} is {value!r}; expected {allowed}.")
 
 
 def whole_number(name: str, value: object, most: int) -> int:
@@ -377,26 +377,28 @@ def whole_number(name: str, value: object, most: int) -> int:
 def _seed(value: object) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _MAX_SEED:
         return int(value)
-    raise InputError(f"seed is {value!r}; it is None or a whole number from 0 to 2**64 - 1.")
+    raise InputError(f"seed is {value!r}; expected None or a whole number from 0 to 2**64 - 1.")
 
 
 def _stops(value: object) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(x, str) and x for x in texts):
-        raise InputError(f"stop is {value!r}; it is a text or a list of texts, none of them empty.")
+        raise InputError(
+            f"stop is {value!r}; expected a text or a list of texts, none of them empty."
+        )
     return tuple(texts)
 
 
 def _bias(value: object) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        raise InputError(f"logit_bias is {value!r}; it is a mapping from token ids to numbers.")
+        raise InputError(f"logit_bias is {value!r}; expected a mapping from token ids to numbers.")
     biases = {}
     for token, bias in value.items():
         if isinstance(token, bool) or not isinstance(token, Integral) or int(token) < 0:
             raise InputError(f"logit_bias has the key {token!r}; keys are token ids.")
         if isinstance(bias, bool) or not isinstance(bias, Real) or not float(bias) < math.inf:
             raise InputError(
-                f"logit_bias of token {token} is {bias!r}; it is a finite number, or -inf."
+                f"logit_bias of token {token} is {bias!r}; expected a finite number, or -inf."
             )
         biases[int(token)] = float(bias)
     return biases
@@ -414,13 +416,13 @@ def _token(name: str, value: object) -> int:
 
 def _token_list(name: str, value: object) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InputError(f"{name} is {value!r}; it is a list of tokens.")
+        raise InputError(f"{name} is {value!r}; expected a list of tokens.")
     return tuple(_token(name, token) for token in value)
 
 
 def _token_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InputError(f"{name} is {value!r}; it is a list of lists of tokens.")
+        raise InputError(f"{name} is {value!r}; expected a list of lists of tokens.")
     lists = tuple(_token_list(name, one) for one in value)
     if () in lists:
         raise InputError(f"{name} has a list without tokens; leave it out.")
@@ -440,14 +442,14 @@ def _tokens_or_none(name: str, value: object) -> tuple[int, ...]:
 def _biased_lists(name: str, value: object) -> tuple[tuple[tuple[int, ...], float], ...]:
     pairs = value.items() if isinstance(value, Mapping) else value
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise InputError(f"{name} is {value!r}; it is a list of pairs of tokens and a number.")
+        raise InputError(f"{name} is {value!r}; expected a list of pairs of tokens and a number.")
     biased = []
     for pair in pairs:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InputError(f"{name} has {pair!r}; each is a pair of tokens and a number.")
         ids, bias = pair
         if isinstance(bias, bool) or not isinstance(bias, Real) or not float(bias) < math.inf:
-            raise InputError(f"{name} has the number {bias!r}; it is a finite number, or -inf.")
+            raise InputError(f"{name} has the number {bias!r}; expected a finite number, or -inf.")
         biased.append((_token_lists(name, [ids])[0], float(bias)))
     return tuple(biased)
 

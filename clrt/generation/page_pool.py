@@ -101,7 +101,7 @@ class KvPagePool:
             del self._by_content[self._keys.pop(page)]
         else:
             raise OutOfMemoryError(
-                f"The cache has no room for more than {self._count * PAGE_TOKENS} tokens, all in "
+                f"The cache cannot hold more than {self._count * PAGE_TOKENS} tokens, all in "
                 "use by running texts; shorten them, run fewer at a time, or raise the memory "
                 "limit."
             )

@@ -47,8 +47,8 @@ def several(prompt: object) -> list[Any] | None:
         return None
     if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
         raise InputError(
-            f"The prompt is {short(prompt)}; it is a text, a list of messages or of tokens, or a "
-            "list of prompts."
+            f"The prompt is {short(prompt)}; expected a text, a list of messages or of tokens, or "
+            "a list of prompts."
         )
     if not prompt:
         raise InputError("The prompt is an empty list; give at least one token or message.")

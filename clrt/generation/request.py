@@ -139,15 +139,15 @@ class RequestReader:
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
         variables = options.get("template_variables") or {}
         if not isinstance(variables, Mapping):
-            raise InputError(f"template_variables is {variables!r}; it is a mapping by name.")
+            raise InputError(f"template_variables is {variables!r}; expected a mapping by name.")
         base = options.get("sampling") or self._proposed_options(overrides, rule, method)
         if not isinstance(base, Sampling):
-            raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
+            raise InputError(f"sampling is {base!r}; expected a clrt.Sampling.")
         sampling = replace(base, **overrides)
         drafted = ["draft_tokens"] if overrides.get("draft_tokens") else []
         if drafted and not self._drafts:
             raise InputError(
-                "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
+                "draft_tokens needs a draft model; create the generator with `draft=`, or use "
                 "lookup_tokens."
             )
         last = max(sampling.logit_bias, default=0)
@@ -161,7 +161,7 @@ class RequestReader:
         if method != "generate":
             for name in _MULTIPLE_RESULTS:
                 if getattr(sampling, name) > 1:
-                    raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
+                    raise InputError(f"{name} is for `generate`; `{method}` returns one text.")
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
     def _proposed_options(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
@@ -245,7 +245,7 @@ class RequestReader:
             return [ForcedSequence(tokens, 0) for tokens in token_lists]
         if sources is None:
             raise InputError(
-                f"The model '{model.name}' has an encoder; give what it reads as sources."
+                f"The model '{model.name}' has an encoder; give its inputs as sources."
             )
         inputs = [model.begin(tokens) for tokens in self.prompts(sources, plain)]
         if several(sources) is None:
@@ -327,8 +327,8 @@ class RequestReader:
                 model = self._model
                 if not model.ends:
                     raise InputError(
-                        f"The model '{model.name}' says of no token that it ends a text, which a "
-                        "rule needs; give its generation_config.json an eos_token_id."
+                        f"The model '{model.name}' has no token that ends a text, which a "
+                        "constraint needs; give its generation_config.json an eos_token_id."
                     )
                 self._constraint_tokens = ConstraintTokens(
                     model.tokenizer, sorted(model.ends), model.vocabulary
@@ -350,8 +350,8 @@ def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
     wrong = [n for n in _NOT_FOR_BEAMS if getattr(sampling, n) != getattr(plain, n)]
     if wrong or more:
         raise InputError(
-            f"num_beams does not go with {[*wrong, *more][0]}: beams are the likeliest texts; "
-            "leave one of them out."
+            f"num_beams does not go with {[*wrong, *more][0]}: beam search returns the likeliest "
+            "texts; leave one of them out."
         )
 
 

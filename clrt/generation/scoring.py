@@ -250,7 +250,7 @@ def embeddings(
     Numerics: means are summed in float64.
     """
     if pooling not in POOLINGS:
-        raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
+        raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}.")
     if model.decoder.encoder is not None:
         return _encoder_embeddings(scheduler, texts, pooling)
     sums = np.zeros((len(texts), model.decoder.hidden), np.float64)

@@ -86,7 +86,9 @@ class TextGenerator(TextMeasures):
         started = time.perf_counter()
         sequences = whole_number("sequences", sequences, _MAX_SEQUENCES)
         if not isinstance(source, str | Path):
-            raise InputError(f"The source is {source!r}; it is the path of a model folder.")
+            raise InputError(
+                f"The source is {source!r}; expected the path of a model folder or file."
+            )
         named = named_adapters(lora)
         self._model = read_language_model(expanded(Path(source)), context, cache, named)
         options = dict[str, Any](

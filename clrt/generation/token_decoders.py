@@ -247,8 +247,8 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecoderStage]:
                 whole = True
                 continue
             raise UnsupportedError(
-                f"The tokenizer's decoder {kind}{' of a whole text' if whole else ''} gives no "
-                "text token by token; decode all tokens at once."
+                f"The tokenizer's decoder {kind}{' of a whole text' if whole else ''} cannot "
+                "decode single tokens; decode all tokens at once."
             )
         steps.append(step)
         whole = whole or kind == "ByteLevel"

@@ -24,6 +24,6 @@ def encoder_of(model: SentenceEncoder | str | Path, options: Mapping[str, Any]) 
         return SentenceEncoder(model, **options)
     if options:
         raise InputError(
-            f"{', '.join(options)} cannot change an encoder that is made already; give its path."
+            f"{', '.join(options)} cannot be applied to an existing encoder; give its path."
         )
     return model

@@ -126,7 +126,7 @@ def parse_dim(text: str) -> Dim:
         raise ValueError(f"not a dim: {text!r}")
 
     if len(text) > _MAX_CHARS:
-        raise ValueError(f"not a dim: a text of {len(text)} characters")
+        raise ValueError(f"not a dim: text of {len(text)} characters")
     try:
         return build(ast.parse(text, mode="eval").body)
     except (SyntaxError, ArithmeticError, RecursionError, MemoryError, TooComplex) as error:

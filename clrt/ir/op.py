@@ -112,7 +112,7 @@ def dims_array(dims: Sequence[Dim]) -> Array:
             return np.array(dims, np.int64)
         except OverflowError as error:
             raise ShapeError(
-                "A size inside the model does not fit into 64 bits; use smaller inputs."
+                "A size inside the model exceeds 64 bits; use smaller inputs."
             ) from error
     array: Array = np.empty(len(dims), object)
     array[:] = dims

@@ -43,8 +43,8 @@ def check_index_range(launches: Iterable[Launch]) -> None:
             elems = _elems(arg.buffer, param.itemsize)
             if elems > limit:
                 raise ShapeError(
-                    f"a tensor of {elems} elements; the kernel can index {limit}. Use smaller "
-                    "inputs."
+                    f"a tensor has {elems} elements, and the kernel can index {limit}; use "
+                    "smaller inputs."
                 )
 
 

@@ -264,11 +264,11 @@ def _stored_elements(
     code, shape = ("U8", (*stored, dtype.itemsize)) if native is None else (native, stored)
     if type_.dtype is DType.STRING or (entry.dtype, entry.shape) != (code, shape):
         raise ModelError(
-            f"tensor '{key}' is {entry.dtype}{list(entry.shape)}, which is not what {type_} needs"
+            f"tensor '{key}' is {entry.dtype}{list(entry.shape)}, which does not match {type_}"
         )
     bits = data[entry.start : entry.stop]
     if type_.dtype.element_bits < 8 and np.any(bits >> type_.dtype.element_bits):
-        raise ModelError(f"tensor '{key}' has elements that are no {type_.dtype}")
+        raise ModelError(f"tensor '{key}' has elements that are not {type_.dtype}")
     array = np.asarray(bits).view(dtype).reshape(stored)
     if layout is None:
         return array

@@ -44,7 +44,9 @@ def find_model(
         ModelError: The model is not found; the message says how to download it.
     """
     if not isinstance(source, (str, Path)):
-        raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
+        raise InputError(
+            f"A model must be given by a path or a name, not by {type(source).__name__}."
+        )
     try:
         path = expanded(source)
         if path.exists() and source != "":  # Path("") is the current folder

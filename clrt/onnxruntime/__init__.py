@@ -34,6 +34,6 @@ __all__ += onnxruntime_pybind11_state.__all__
 
 def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
-        f"clrt.onnxruntime has no {name}: it has what programs load and run models with. "
-        "Install onnxruntime for the rest."
+        f"clrt.onnxruntime has no {name}: it provides the API to load and run models; install "
+        "onnxruntime for the rest."
     )

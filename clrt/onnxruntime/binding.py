@@ -201,7 +201,7 @@ def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any
     if device.is_host:
         return at_address(address, shape, element_type)
     raise exceptions.NotImplemented(
-        f"An address on '{device.name}' has no meaning to OpenCL; bind an array or an OrtValue."
+        f"An address on '{device.name}' cannot be used by OpenCL; bind an array or an OrtValue."
     )
 
 

@@ -124,7 +124,7 @@ def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> Pr
         raise InvalidArgument("Must provide one or more OrtEpDevice instances.")
     for device in selected:
         if not isinstance(device, OrtEpDevice):
-            raise InvalidArgument(f"{device!r} is none of get_ep_devices().")
+            raise InvalidArgument(f"{device!r} is not one of get_ep_devices().")
     if len({device.ep_name for device in selected}) > 1:
         raise InvalidArgument("All OrtEpDevice instances must refer to one execution provider.")
     first = selected[0]
@@ -154,12 +154,12 @@ def choice_by_policy(policy: Any) -> ProviderChoice:
         wanted = policies(policy)
     except ValueError as error:
         raise InvalidArgument(
-            f"{policy!r} is no OrtExecutionProviderDevicePolicy; take one of its members."
+            f"{policy!r} is not an OrtExecutionProviderDevicePolicy; use one of its members."
         ) from error
     if wanted in (policies.MAX_EFFICIENCY, policies.MIN_OVERALL_POWER):
         raise exceptions.NotImplemented(
-            f"Policy {wanted.name} goes by power, which OpenCL does not tell; select a device of "
-            "get_ep_devices() by add_provider_for_devices."
+            f"Policy {wanted.name} depends on power, which OpenCL does not report; select a device "
+            "of get_ep_devices() by add_provider_for_devices."
         )
     if wanted in (policies.DEFAULT, policies.MAX_PERFORMANCE):
         return ProviderChoice(choose_device("auto"), {CLRT: {}, **_CPU})
@@ -188,7 +188,7 @@ def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
     """
     selected = delegate(get_ep_devices(), {}, {}, _MAX_SELECTIONS)
     if not selected:
-        raise Fail("The delegate for the selection of a device returned none.")
+        raise Fail("The device selection delegate returned no device.")
     return choice_of(list(selected), {})
 
 
@@ -199,8 +199,8 @@ def register_execution_provider_library(name: str, path: str) -> None:
         NotImplemented: Always.
     """
     raise exceptions.NotImplemented(
-        f"The library of provider '{name}' is made for ONNX Runtime; clrt's devices are those of "
-        "get_ep_devices()."
+        f"The library of provider '{name}' works only with ONNX Runtime; get_ep_devices() lists "
+        "clrt's devices."
     )
 
 
@@ -210,7 +210,7 @@ def unregister_execution_provider_library(name: str) -> None:
     Raises:
         InvalidArgument: Always, since no library is registered.
     """
-    raise InvalidArgument(f"No library of a provider is registered as '{name}'.")
+    raise InvalidArgument(f"No provider library is registered as '{name}'.")
 
 
 __all__ = [

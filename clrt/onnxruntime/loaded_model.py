@@ -110,7 +110,9 @@ class LoadedFile:
             if refused in self._models.values():
                 if self._is_separate:
                     return False
-                LOG.info("Inputs contradict the names of their dims; loading without these.")
+                LOG.info(
+                    "The shapes of inputs contradict their dim names; loading without dim names."
+                )
                 self._is_separate = True
                 self._file.separate_dims()
                 self._models.clear()
@@ -160,7 +162,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
         if _head(path_or_bytes)[4:8] == _ORT_FORMAT:
             raise exceptions.NotImplemented(
                 "The model is in ONNX Runtime's own format, which clrt does not read; load the "
-                "ONNX file that it was made of."
+                "ONNX file that it was made from."
             ) from error
         raise of_file(error, path_or_bytes) from error
 

@@ -278,7 +278,7 @@ class SessionOptions(Settings):
             except (TypeError, ValueError, BufferError) as error:
                 raise WrongType(f"The buffer of '{name}' has no bytes: {error}.") from error
             if not 0 <= operator.index(length) <= data.size:
-                raise RuntimeException(f"'{name}' has {data.size} bytes, and not {length}.")
+                raise RuntimeException(f"'{name}' has {data.size} bytes, not {length}.")
             self._given.files[name] = data[: operator.index(length)]
 
     def values(self) -> dict[str, Array]:
@@ -346,7 +346,7 @@ class SessionOptions(Settings):
         """
         if not Path(path).is_file():
             raise Fail(f"The library of ops '{path}' does not exist.")
-        LOG.warning("The ops of '%s' are not used: they are made for ONNX Runtime alone.", path)
+        LOG.warning("The ops of '%s' are not used: they work only with ONNX Runtime.", path)
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
         """Sets whether sessions created from now on raise `ModelLoadCanceled`."""

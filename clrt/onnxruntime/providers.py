@@ -193,7 +193,7 @@ def _number(text: str) -> int:
     try:
         return operator.index(int(text))
     except ValueError as error:
-        raise InvalidArgument(f"device_id is {text!r}; it is a number.") from error
+        raise InvalidArgument(f"device_id is {text!r}; expected a number.") from error
 
 
 def _gpus() -> list[DeviceInfo]:

@@ -63,7 +63,7 @@ class InferenceSession(SessionInfo):
     ) -> None:
         options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(options, SessionOptions):
-            raise WrongType(f"sess_options is {options!r}; it is a SessionOptions.")
+            raise WrongType(f"sess_options is {options!r}; expected a SessionOptions.")
         for name in kwargs:
             LOG.debug("The argument %s of InferenceSession is ignored.", name)
         options.log_ignored()
@@ -237,7 +237,7 @@ class InferenceSession(SessionInfo):
         if not output_names:
             return self._output_names
         if isinstance(output_names, str):
-            raise WrongType(f"The names of outputs are a list; {output_names!r} is none.")
+            raise WrongType(f"The names of outputs must be a list, not {output_names!r}.")
         for name in output_names:
             if name not in self._output_types:
                 raise InvalidArgument(f"Invalid output name:{name}")
@@ -329,5 +329,5 @@ def _results(
     if run_options is None:
         return model.run(feeds, names, on_device)
     if not isinstance(run_options, RunOptions):
-        raise WrongType(f"run_options is {run_options!r}; it is a RunOptions.")
+        raise WrongType(f"run_options is {run_options!r}; expected a RunOptions.")
     return run_options.result(lambda: model.submit(feeds, names, on_device))

@@ -116,7 +116,7 @@ class SessionInfo:
         Raises:
             Fail: Always.
         """
-        raise Fail("Which nodes run where is told by `clrt explain`, and by Model.explain.")
+        raise Fail("Use `clrt explain` or Model.explain to see where each node runs.")
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Has no effect: no graph is captured."""

@@ -61,11 +61,13 @@ def element_type(given: Any) -> DType:
             dtype = None
     if dtype is None:
         raise InvalidArgument(
-            f"{given!r} is no element type; pass a NumPy type, or a number of "
+            f"{given!r} is not an element type; pass a NumPy type, or a number of "
             "onnx.TensorProto.DataType."
         )
     if dtype is DType.STRING:
-        raise RuntimeException("An OrtValue of text cannot be made; pass the array to run itself.")
+        raise RuntimeException(
+            "An OrtValue of text is not supported; pass the array directly to run."
+        )
     return dtype
 
 

@@ -219,7 +219,9 @@ class OrtValue:
             RuntimeException: The value is not a tensor, or is on a device: OpenCL has no addresses.
         """
         if not isinstance(self.held, np.ndarray):
-            raise RuntimeException("This OrtValue has no address: it is no tensor of the host's.")
+            raise RuntimeException(
+                "This OrtValue has no address: it is not a tensor in host memory."
+            )
         return int(self.held.ctypes.data)
 
     def device_name(self) -> str:

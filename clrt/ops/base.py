@@ -94,7 +94,7 @@ def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
 
 def _unlike(value: RuntimeValue, wanted: str) -> ModelError:
     kinds = {list: "a sequence", dict: "a map", type(None): "an optional without a value"}
-    return ModelError(f"It takes {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
+    return ModelError(f"It expects {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
 
 
 class HostContext(Protocol):
@@ -336,7 +336,9 @@ class Op(IrOp):
         try:
             return self.reference(*inputs)
         except MemoryError as error:
-            raise OutOfMemoryError(f"{self.name}: the host has no room for it: {error}.") from error
+            raise OutOfMemoryError(
+                f"{self.name}: the host has not enough memory for it: {error}."
+            ) from error
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:
         """Checks that string inputs and outputs fit the host memory.

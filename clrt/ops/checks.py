@@ -86,8 +86,8 @@ def known(inputs: Types, index: int, op: IrOp) -> Array | None:
         return None
     if type_.data is None:
         raise UnsupportedError(
-            f"{op.name}: input {index} ({type_}) is computed while the model runs; "
-            "clrt needs it when the plan is made."
+            f"{op.name}: input {index} ({type_}) depends on run-time data; planning needs its "
+            "value."
         )
     return type_.data
 

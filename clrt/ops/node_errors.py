@@ -51,7 +51,7 @@ class NodeErrorContext:
             raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
         if isinstance(error, MemoryError):
             raise OutOfMemoryError(
-                f"{title}: it asks for more memory than the host has; use smaller sizes."
+                f"{title}: it needs more memory than the host has; use smaller sizes."
             ) from error
         if isinstance(error, _INVALID):
             raise ModelError(

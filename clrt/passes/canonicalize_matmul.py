@@ -48,7 +48,7 @@ class CanonicalizeMatmul(Pass):
             return Miss("an operand is a vector, or of unknown rank", node)
         bias = node.input(2) if kind == "Gemm" else None
         if bias is not None and not FusedMatMul().supports_operand(bias.shape, node.output.shape):
-            return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
+            return Miss(f"its C {bias.type} varies by row, which epilogues do not support", node)
         operands = strip_transposes(node)
         if kind == "clrt.FusedMatMul" and operands.a is a and operands.b is b:
             return None

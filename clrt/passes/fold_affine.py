@@ -36,7 +36,7 @@ class ExpandBatchNormalization(Pass):
             return Miss(f"its input is {x.type}", node)
         stats = [node.arg(i) for i in range(1, 5)]
         if any(v.dtype is not x.dtype or _numbers(v) is None for v in stats):
-            return Miss(f"its statistics are no constants of {x.dtype}", node)
+            return Miss(f"its statistics are not constants of {x.dtype}", node)
         return Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:

@@ -152,7 +152,7 @@ def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct |
     if scales.size > 1 and (op.block_size or op.axis % 2 != (0 if transposed else 1)):
         return "B has scales by block, or along K"
     if not 0 < k <= MAX_DEPTH or not n:
-        return f"K is {k}; it is 1 to {MAX_DEPTH}"
+        return f"K is {k}; expected 1 to {MAX_DEPTH}"
     low, high = map(int, op.levels(left.arg(0).dtype, np.asarray(zero)))
     x = _unquantized(left)
     return RoundedProduct(

@@ -59,7 +59,7 @@ class FuseGelu(Pass):
                 return Miss(f"the factor is {product.number:g}, not 0.5", node)
             replaced = list(dict.fromkeys([*product.nodes, *nodes, inner, *argument[1]]))
             if not keeps_shape(x, node.output):
-                return Miss("it broadcasts", node)
+                return Miss("its operands broadcast", node)
             return Match(view, node, replaced_nodes=replaced, payload=(x, argument[0]))
         return None
 

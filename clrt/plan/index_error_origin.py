@@ -31,7 +31,7 @@ def explain_index_error(error: NumberError, model: Graph) -> ClrtError:
     names, moved = _origins(value, model)
     end = f"is {error.number}; {error.allowed}."
     if not names:
-        return ModelError(f"{node}: {error.what} that the model has as a constant {end}")
+        return ModelError(f"{node}: {error.what} in a constant of the model {end}")
     first = ", ".join(f"'{name}'" for name in names[:_MAX_NAMED])
     rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     source = f"input{'s' if len(names) > 1 else ''} {first}{rest}"

@@ -164,7 +164,7 @@ def specialise_to_break(
     if waiting:
         return _break_graph(copy, waiting, suffix, sizes)
     if suffix:
-        raise PlanError(f"{suffix[0]}: it reads a size that no input of its graph determines.")
+        raise PlanError(f"{suffix[0]}: it uses a size that no input of its graph determines.")
     for value in copy.outputs:
         _is_open(value, blocked, sizes)
     _drop_host_values(copy)

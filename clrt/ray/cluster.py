@@ -50,7 +50,10 @@ class ShardActor:
     def __init__(self, folder: str, options: EmbedOptions) -> None:
         job = EmbedJob.open(Path(folder))
         if model_digest(options.model) != job.settings["model"]:
-            raise InputError(f"'{options.model}' is another model here than where the job began.")
+            raise InputError(
+                f"'{options.model}' differs on this machine from the model with which the job "
+                "began; copy the same model to all machines."
+            )
         device = device_for_actor(options.device)
         self._writer = ShardWriter(job, replace(options, device=device))
 
@@ -157,7 +160,7 @@ def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> Ac
         return ActorResources(1, 1, gpus)
     cpus = [int(r.get("CPU", 0)) for r in alive if r.get("CPU", 0) >= 1]
     if not cpus:
-        raise DeviceError("No machine of the Ray cluster has a CPU to give; add one.")
+        raise DeviceError("No machine of the Ray cluster has a free CPU; add a machine.")
     return ActorResources(min(cpus), 0, sum(c // min(cpus) for c in cpus))
 
 
@@ -174,4 +177,4 @@ def _cause(error: BaseException) -> ClrtError:
                 return candidate
         seen = seen.__cause__ or seen.__context__
     message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    return DeviceError(f"The Ray job failed: {message} Start it again to go on where it ended.")
+    return DeviceError(f"The Ray job failed: {message} Start it again to resume.")

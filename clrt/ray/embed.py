@@ -85,7 +85,7 @@ class Embed:
             row = next(i for i, problem in enumerate(problems) if problem)
             raise InputError(
                 f"{self._column!r} {problems[row]} in row {row} of a batch; filter such rows out, "
-                "or name a column by error= for what is wrong with them."
+                "or pass error= to write the errors to a column."
             )
         encoded = self._options.encode(self._encoder, [str(values[i]) for i in good])
         vectors = encoded
@@ -115,5 +115,5 @@ def column_of(batch: object, name: str) -> NDArray[Any]:
         )
     if name not in batch:
         there = ", ".join(map(repr, batch))
-        raise InputError(f"There is no column {name!r}; there are: {there}.")
+        raise InputError(f"There is no column {name!r}; the columns are: {there}.")
     return np.asarray(batch[name])

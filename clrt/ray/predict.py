@@ -96,7 +96,7 @@ class Predict:
             if np.ndim(array) == 0 or len(array) != step:
                 raise InputError(
                     f"Output {name!r} has shape {list(np.shape(array))} for {step} rows; leave it "
-                    "out by outputs=, since its first dim is not that of rows."
+                    "out by outputs=, since its first dim is not the number of rows."
                 )
         return results
 
@@ -113,8 +113,8 @@ def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
     fixed = {shape[0] for shape in shapes if shape and isinstance(shape[0], int)}
     if len(fixed) > 1:
         raise InputError(
-            f"The inputs' first dims are {', '.join(map(str, sorted(fixed)))}; they must be equal, "
-            "since they are those of rows."
+            f"The inputs' first dims are {', '.join(map(str, sorted(fixed)))}; they must be "
+            "equal, since each is the number of rows."
         )
     return next(iter(fixed), None)
 

@@ -55,8 +55,8 @@ def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
         return there[index]
     listing = "; ".join(map(str, there))
     raise DeviceError(
-        f"Ray gave this actor GPU {granted[0]}, and OpenCL does not say which of its GPUs that is "
-        f"({listing}); name one by device=."
+        f"Ray gave this actor GPU {granted[0]}, but OpenCL does not report which of its GPUs that "
+        f"is ({listing}); name one by device=."
     )
 
 

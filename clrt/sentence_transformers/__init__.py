@@ -101,7 +101,7 @@ class SentenceTransformer(SentenceEncoder):
         asked = {str(device_name(device)) for device in target_devices or ()}
         if len(asked) > 1:
             raise InputError(
-                "One model runs on one device; make a SentenceTransformer for each of "
+                "One model runs on one device; create a SentenceTransformer for each of "
                 f"{', '.join(sorted(asked))}."
             )
         return {"processes": []}
@@ -131,7 +131,7 @@ def install() -> None:
     here = sys.modules[__name__]
     if sys.modules.get(_NAME, here) is not here:
         raise ClrtError(
-            f"{_NAME} is imported already; call clrt.sentence_transformers.install() before."
+            f"{_NAME} is already imported; call clrt.sentence_transformers.install() earlier."
         )
     sys.modules[_NAME] = here
     for name in _MODULES:

@@ -47,8 +47,8 @@ def find_activation(named: str, origin: str) -> Activation:
     function = _ACTIVATIONS.get(named.rpartition(".")[2].lower())
     if function is None:
         raise UnsupportedError(
-            f"{origin} has the activation {named!r}; clrt has {', '.join(_ACTIVATIONS)}; give "
-            "activation_fn=, one of these or a function of an array."
+            f"{origin} has the activation {named!r}; clrt supports {', '.join(_ACTIVATIONS)}; "
+            "pass activation_fn= as one of these or a function of an array."
         )
     return function
 
@@ -67,7 +67,7 @@ def as_activation(given: Any) -> Activation:
     if isinstance(given, str):
         return find_activation(given, "activation_fn")
     if not callable(given):
-        raise InputError(f"activation_fn is a name or a function, not {type(given).__name__}.")
+        raise InputError(f"activation_fn must be a name or a function, not {type(given).__name__}.")
     if type(given).__module__.partition(".")[0] != "torch":
         return given  # type: ignore[no-any-return]
 

@@ -258,7 +258,7 @@ def read_sparse_config(path: Path) -> SparseConfig:
                        ("activation_function", ("relu", "log1p_relu"))):  # fmt: skip
         if options.get(key, known[0]) not in known:
             raise UnsupportedError(
-                f"SpladePooling of '{modules.root}' has {key} {options[key]!r}; clrt has "
+                f"SpladePooling of '{modules.root}' has {key} {options[key]!r}; clrt supports "
                 f"{' and '.join(known)}.",
             )
     return SparseConfig(
@@ -354,7 +354,7 @@ def _folder_of(file: Path) -> Path:
         if file_exists(folder / "tokenizer.json"):
             return folder
     raise ModelError(
-        f"No tokenizer.json lies beside '{file}' or one folder above; copy the model's "
+        f"No tokenizer.json is beside '{file}' or one folder above; copy the model's "
         "tokenizer.json there."
     )
 
@@ -414,7 +414,7 @@ def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> No
     if changed:
         raise UnsupportedError(
             f"The sentence_…_config.json of '{folder}' changes the model by "
-            f"{', '.join(changed)}, which clrt does not follow; write it into config.json.",
+            f"{', '.join(changed)}, which clrt does not support; write it into config.json.",
             changed,
         )
 

@@ -82,7 +82,8 @@ class CrossEncoder(TextModel):
         self._labels = last_size(self._logits)
         if num_labels is not None and num_labels != self.num_labels:
             raise InputError(
-                f"num_labels={num_labels!r} is not what the model has: {self.num_labels}."
+                f"num_labels={num_labels!r} differs from the model's {self.num_labels}; leave it "
+                "out."
             )
         if activation_fn is not None:
             self.activation_fn = as_activation(activation_fn)
@@ -181,7 +182,7 @@ class CrossEncoder(TextModel):
         """
         if self.num_labels != 1:
             raise InputError(
-                f"A model of {self.num_labels} scores ranks nothing; take predict() with pairs."
+                f"A model with {self.num_labels} scores cannot rank; use predict() with pairs."
             )
         scores = self.predict([(query, text) for text in documents], **options)
         order = sorted(range(len(documents)), key=lambda i: -float(scores[i]))[:top_k]
@@ -193,7 +194,7 @@ class CrossEncoder(TextModel):
 
     def _texts(self, given: object) -> list[Text]:
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            raise InputError(f"Pairs are lists of two strings, not {type(given).__name__}.")
+            raise InputError(f"Pairs must be lists of two strings, not {type(given).__name__}.")
         pairs: list[Text] = []
         for position, pair in enumerate(given):
             texts = list(pair) if isinstance(pair, (list, tuple, np.ndarray)) else [pair]

@@ -133,7 +133,7 @@ def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
     step = len(paragraphs) // _NUM_TEXTS
     batches = list(_batches(path, specs, paragraphs[step // 2 :: step]))
     if not batches:
-        raise InputError("No text is as short as the model's inputs; give inputs of your own.")
+        raise InputError("No text is as short as the model's inputs; pass inputs explicitly.")
     # At a fixed length the longest texts leave the least padding.
     return batches[-1 if fixed_dims(specs)[1] else len(batches) // 2]
 
@@ -159,7 +159,7 @@ def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> I
     """
     odd = [s.name for s in specs if s.name not in INPUTS]
     if odd:
-        raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
+        raise InputError(f"No tokenizer makes the input '{odd[0]}'; pass inputs explicitly.")
     config = read_any_config(path)
     tokenizer = TextTokenizer(config)
     rows, length = fixed_dims(specs)

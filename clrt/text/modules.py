@@ -79,7 +79,7 @@ class Modules:
         foreign = [t for t in types if not t.startswith("sentence_transformers.")]
         if foreign:
             raise UnsupportedError(
-                f"'{file}' has modules of its own code: {', '.join(foreign)}; clrt supports those "
+                f"'{file}' has modules with custom code: {', '.join(foreign)}; clrt supports those "
                 "of sentence-transformers.",
                 foreign,
             )
@@ -127,8 +127,8 @@ class Modules:
             return ("mean",)
         if self.paths and "Pooling" not in self.paths:
             raise ModelError(
-                f"'{self.root / 'modules.json'}' names no Pooling module; "
-                f"say pooling= one of {', '.join(POOLING_MODES)}."
+                f"'{self.root / 'modules.json'}' has no Pooling module; pass pooling= as one of "
+                f"{', '.join(POOLING_MODES)}."
             )
         config = self.options("Pooling")
         named = config.get("pooling_mode")
@@ -138,15 +138,15 @@ class Modules:
             selected = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
         if self.paths and not (config and selected):
             raise ModelError(
-                f"'{self.root / self.paths['Pooling'] / 'config.json'}' is missing or names no "
-                f"pooling mode; download it, or say pooling= one of {', '.join(POOLING_MODES)}."
+                f"'{self.root / self.paths['Pooling'] / 'config.json'}' is missing or has no "
+                f"pooling mode; download it, or pass pooling= as one of {', '.join(POOLING_MODES)}."
             )
         modes = tuple(_ALIASES.get(mode, mode) for mode in selected)
         missing = [mode for mode in modes if mode not in POOLING_MODES]
         if missing:
             raise UnsupportedError(
-                f"Pooling mode {', '.join(missing)} of '{self.root}' is not supported; "
-                f"clrt has {', '.join(POOLING_MODES)}.",
+                f"Pooling mode {', '.join(missing)} of '{self.root}' is not supported; clrt "
+                f"supports {', '.join(POOLING_MODES)}.",
                 missing,
             )
         return modes

@@ -59,7 +59,7 @@ def quantize_embeddings(
     """
     check_precision(precision)
     if np.asarray(embeddings).dtype in (np.int8, np.uint8):
-        raise InputError("These vectors are quantised already; give the floats.")
+        raise InputError("These vectors are already quantised; pass the floats.")
     vectors = as_array(embeddings)
     if precision == "float32":
         return vectors.astype(np.float32)
@@ -83,12 +83,12 @@ def _ranges(vectors: Array, precision: str, calibration: Any) -> Array:
     known = vectors if calibration is None else as_array(calibration)
     if calibration is None and len(rows_of(vectors)) == 1:
         raise InputError(
-            f"One vector gives no ranges for {precision}; quantise several at once, or give "
-            "quantize_embeddings ranges or calibration_embeddings."
+            f"One vector does not determine ranges for {precision}; quantise several at once, or "
+            "pass ranges or calibration_embeddings to quantize_embeddings."
         )
     if calibration is None and len(vectors) < _MIN_CALIBRATION_VECTORS:
         _log.warning(
-            "The ranges for %s come from %d vectors; calibration_embeddings of more are better.",
+            "The ranges for %s come from only %d vectors; pass more calibration_embeddings.",
             precision,
             len(vectors),
         )

@@ -63,7 +63,7 @@ def ignore(owner: str, options: Mapping[str, Any], known: Collection[str]) -> No
     models = options.get("model_kwargs") or {}
     if "file_name" in models:
         raise InputError(
-            f"{owner} takes no file_name; give the path of {models['file_name']!r} itself."
+            f"{owner} does not support file_name; give the path of {models['file_name']!r} itself."
         )
     changes = options.get("config_kwargs") or options.get("config_args")
     if changes:
@@ -110,7 +110,7 @@ def device_name(device: Any) -> str | int | None:
         return str(device)
     if number not in ("", "0"):
         raise InputError(
-            f"device={str(device)!r} has a number of torch's; give the index of the device in "
+            f"device={str(device)!r} has a torch device number; give the index of the device in "
             "clrt.devices()."
         )
     return "gpu"

@@ -30,7 +30,7 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
     settings = read_extras(path).get("encoder")
     if settings is None:
         raise ModelError(
-            f"'{path}' holds no tokenizer; convert the model's folder, with its tokenizer.json, "
+            f"'{path}' contains no tokenizer; convert the model's folder, with its tokenizer.json, "
             "to get a text model."
         )
     if not isinstance(settings, dict) or str(settings.get("class")) not in TEXT_SETTINGS:
@@ -38,7 +38,7 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
     if wanted is None:
         return settings
     if settings["class"] != wanted:
-        raise ModelError(f"'{path}' holds no {wanted}; open it by clrt.{settings['class']}.")
+        raise ModelError(f"'{path}' is not a {wanted}; open it with clrt.{settings['class']}.")
     checks = TEXT_SETTINGS[wanted]
     values = {name: value for name, value in settings.items() if name != "class"}
     if values.keys() - checks.keys() or checks.keys() - values.keys() - _OPTIONAL_FIELDS:

@@ -145,7 +145,9 @@ def _vectors(given: Vectors) -> Array | SparseVectors:
         return SparseVectors.stack(given, given[0].shape[-1])
     rows = rows_of(as_array(given))
     if rows.ndim != 2:
-        raise InputError(f"Vectors are in rows, or one alone, not of shape {rows.shape}.")
+        raise InputError(
+            f"Vectors must be one vector or a matrix of rows, not of shape {rows.shape}."
+        )
     return rows
 
 

@@ -203,7 +203,7 @@ class SparseEncoder(Embedder):
             InputError: `embeddings_1` is a matrix.
         """
         if embeddings_1.ndim != 1:
-            raise InputError("The first of an intersection is one vector, not rows.")
+            raise InputError("The first argument of an intersection must be one vector, not rows.")
         return SparseVectors.of(np.maximum(embeddings_1.to_dense() * embeddings_2.to_dense(), 0))
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class SparseVectors:
         """Converts a dense array [width] or [rows, width]."""
         array = np.asarray(dense, np.float32)
         if array.ndim not in (1, 2):
-            raise InputError(f"Sparse vectors have one or two dimensions, not {array.ndim}.")
+            raise InputError(f"Sparse vectors must have one or two dimensions, not {array.ndim}.")
         table = array.reshape(-1, array.shape[-1])
         rows, columns = table.nonzero()
         counts = np.bincount(rows, minlength=len(table))
@@ -79,7 +79,7 @@ class SparseVectors:
 
     def __getitem__(self, key: int | slice | Sequence[int]) -> SparseVectors:
         if self.ndim == 1:
-            raise InputError("One sparse vector has no rows; take to_dense() for its numbers.")
+            raise InputError("A single sparse vector has no rows; use to_dense() for its elements.")
         chosen = np.arange(len(self))[key]
         if chosen.ndim == 0:
             span = slice(self.offsets[chosen], self.offsets[chosen + 1])
@@ -89,7 +89,7 @@ class SparseVectors:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("Sparse vectors become an array only by a copy.")
+            raise ValueError("Sparse vectors cannot become an array without a copy.")
         return self.to_dense().astype(dtype or np.float32, copy=False)
 
     def __repr__(self) -> str:
@@ -108,7 +108,9 @@ class SparseVectors:
             InputError: This is a matrix.
         """
         if self.ndim == 2:
-            raise InputError("Rows of sparse vectors are no dict; take them one by one.")
+            raise InputError(
+                "Several sparse vectors cannot become a dict; convert them one by one."
+            )
         return dict(zip(self.indices.tolist(), self.values.tolist(), strict=True))
 
     def dot(self, other: SparseVectors) -> NDArray[np.float32]:

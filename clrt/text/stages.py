@@ -142,7 +142,7 @@ def _read_stage(kind: str, folder: Path) -> VectorStage:
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, _SENTENCE):
             raise UnsupportedError(
-                f"The {kind} of '{folder}' has the {key} {config[key]!r:.80}; clrt has those of "
+                f"The {kind} of '{folder}' has the {key} {config[key]!r:.80}; clrt supports only "
                 f"{_SENTENCE}.",
                 [kind],
             )
@@ -176,7 +176,7 @@ def _activation(folder: Path, config: Mapping[str, Any]) -> str:
     name = said.rpartition(".")[2]
     if not said.startswith("torch.nn.") or name not in _ACTIVATIONS:
         raise UnsupportedError(
-            f"The Dense of '{folder}' has the activation {said!r:.120}; clrt has "
+            f"The Dense of '{folder}' has the activation {said!r:.120}; clrt supports "
             f"{', '.join(_ACTIVATIONS)} of torch.nn.",
             ["Dense"],
         )
@@ -187,8 +187,8 @@ def _size(folder: Path, config: Mapping[str, Any], key: str) -> int:
     size = positive_number(config.get(key))
     if size is None:
         raise ModelError(
-            f"'{folder / 'config.json'}' has {key} {config.get(key)!r:.80}; it is a number above "
-            "0; download the model's own file."
+            f"'{folder / 'config.json'}' has {key} {config.get(key)!r:.80}; expected a number "
+            "above 0; download the model's own file."
         )
     return size
 

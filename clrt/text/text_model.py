@@ -179,8 +179,7 @@ class TextModel(PicklesByArguments):
 
     def _too_long(self, asked: int) -> InputError:
         return InputError(
-            f"max_length={asked} is more than the {self._length} tokens that the model's inputs "
-            "have."
+            f"max_length={asked} exceeds the model's fixed input length of {self._length} tokens."
         )
 
     def _prompt(self, prompt: object, name: object) -> str:
@@ -412,7 +411,7 @@ def _checked_length(max_length: int, config: TextConfig) -> int:
     length = positive("max_length", max_length)
     if config.positions is not None and length > config.positions:
         raise InputError(
-            f"max_length={length} is more than the {config.positions} positions the model has."
+            f"max_length={length} exceeds the {config.positions} positions of the model."
         )
     return length
 
@@ -423,5 +422,5 @@ def _check_inputs(model: Model, source: Path) -> None:
     if names - {*INPUTS} or needed - names:
         raise ModelError(
             f"'{source}' has the inputs {', '.join(sorted(names))}; a text model takes "
-            f"input_ids, {MASK} and, where it has them, token_type_ids and position_ids."
+            f"input_ids, {MASK} and, if present, token_type_ids and position_ids."
         )

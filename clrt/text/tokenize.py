@@ -71,8 +71,8 @@ class TextTokenizer:
         if config.max_length is not None:
             if config.max_length <= self._special:
                 raise InputError(
-                    f"A max_length of {counted(config.max_length, 'token')} leaves no room for "
-                    f"text beside the {self._special} special tokens; expected at least "
+                    f"A max_length of {counted(config.max_length, 'token')} is used up by the "
+                    f"{self._special} special tokens; expected at least "
                     f"{self._special + 1}."
                 )
             self.library.enable_truncation(config.max_length, direction=side)
@@ -142,7 +142,7 @@ def _load(config: TextConfig) -> CheckedTokenizer:
         _add_ends(config.ends, checked)
     except (TypeError, UnicodeError) as error:
         raise ModelError(
-            f"The files beside '{file}' have a token that is none ({error}); download the model's "
+            f"The files beside '{file}' have an invalid token ({error}); download the model's "
             "own files."
         ) from error
     if config.lower_case:

@@ -60,7 +60,7 @@ def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
     side = tokenizer.get(key) or ""
     if side not in ("", "left", "right"):
         file = folder / "tokenizer_config.json"
-        raise ModelError(f"'{file}' has {key} {side!r}; it is 'left' or 'right'.")
+        raise ModelError(f"'{file}' has {key} {side!r}; expected 'left' or 'right'.")
     return str(side)
 
 

@@ -87,7 +87,7 @@ def to_tensor(array: Array) -> Any:
         import torch
     except ImportError as error:
         raise InputError(
-            "A tensor needs torch, which is not installed; install it, or take NumPy's arrays "
+            "A tensor needs torch, which is not installed; install it, or use NumPy arrays "
             "(convert_to_tensor=False, convert_to_numpy=True)."
         ) from error
     return torch.from_numpy(native(np.array(array)))

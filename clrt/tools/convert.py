@@ -128,7 +128,7 @@ def convert(source: Source, options: Options) -> Converted:
         if shrink.overflows and not options.keep_overflowing:
             raise InputError(
                 f"{options.weights} cannot hold the numbers of {', '.join(shrink.overflows)}; "
-                "convert with --precision auto, which leaves these as they are, or bfloat16."
+                "convert with --precision auto, which does not convert these, or bfloat16."
             )
         if options.optimize_level >= 2:
             session.run(FuseElementwise())
@@ -232,8 +232,8 @@ def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
         name = text if text in known else _symbol_at(graph, text)
         if numbers.setdefault(name, number) != number:
             raise InputError(
-                f"Dim {listed_symbols({name: known[name]})} is to be {numbers[name]} and {number}; "
-                "it has one number."
+                f"Dim {listed_symbols({name: known[name]})} is set to both {numbers[name]} and "
+                f"{number}; give one number."
             )
     if not numbers:
         return graph
@@ -263,7 +263,7 @@ def _symbol_at(graph: Graph, text: str) -> str:
     dim = value.shape[index]
     if not is_symbol(dim):
         raise InputError(
-            f"Axis {axis} of input '{name}' {value.type} is {dim}, which is no dim of its own."
+            f"Axis {axis} of input '{name}' {value.type} is {dim}, which is not a single symbol."
         )
     return str(dim)
 

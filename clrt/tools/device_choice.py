@@ -110,7 +110,7 @@ def pick_device(
         times = tuple(sorted(measured, key=lambda t: (t.milliseconds is None, t.milliseconds)))
     if times[0].milliseconds is None:
         reasons = "; ".join(f"{t.device}: {t.note}" for t in times)
-        raise DeviceError(f"The model runs on no device, see `clrt devices`: {reasons}")
+        raise DeviceError(f"The model cannot run on any device; see `clrt devices`: {reasons}")
     if not remembered:
         _write_times(folder, path, times)
     best = next(d for d in candidates if str(d) == times[0].device)

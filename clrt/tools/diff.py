@@ -143,8 +143,8 @@ class OnnxRuntime(Other):
     def __init__(self, source: Path) -> None:
         if importlib.util.find_spec("onnxruntime") is None:
             raise InputError(
-                "onnxruntime is not installed, which clrt is to be compared with; install it "
-                "with: pip install onnxruntime, or compare with the references."
+                "The comparison needs onnxruntime, which is not installed; install it with: pip "
+                "install onnxruntime, or compare with the references."
             )
         self._model = onnx_model(source)
         self._folder = self._model.parent if isinstance(self._model, Path) else None
@@ -259,8 +259,8 @@ class Diff:
     ) -> None:
         if is_compiled(source):
             raise InputError(
-                f"'{source}' is compiled and has lost the names to compare by; "
-                "give the model that it was made of."
+                f"'{source}' is a compiled model without the original value names; give the model "
+                "that it was made from."
             )
         graph = read_graph(source)
         optimize(graph)

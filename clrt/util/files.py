@@ -156,8 +156,8 @@ def _check_unused(path: str) -> None:
 def _in_use(path: str | Path) -> InputError:
     """Returns the error for a file that is read-only or open in a program, on Windows."""
     return InputError(
-        f"'{path}' cannot be replaced: it is read-only, or a program has it open, as one does that "
-        "holds a model which was loaded from it; let go of that model, or name another file."
+        f"'{path}' cannot be replaced: it is read-only, or a program has it open, for example one "
+        "that holds a model loaded from it; release that model, or name another file."
     )
 
 
@@ -257,7 +257,7 @@ def parse_json(data: str | bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError as error:
-        raise ValueError("it nests too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def stays_below(name: str) -> bool:
@@ -353,7 +353,7 @@ def make_cache_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+        raise InputError(f"'{folder}' cannot be created: {error.strerror}.") from error
 
 
 def check_targets(
@@ -379,9 +379,9 @@ def check_targets(
         if path is None:
             continue
         if str(path) == "-":
-            raise InputError(f"{option} writes no standard output; name a file.")
+            raise InputError(f"{option} cannot write to standard output; name a file.")
         if not path.parent.is_dir():
-            raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
+            raise InputError(f"'{path.parent}' is not a folder; {option} needs an existing one.")
         if path.is_dir():
             raise InputError(f"'{path}' is a folder; {option} needs a file name.")
         if path.exists() and not path.is_file():
@@ -403,5 +403,5 @@ def check_targets(
 def _check_suffix(option: str, path: Path, suffixes: Sequence[str]) -> None:
     if suffixes and path.suffix.lower() not in suffixes:
         raise InputError(
-            f"'{path}' does not end in {' or '.join(suffixes)}, which {option} is written as."
+            f"'{path}' does not end in {' or '.join(suffixes)}, the format that {option} writes."
         )

@@ -84,7 +84,7 @@ def check_host_bytes(nbytes: int, what: str, share: int = 1) -> None:
     limit = env_vars.HOST_LIMIT.get() // share
     if nbytes > limit:
         raise OutOfMemoryError(
-            f"{what} would take {_readable(nbytes)} of the host's memory, and CLRT_HOST_LIMIT "
+            f"{what} would need {_readable(nbytes)} of the host's memory, but CLRT_HOST_LIMIT "
             f"allows {_readable(limit)}; raise the limit if the host has more memory.",
             nbytes,
             limit,
@@ -146,6 +146,6 @@ def check_iterations(iterations: int, what: str) -> None:
     if not allows_iterations(iterations):
         limit = env_vars.ITERATION_LIMIT.get()
         raise InputError(
-            f"{what} asks for {iterations} iterations of its graph in one run, and "
+            f"{what} needs {iterations} iterations of its graph in one run, but "
             f"CLRT_ITERATION_LIMIT allows {limit}; raise the limit if the model needs them."
         )

@@ -96,14 +96,15 @@ def query_head(
     if model_type:
         raise UnsupportedError(
             f"The model has logits and pred_boxes, and its config.json the model_type "
-            f"{model_type!r}, whose scores are not known here; known are: {', '.join(_BY_MODEL)}."
+            f"{model_type!r}, whose scores are not supported; supported are: "
+            f"{', '.join(_BY_MODEL)}."
         )
     if labels and isinstance(classes, int) and classes - len(labels) in (0, 1):
         return QueryHead(0 if classes == len(labels) else _SOFTMAX)
     raise UnsupportedError(
         f"The model has logits of {classes} classes and pred_boxes, and no config.json or "
-        "preprocessor_config.json says whether one class stands for nothing; copy these beside "
-        "it, or pass labels= with the name of each class."
+        "preprocessor_config.json says whether one class means 'no object'; copy these beside it, "
+        "or pass labels= with the name of each class."
     )
 
 
@@ -194,8 +195,8 @@ class BoxHead:
         known = (classes == np.rint(classes)) & (classes >= 0) & (classes < (self.classes or 1e6))
         if not known.all():
             raise UnsupportedError(
-                f"'{self.output}' has rows of {rows.shape[1]}, as heads have that drop overlapping "
-                f"boxes, and the class {classes[~known][0]:.4g} in one, which is none; "
+                f"'{self.output}' has rows of {rows.shape[1]}, like heads that already removed "
+                f"overlapping boxes, but contains the invalid class {classes[~known][0]:.4g}; "
                 f"{self._metadata_hint()}"
             )
         relative = self.export is not None and self.export.is_rtdetr
@@ -208,15 +209,15 @@ class BoxHead:
             and not -_SCORE_TOLERANCE <= scores.min() <= scores.max() <= 1 + _SCORE_TOLERANCE
         ):
             raise UnsupportedError(
-                f"'{self.output}' has {scores.min():.4g} to {scores.max():.4g} where a detector "
-                f"has scores, which are within 0..1; {self._metadata_hint()}"
+                f"'{self.output}' has {scores.min():.4g} to {scores.max():.4g} instead of scores "
+                f"within 0..1; {self._metadata_hint()}"
             )
         return scores
 
     def _unsupported(self, shape: tuple[int, ...]) -> UnsupportedError:
         classes = "an unknown number of" if self.classes is None else self.classes
         return UnsupportedError(
-            f"'{self.output}' is {list(shape)} per image, which is no head known here with "
+            f"'{self.output}' is {list(shape)} per image, which is not a supported head for "
             f"{classes} classes and {self.extra} more numbers per box: [4 + classes + more, "
             f"anchors], or [boxes, 6 + more] without overlaps; {self._metadata_hint()}"
         )
@@ -250,8 +251,8 @@ def box_head(
         classes = len(export.names) or classes
         if export.task == "pose" and not export.keypoints:
             raise UnsupportedError(
-                "The file's metadata has the task 'pose' and no kpt_shape, which says how many "
-                "numbers the keypoints take; export the model again."
+                "The file's metadata has the task 'pose' and no kpt_shape, which gives the number "
+                "of values per keypoint; export the model again."
             )
         extra = {"detect": 0, "pose": export.keypoints}.get(export.task, extra)
     return BoxHead(output, classes, extra, export)
@@ -275,7 +276,8 @@ def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None
     owner = {"classify": "Classifier", **dict.fromkeys(_BOXES, "Detector")}.get(export.task)
     remedy = f"open it by {owner}" if owner else "no class of clrt.vision runs that"
     raise UnsupportedError(
-        f"The file's metadata has the task {export.task!r}, which a {name} does not run; {remedy}."
+        f"The file's metadata has the task {export.task!r}, which {name} does not support; "
+        f"{remedy}."
     )
 
 

@@ -52,7 +52,7 @@ class Classifier(ImageModel):
         self._problem = self.config.get("problem_type")
         if self._problem not in (None, *_PROBLEMS):
             raise ModelError(
-                f"The config.json has the problem_type {self._problem!r:.80}; it is one of "
+                f"The config.json has the problem_type {self._problem!r:.80}; expected one of "
                 f"{', '.join(_PROBLEMS)}."
             )
 
@@ -97,7 +97,7 @@ class Classifier(ImageModel):
             InputError: An image cannot be read, or `top` is less than 1.
         """
         if top < 1:
-            raise InputError(f"top is {top!r}; it is 1 or more.")
+            raise InputError(f"top is {top!r}; expected 1 or more.")
         name = self._logits
         runs = self._run_images(images, [name])
         return [self._best(outputs[name].astype(np.float64), top) for _, outputs in runs]

@@ -19,4 +19,4 @@ def labels_of(config: dict[str, Any]) -> dict[int, str]:
     try:
         return {int(k): str(v) for k, v in labels.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise ModelError(f"id2label is no map from numbers to names: {error}.") from error
+        raise ModelError(f"id2label is not a map from numbers to names: {error}.") from error

@@ -132,7 +132,7 @@ class Detector(ImageModel):
         """
         for name, number in (("threshold", threshold), ("overlap", overlap)):
             if not 0 <= number <= 1:
-                raise InputError(f"{name} is {number!r}; it is within 0..1.")
+                raise InputError(f"{name} is {number!r}; expected 0 to 1.")
         head = self._head
         if isinstance(head, QueryHead):
             runs = self._run_images(images, ["logits", "pred_boxes"])

@@ -140,7 +140,7 @@ class ImageEncoder(ImageModel):
         """
         text_list = [texts] if isinstance(texts, str) else list(texts)
         if not text_list:
-            raise InputError("There is no text in the list; give one or more.")
+            raise InputError("The list of texts is empty; pass at least one.")
         model, tokenizer = self._text_parts()
         batches = [
             self._text_run(model, tokenizer, text_list[k : k + self._batch_size])
@@ -163,8 +163,8 @@ class ImageEncoder(ImageModel):
                 self._texts = self.model
             else:
                 raise InputError(
-                    f"'{self._path}' has no {_TEXTS}, and its model takes no texts; use a model "
-                    "with both, such as CLIP."
+                    f"'{self._path}' has no {_TEXTS}, and its model has no text input; use a "
+                    "model with both, such as CLIP."
                 )
         if self._tokenizer is None:
             with explain_missing_extra("Vectors of texts"):

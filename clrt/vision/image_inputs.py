@@ -107,7 +107,7 @@ def pictures(images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bo
     """
     if isinstance(images, (list, tuple)):
         if not images:
-            raise InputError("There is no image in the list; give one or more.")
+            raise InputError("The list of images is empty; pass at least one.")
         return [_picture(image, f"Image {k}") for k, image in enumerate(images)], False
     return [_picture(images, "The image")], True
 
@@ -136,7 +136,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
                 source = Image.open(source, formats=_formats())
         width, height = source.size
         if not width * height:
-            raise InputError(f"{title} is {width} x {height} pixels; it has none.")
+            raise InputError(f"{title} is {width} x {height} pixels; expected at least 1 x 1.")
         check_host_bytes(8 * width * height, f"{title}, of {width} x {height} pixels,")
         source.load()
         if source.getexif().get(_ORIENTATION, 1) != 1:
@@ -188,9 +188,7 @@ def _pillow_errors(title: str) -> Iterator[None]:
         raise
     except image.UnidentifiedImageError as error:
         known = ", ".join(_formats())
-        raise InputError(
-            f"{title} is no image that is read here; supported formats: {known}."
-        ) from error
+        raise InputError(f"{title} is not an image of a supported format: {known}.") from error
     except bombs as error:
         raise InputError(
             f"{title} has more pixels than PIL.Image.MAX_IMAGE_PIXELS, {image.MAX_IMAGE_PIXELS}, "

@@ -97,7 +97,7 @@ class ImageModel:
             DeviceError: The requested device is absent, or its driver fails.
         """
         if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size!r}; it is 1 or more.")
+            raise InputError(f"batch_size is {batch_size!r}; expected 1 or more.")
         path = model_path(source)
         companions = read_companions(path)
         self.config = companions.config
@@ -137,7 +137,7 @@ class ImageModel:
 
     def _default_preprocessor(self, path: Path) -> Preprocessor:
         raise InputError(
-            f"No {NAME} lies beside '{path}'; copy the model's there, or pass a Preprocessor."
+            f"No {NAME} is beside '{path}'; copy the model's there, or pass a Preprocessor."
         )
 
     @property
@@ -230,7 +230,7 @@ class ImageModel:
         if self.canvas is not None and frame.canvas != self.canvas:
             (high, wide), (given_high, given_wide) = self.canvas, frame.canvas
             raise InputError(
-                f"The model takes images of {high} x {wide}, and its preprocessor makes "
+                f"The model takes images of {high} x {wide}, but its preprocessor returns "
                 f"{given_high} x {given_wide}; pass a Preprocessor of that size."
             )
 
@@ -266,7 +266,8 @@ def _image_input(model: Model, known: Sequence[str]) -> TensorSpec:
     if image_input is None or others or 3 not in (image_input.shape or ()):
         listing = ", ".join(map(str, model.inputs))
         raise InputError(
-            f"The model does not take images alone, [images, 3, height, width]; it takes {listing}."
+            "Expected a model with the single input [images, 3, height, width]; its inputs are "
+            f"{listing}."
         )
     return image_input
 

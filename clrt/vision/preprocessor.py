@@ -109,18 +109,18 @@ class Preprocessor:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_filter", filter_name(self.resample))
         if self.fit not in _FITS:
-            raise InputError(f"fit is {self.fit!r}; it is one of: {', '.join(_FITS)}.")
+            raise InputError(f"fit is {self.fit!r}; expected one of: {', '.join(_FITS)}.")
         sizes = (("size", self.size), ("crop", self.crop), ("pad_size", self.pad_size))
         for name, size in sizes:
             if size is not None and (len(size) != 2 or min(size) < 1):
-                raise InputError(f"{name} is {size!r}; it is a height and a width above 0.")
+                raise InputError(f"{name} is {size!r}; expected a height and a width above 0.")
         for name, number in (("multiple", self.multiple), ("pad_multiple", self.pad_multiple)):
             if number < 1:
-                raise InputError(f"{name} is {number!r}; it is 1 or more.")
+                raise InputError(f"{name} is {number!r}; expected 1 or more.")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and 0 in values):
                 raise InputError(
-                    f"{name} is {values!r}; it is three finite numbers, for std other than 0."
+                    f"{name} is {values!r}; expected three finite numbers, for std other than 0."
                 )
 
     @classmethod
@@ -152,7 +152,8 @@ class Preprocessor:
         if min(placed.resized) < 1:
             high, wide = placed.resized
             raise InputError(
-                f"An image of {image[0]} x {image[1]} pixels would become {high} x {wide}; crop it."
+                f"An image of {image[0]} x {image[1]} pixels would become {high} x {wide}, which "
+                "is too large; crop it."
             )
         if self.crop is not None:
             placed = center_cropped(placed, self.crop)
@@ -212,7 +213,7 @@ class Preprocessor:
             size = self.pad_size or (high, wide)
             if high > size[0] or wide > size[1]:
                 raise InputError(
-                    f"An image becomes {high} x {wide}, which is more than its pad_size of "
+                    f"An image becomes {high} x {wide}, which exceeds its pad_size of "
                     f"{size[0]} x {size[1]}; pass a Preprocessor with a larger one."
                 )
             frames = [f.padded(size) for f in frames]

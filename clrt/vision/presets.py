@@ -140,7 +140,9 @@ def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
     config = _Config(values, _KINDS[kind_name], name)
     for key in _REFUSED:
         if config.flag(key, False):
-            raise InputError(f"{name}: {key} is on, which is not supported.")
+            raise InputError(
+                f"{name}: {key} is true, which is not supported; preprocess without it."
+            )
     return _common(config)
 
 
@@ -177,8 +179,8 @@ def _kind_of(given: Mapping[str, Any], name: str) -> str:
     match = _KIND.fullmatch(str(class_name))
     if match is None or match[1] not in _KINDS:
         raise InputError(
-            f"{name} is for {class_name!s:.80}, which is not supported; supported are: "
-            f"{', '.join(_KINDS)}. Make a Preprocessor by its arguments."
+            f"{name} is for {class_name!s:.80}, which is not supported (supported are "
+            f"{', '.join(_KINDS)}); create a Preprocessor from arguments."
         )
     return match[1]
 

@@ -104,7 +104,7 @@ def filter_name(given: str | int) -> str:
         return NAMES[given]
     if given in NAMES:
         return str(given)
-    raise InputError(f"The filter is {given!r}; it is one of: {', '.join(NAMES)}.")
+    raise InputError(f"The filter is {given!r}; expected one of: {', '.join(NAMES)}.")
 
 
 @lru_cache(maxsize=256)

@@ -94,7 +94,7 @@ def resized(
     if len(canvases) > 1:
         shown = " and ".join(f"{h} x {w}" for h, w in sorted(canvases)[:2])
         raise InputError(
-            f"The images become {shown}, which are no batch; pass images of one size, or "
+            f"The images become {shown}, which cannot form a batch; pass images of one size, or "
             "one by one."
         )
     ((high, wide),) = canvases

@@ -242,16 +242,16 @@ def test_feature_config_is_found_in_folder_file_or_processor(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
-        ({}, ModelError, "names no feature_extractor_type; clrt knows WhisperFeatureExtractor"),
+        ({}, ModelError, "has no feature_extractor_type; clrt supports WhisperFeatureExtractor"),
         ({"feature_extractor_type": "ClapFeatureExtractor"}, UnsupportedError, "has the feature"),
         ({**WHISPER, "dither": 0.1}, UnsupportedError, r"dither = 0\.1"),
         ({**WAV2VEC2, "padding_side": "left"}, UnsupportedError, "padding_side = 'left'"),
         ({**WHISPER, "padding_value": 1.0}, UnsupportedError, "pads with"),
-        ({**WHISPER, "n_fft": 10**9}, ModelError, "n_fft = 1000000000; expected a value as 4 to"),
+        ({**WHISPER, "n_fft": 10**9}, ModelError, "n_fft = 1000000000; expected a value like 4 to"),
         ({**WHISPER, "feature_size": "80"}, ModelError, "feature_size = '80'"),
         ({**WHISPER, "hop_length": 0}, ModelError, "hop_length = 0"),
         ({**WHISPER, "hop_length": 1600}, ModelError, "frames that overlap"),
-        ({**WHISPER, "return_attention_mask": 1}, ModelError, "expected a value as False"),
+        ({**WHISPER, "return_attention_mask": 1}, ModelError, "expected a value like False"),
         ({**AST, "std": 0.0}, ModelError, "std = 0"),
         ({**AST, "mean": float("nan")}, ModelError, "mean = nan"),
         (7, InputError, "a path or a dict, not int"),
@@ -276,5 +276,5 @@ def test_missing_or_malformed_feature_config_file_is_refused(tmp_path: Path) -> 
 
 
 def test_empty_list_of_sounds_is_refused() -> None:
-    with pytest.raises(InputError, match="no sounds in it"):
+    with pytest.raises(InputError, match="list of sounds is empty"):
         Features.from_config(WAV2VEC2)([])

@@ -85,7 +85,7 @@ def test_channels_are_averaged_to_mono() -> None:
     ("source", "message"),
     [
         (wav_bytes(b"", channels=0), "has 0 channels; a WAV file has 1 to 256"),
-        (wav_bytes(b"", rate=0), "has 0 samples a second; expected 1,000"),
+        (wav_bytes(b"", rate=0), "has 0 samples per second; expected 1,000"),
         (wav_bytes(b""), "The file has no samples"),
         (wav_bytes(b"")[:30], "damaged WAV file: it has no format"),
         (wav_bytes(b"")[:38], "damaged WAV file: it has no samples"),
@@ -112,7 +112,7 @@ def test_invalid_sound_is_refused_in_one_line(source: Any, message: str) -> None
 def test_wav_with_wrong_frame_size_is_refused() -> None:
     file = bytearray(wav_bytes(pcm16([0.1] * 4)))
     struct.pack_into("<H", file, 32, 7)  # bytes of a frame
-    with pytest.raises(InputError, match="1 samples of 16 bits are no 7 bytes"):
+    with pytest.raises(InputError, match="1 samples of 16 bits do not take 7 bytes"):
         read_audio(bytes(file), to=16_000)
 
 
@@ -135,7 +135,7 @@ def test_flac_is_read_by_soundfile(tmp_path: Path) -> None:
     expected = samples.astype(np.float64).mean(axis=1)
     for source in (path, path.read_bytes()):
         np.testing.assert_allclose(read_audio(source, to=16_000), expected, atol=1e-6)
-    with pytest.raises(InputError, match="is no sound file that soundfile reads"):
+    with pytest.raises(InputError, match="is not a sound file that soundfile supports"):
         read_audio(b"this is no sound at all", to=16_000)
 
 

@@ -157,16 +157,16 @@ def test_sound_shorter_than_ctc_frame_is_empty_or_refused(tmp_path: Path) -> Non
     onnx.save(model, tmp_path / "model.onnx")
     with Transcriber(tmp_path, device="cpu") as transcriber:
         assert transcriber(signal("noise", 3 * HOP)) == ""
-        with pytest.raises(InputError, match="A sound of 1 sample does not fit the model"):
+        with pytest.raises(InputError, match="A sound of 1 sample is unsuitable for the model"):
             transcriber(signal("tone", 1))
 
 
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        ({"A": 0, "B": 0}, "a number of its own, from 0"),
-        ({"A": 0, "<pad>": 2}, "a number of its own, from 0"),
-        ({"A": 0, "<pad>": "1"}, "a number of its own, from 0"),
+        ({"A": 0, "B": 0}, "distinct ids from 0"),
+        ({"A": 0, "<pad>": 2}, "distinct ids from 0"),
+        ({"A": 0, "<pad>": "1"}, "distinct ids from 0"),
         ({"A": 0, "B": 1}, "lacks the padding token '<pad>'"),
         ([], "must hold a JSON object"),
     ],

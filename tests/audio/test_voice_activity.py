@@ -205,5 +205,7 @@ def test_voice_model_of_other_interface_is_refused() -> None:
     other = parsed("g (float[n] x) => (float[n] y) { y = Relu(x) }")
     with pytest.raises(ModelError, match="takes x and gives y; one for voice activity takes input"):
         VoiceActivity(other, device="cpu")
-    with pytest.raises(InputError, match="sampling_rate is 44100; the models take 16000 or 8000"):
+    with pytest.raises(
+        InputError, match="sampling_rate is 44100; the models support 16000 or 8000"
+    ):
         VoiceActivity(LOUDNESS, sampling_rate=44_100, device="cpu")

@@ -146,9 +146,11 @@ def test_whisper_english_only_model_refuses_other_languages(tmp_path: Path) -> N
         assert segments_of(made) == expected(ENGLISH)
         assert isinstance(made, Transcript)
         assert made.language == "en"
-        with pytest.raises(InputError, match="The model knows English alone, and language is 'de'"):
+        with pytest.raises(
+            InputError, match="The model supports only English, but language is 'de'"
+        ):
             transcriber(sound(1.0), language="de")
-        with pytest.raises(InputError, match="knows English alone, and cannot translate"):
+        with pytest.raises(InputError, match="supports only English, and cannot translate"):
             transcriber(sound(1.0), task="translate")
 
 
@@ -238,11 +240,11 @@ def test_whisper_window_is_split_at_timestamps(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"language": "germam"}, "does not know the language 'germam'; did you mean 'german'"),
+        ({"language": "germam"}, "does not support the language 'germam'; did you mean 'german'"),
         ({"language": "klingon"}, "it knows en, de, fr, zh"),
-        ({"language": 3}, "language is 3; it is a code such as 'en'"),
-        ({"task": "sing"}, "task is 'sing'; it is one of transcribe, translate"),
-        ({"prompt": 3}, "prompt is a text, not int"),
+        ({"language": 3}, "language is 3; expected a code such as 'en'"),
+        ({"task": "sing"}, "task is 'sing'; expected one of transcribe, translate"),
+        ({"prompt": 3}, "prompt must be a text, not int"),
         ({"lang": "en"}, "no option 'lang'; did you mean 'language'"),
     ],
 )
@@ -259,11 +261,11 @@ def test_invalid_whisper_sounds_are_refused(transcriber: Transcriber, tmp_path: 
         (tmp_path / "empty.wav", "is empty"),
         (np.empty(0, np.float32), "has no samples"),
         (tmp_path / "none.wav", "cannot be read"),
-        ([], "no sounds in it"),
+        ([], "list of sounds is empty"),
     ):
         with pytest.raises(InputError, match=message):
             transcriber(given)
-    with pytest.raises(InputError, match="A stream is of one sound"):
+    with pytest.raises(InputError, match="A stream transcribes one sound"):
         transcriber.stream([sound(1.0)])
 
 
@@ -274,7 +276,7 @@ def test_invalid_whisper_sounds_are_refused(transcriber: Transcriber, tmp_path: 
         ({"lang_to_id": {"<|en|>": 1 << 20}}, "gives lang_to_id as 1048576"),
         ({"lang_to_id": [3]}, "must give lang_to_id as an object"),
         ({"max_initial_timestamp_index": -1}, "as a number of at least 0"),
-        ({"task_to_id": {}}, "none of the task transcribe"),
+        ({"task_to_id": {}}, "none for the task transcribe"),
     ],
 )
 def test_invalid_whisper_config_is_refused(
@@ -287,7 +289,7 @@ def test_invalid_whisper_config_is_refused(
 def test_missing_model_or_wrong_class_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="'whisper-of-nobody' is neither a path nor in"):
         Transcriber("whisper-of-nobody")
-    with pytest.raises(UnsupportedError, match=r"open it by clrt\.Transcriber"):
+    with pytest.raises(UnsupportedError, match=r"open it with clrt\.Transcriber"):
         TextGenerator(folder)
 
 

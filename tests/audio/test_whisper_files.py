@@ -64,7 +64,7 @@ def test_compiled_whisper_matches_its_folder(compiled: Path, transcriber: Transc
         ("features", {"n_fft": 1 << 30}, "n_fft = 1073741824"),
         ("tokens", 3, "tokens are not an object"),
         ("tokenizer", "{}", "its tokenizer cannot be read"),
-        ("page", 7, "pages of another size"),
+        ("page", 7, "converted with another page size"),
     ],
 )
 def test_compiled_whisper_with_damaged_extras_is_refused(
@@ -84,7 +84,7 @@ def test_whisper_conversion_refuses_lora_and_missing_file(tmp_path: Path, compil
     with pytest.raises(ModelError, match="No file or folder"):
         Transcriber(str(tmp_path / "none.clrt"), device="cpu")
     refused = CliRunner().invoke(convert, [str(compiled.with_suffix("")), "--lora", "style"])
-    assert "Whisper is converted without --lora" in refused.stderr
+    assert "Conversion of Whisper does not support --lora" in refused.stderr
 
 
 def test_whisper_stream_cancel_stops_within_window(
@@ -146,7 +146,7 @@ def test_transcribe_command_writes_whisper_transcripts(
     found = json.loads(ran(files[1], "--json").stdout)
     assert found == {"file": str(files[1]), **json.loads(json.dumps(other.to_dict()))}
     assert "need --output, a folder" in ran(*files, "-f", "srt").stderr
-    assert "'nowhere' is no folder" in ran(files[0], "-o", "nowhere").stderr
+    assert "'nowhere' is not a folder" in ran(files[0], "-o", "nowhere").stderr
     assert "did you mean 'french'" in ran(files[0], "-l", "frensh").stderr
     (tmp_path / "bad.wav").write_bytes(b"no sound at all")
     assert "is no" in ran(tmp_path / "bad.wav").stderr

@@ -101,7 +101,7 @@ def test_lora_adapter_and_factor_change_model_fingerprint(tmp_path: Path) -> Non
 def test_invalid_lora_options_are_refused(tmp_path: Path) -> None:
     model = write_texts(tmp_path / "model")
     for wrong, message in (
-        (3, "lora is 3; it is a path"),
+        (3, "lora is 3; expected a path"),
         ([("x", "y")], "The factor of adapter 'x' is 'y'"),
         ([("x", float("nan"))], "is nan"),
         ([("x", 1, 2)], r"lora is \('x', 1, 2\)"),
@@ -110,11 +110,11 @@ def test_invalid_lora_options_are_refused(tmp_path: Path) -> None:
             make_generator(model, lora=wrong)
     with pytest.raises(ModelError, match=r"No adapter '.*nowhere' exists"):
         make_generator(model, lora=tmp_path / "nowhere")
-    with pytest.raises(ModelError, match=r"config.json' is no adapter; give the folder that"):
+    with pytest.raises(ModelError, match=r"config.json' is not an adapter; give the folder that"):
         make_generator(model, lora=model / "config.json")
     with pytest.raises(ModelError, match=r"adapter_config.json is missing; download"):
         make_generator(model, lora=model)
-    with pytest.raises(ModelError, match="is a LoRA adapter and no model"):
+    with pytest.raises(ModelError, match="is a LoRA adapter, not a model"):
         make_generator(adapter(tmp_path / "one"))
     result = CliRunner().invoke(app, ["chat", str(model), "--lora", str(tmp_path / "nothing:0.5")])
     assert result.exit_code == 1 and "nothing' exists" in result.stderr
@@ -136,7 +136,7 @@ CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"alpha_pattern": {"q_proj": None}}, ModelError, "'alpha_pattern.q_proj' as a number"),
     ({"use_dora": True}, ModelError, "no lora_magnitude_vector of 'model.layers.0.self"),
     ({"use_dora": "yes"}, ModelError, "'use_dora' as true or false"),
-    ({"use_qalora": True}, UnsupportedError, "has 'use_qalora', which clrt does not know to"),
+    ({"use_qalora": True}, UnsupportedError, "has 'use_qalora', which clrt cannot merge"),
     ({"target_parameters": ["x"]}, UnsupportedError, "has 'target_parameters'"),
     ({"layer_replication": [[0, 1]]}, UnsupportedError, "has 'layer_replication'"),
     ({"init_lora_weights": "pissa_niter_4"}, UnsupportedError, "as 'pissa_niter_4', which"),
@@ -158,14 +158,20 @@ INFINITE = np.full((2, TEXTS["tensors"][f"{Q}.weight"][1]), np.inf, np.float32)
 ONES = np.ones((3, 3), np.float32)
 TENSORS: list[tuple[dict[str, Array | None], str]] = [
     ({B: None}, "has '.*lora_A.weight' without the other matrix"),
-    ({A: INFINITE}, "has numbers that are not finite"),
-    ({A: ONES}, r"has the shape \[3, 3\], and .* asks for \[2, \d+\]; the adapter is of another"),
-    ({"base_model.model.score.weight": ONES}, "'base_model.model.score.weight', which fits"),
-    ({"x": ONES, "y": ONES}, "the tensor 'x' and 1 more, which fits nothing"),
-    ({A.replace("layers.0", "layers.77"): ONES}, "layers.77.*which fits nothing in this model"),
-    ({A.replace("lora_A.weight", "lora_diag"): ONES}, "lora_diag', which fits nothing"),
+    ({A: INFINITE}, "has non-finite numbers"),
+    ({A: ONES}, r"has the shape \[3, 3\], and .* needs \[2, \d+\]; the adapter is for another"),
+    ({"base_model.model.score.weight": ONES}, "'base_model.model.score.weight', which matches"),
+    ({"x": ONES, "y": ONES}, "the tensor 'x' and 1 more, which matches no tensor"),
+    (
+        {A.replace("layers.0", "layers.77"): ONES},
+        "layers.77.*which matches no tensor of this model",
+    ),
+    ({A.replace("lora_A.weight", "lora_diag"): ONES}, "lora_diag', which matches no tensor"),
     ({"base_model.model.lm_head.weight": ONES}, r"has the shape \[3, 3\]"),
-    ({A.replace("lora_A", "lora_magnitude_vector"): ONES}, "vector.weight', which fits nothing"),
+    (
+        {A.replace("lora_A", "lora_magnitude_vector"): ONES},
+        "vector.weight', which matches no tensor",
+    ),
 ]
 
 
@@ -187,7 +193,7 @@ def test_adapter_merge_overflowing_float32_is_refused(factor: float, tmp_path: P
     file = path / "adapter_model.safetensors"
     save_file({k: a * np.float32(1e30) for k, a in load_file(file).items()}, file)
     model = write_texts(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"blk.0.attn_q.weight' has numbers .* not finite once"):
+    with pytest.raises(ModelError, match=r"blk.0.attn_q.weight' becomes non-finite by merging"):
         fingerprint(model, (path, factor))
 
 
@@ -200,7 +206,9 @@ def test_missing_and_damaged_adapter_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="is damaged"):
             fingerprint(model, (path, 1.0))
     file.rename(path / "adapter_model.bin")
-    with pytest.raises(ModelError, match=r"its weights in adapter_model.bin, and clrt reads safe"):
+    with pytest.raises(
+        ModelError, match=r"its weights in adapter_model.bin, but clrt reads only safe"
+    ):
         fingerprint(model, (path, 1.0))
     (path / "adapter_model.bin").unlink()
     with pytest.raises(ModelError, match=r"adapter_model.safetensors is missing"):
@@ -224,9 +232,9 @@ def test_gguf_model_takes_peft_and_gguf_adapters(tmp_path: Path) -> None:
     two = write_adapter(tmp_path / "two", "llama", load_adapters()["llama"])
     found = {tokens(model, a) for a in ((), one, two, (one, two), [(one, 0.25), two])}
     assert len(found) == 5
-    with pytest.raises(ModelError, match=r"one.gguf is an adapter and no model"):
+    with pytest.raises(ModelError, match=r"one.gguf is an adapter, not a model"):
         TextGenerator(one)
-    with pytest.raises(ModelError, match=r"model.gguf is no adapter, but a model"):
+    with pytest.raises(ModelError, match=r"model.gguf is a model, not an adapter"):
         TextGenerator(model, lora=model)
 
 
@@ -236,8 +244,8 @@ WRONG_GGUF: list[tuple[dict[str, Any], type[Exception], str]] = [
         ModelError,
         "architecture 'qwen2', and .* of the architecture 'l",
     ),
-    ({"adapter_type": "control_vector"}, UnsupportedError, "of the type 'control_vector', and"),
-    ({"adapter_alora.invocation_tokens": "x"}, UnsupportedError, "of the type 'alora', and"),
+    ({"adapter_type": "control_vector"}, UnsupportedError, "of the type 'control_vector', but"),
+    ({"adapter_alora.invocation_tokens": "x"}, UnsupportedError, "of the type 'alora', but"),
 ]
 
 
@@ -254,7 +262,7 @@ def test_invalid_gguf_adapters_are_refused(
 def test_invalid_gguf_adapter_tensors_are_refused(tmp_path: Path) -> None:
     model, case = gguf_model(tmp_path), GGUF_ADAPTERS["llama"]
     for shapes, alpha, message in (
-        ({"blk.0.attn_q.weight": (48, 48)}, 1.0, r"the shape \[48, 4\], and .* asks for \[96, 4\]"),
+        ({"blk.0.attn_q.weight": (48, 48)}, 1.0, r"the shape \[48, 4\], and .* needs \[96, 4\]"),
         ({"blk.9.attn_q.weight": (96, 48)}, 1.0, "'blk.9.attn_q.weight.lora_a' and 1 more, which"),
         ({"blk.0.attn_q.weight": (96, 48)}, float("nan"), "'adapter.lora.alpha' of .* is nan"),
     ):
@@ -269,12 +277,14 @@ def test_compiled_and_onnx_models_refuse_adapters(tmp_path: Path) -> None:
     model, path = write_texts(tmp_path / "model"), adapter(tmp_path / "adapter")
     result = CliRunner().invoke(convert, [str(model), "-o", str(tmp_path / "m.clrt")])
     assert result.exit_code == 0, result.output
-    with pytest.raises(UnsupportedError, match="is compiled, and its weights take no adapters"):
+    with pytest.raises(
+        UnsupportedError, match="is compiled, and compiled weights do not support adapters"
+    ):
         make_generator(tmp_path / "m.clrt", lora=path)
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"")
     (tmp_path / "onnx" / "genai_config.json").write_text(json.dumps({"model": {}}))
-    with pytest.raises(UnsupportedError, match="is an ONNX file, which takes no adapters"):
+    with pytest.raises(UnsupportedError, match="is an ONNX file, which does not support adapters"):
         make_generator(tmp_path / "onnx" / "model.onnx", lora=path)
     result = CliRunner().invoke(convert, [str(tmp_path / "onnx/model.onnx"), "--lora", str(path)])
     assert result.exit_code == 1 and "--lora is for language models" in result.output

@@ -98,7 +98,7 @@ def test_chat_stream_adds_answer_and_refuses_parallel_turn(chatting: TextGenerat
     assert chat.messages[-1] == {"role": "assistant", "content": text}
     stream = chat.stream("More")
     next(stream)
-    with pytest.raises(clrt.InputError, match="turn of this chat is under way"):
+    with pytest.raises(clrt.InputError, match="turn of this chat is in progress"):
         chat.send("Now")
     stream.close()
     assert chat.messages[-1]["content"] == stream.result.text
@@ -139,9 +139,9 @@ def test_chat_saves_and_loads_messages(chatting: TextGenerator, tmp_path: Path) 
     assert other.send("And?") == again.send("And?")
     for text in ("{", "[]", '[{"content": 3}]', '{"role": "user"}'):
         (tmp_path / "wrong.json").write_text(text)
-        with pytest.raises(clrt.InputError, match=r"wrong\.json' holds no messages"):
+        with pytest.raises(clrt.InputError, match=r"wrong\.json' holds no chat messages"):
             other.load(tmp_path / "wrong.json")
-    with pytest.raises(clrt.InputError, match="holds no messages"):
+    with pytest.raises(clrt.InputError, match="holds no chat messages"):
         other.load(tmp_path / "missing.json")
     chat.messages.append({"role": "user", "content": object()})
     with pytest.raises(clrt.InputError, match="are not JSON"):

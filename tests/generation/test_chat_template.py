@@ -59,20 +59,20 @@ def test_chat_template_adds_thinking_without_changing_messages() -> None:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([], "The messages are []; they are a list of mappings"),
-        ("hello", "The messages are 'hello'; they are a list of mappings"),
-        ({"role": "user"}, "they are a list of mappings"),
-        (["hello"], "Message 0 is 'hello'; it is a mapping with 'role' and 'content'."),
-        ([{"content": "a"}], "Message 0 has the role None; it is a text such as 'user'."),
+        ([], "The messages are []; expected a list of mappings"),
+        ("hello", "The messages are 'hello'; expected a list of mappings"),
+        ({"role": "user"}, "expected a list of mappings"),
+        (["hello"], "Message 0 is 'hello'; expected a mapping with 'role' and 'content'."),
+        ([{"content": "a"}], "Message 0 has the role None; expected a text such as 'user'."),
         ([{"role": "user"}], "Message 0 has no content; give it a text."),
-        ([{"role": "user", "content": 3}], "The content of message 0 is 3; it is a text."),
+        ([{"role": "user", "content": 3}], "The content of message 0 is 3; expected a text."),
         ([{"role": "user", "content": "\ud800"}], "Message 0 is not valid Unicode"),
         ([{"role": "user", "content": "a", "x": object}], "Message 0 contains <class 'object'>,"),
         (
             [{"role": "user", "content": [{"type": "image", "url": "x"}]}],
-            "Part 0 of message 0 is of type 'image'; it is {'type': 'text', 'text': …}.",
+            "Part 0 of message 0 is of type 'image'; expected {'type': 'text', 'text': …}.",
         ),
-        ([{"role": "user", "content": ["a"]}], "Part 0 of message 0 is 'a'; it is"),
+        ([{"role": "user", "content": ["a"]}], "Part 0 of message 0 is 'a'; expected"),
         ([{"role": "user", "content": "x", "y": ["z" * 999, 1j]}], "Message 0 contains 1j,"),
     ],
 )
@@ -150,18 +150,18 @@ def test_chat_template_errors_name_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "chat_template.jinja"
     with pytest.raises(ModelError) as raised:
         ChatTemplate.from_folder(tmp_path)
-    assert str(raised.value).startswith(f"'{file}' is no template: error at line 2: ")
+    assert str(raised.value).startswith(f"'{file}' is not a valid template: error at line 2: ")
     file.write_text("\n\n{{ messages[0].x.y }}")
     with pytest.raises(InputError) as failed:
         ChatTemplate.from_folder(tmp_path).render(PLAIN)
     assert str(failed.value) == (
-        f"'{file}' fails at line 3: 'dict object' has no attribute 'x'; see whether the messages "
-        "have all that it uses."
+        f"'{file}' fails at line 3: 'dict object' has no attribute 'x'; check that the "
+        "messages have all keys that it uses."
     )
     file.write_text("{{ raise_exception('No\n  more!') }}")
     with pytest.raises(InputError) as refused:
         ChatTemplate.from_folder(tmp_path).render(PLAIN)
-    assert str(refused.value) == f"'{file}' does not take these messages: No more!."
+    assert str(refused.value) == f"'{file}' rejects these messages: No more!."
 
 
 def test_chat_template_without_jinja2_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:

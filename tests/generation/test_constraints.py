@@ -149,7 +149,7 @@ def test_constraint_copy_is_independent(tokens: ConstraintTokens) -> None:
         ({}, "A constraint is one of json_schema, regex and grammar; none is given."),
         ({"regex": "a", "grammar": "b"}, "and grammar; regex and grammar are given."),
         ({"regex": "(a"}, "The regex is not valid: unclosed group."),
-        ({"regex": 3}, "The regex is 3; it is a text."),
+        ({"regex": 3}, "The regex is 3; expected a text."),
         ({"grammar": "start: x"}, 'The grammar is not valid: at 1(8): unknown name: "x".'),
         ({"grammar": "nonsense"}, "The grammar is not valid: Failed to convert"),
         ({"grammar": "start: " + "(" * 9999}, "The grammar is not valid: "),
@@ -157,7 +157,7 @@ def test_constraint_copy_is_independent(tokens: ConstraintTokens) -> None:
         ({"json_schema": "{"}, "The json_schema is not JSON: Expecting property name"),
         ({"json_schema": "[" * 99999}, "The json_schema is not JSON: maximum recursion"),
         ({"json_schema": {"x": object}}, "The json_schema is not JSON: Object of type type"),
-        ({"json_schema": "3"}, "The json_schema is '3'; it is a mapping, or its text."),
+        ({"json_schema": "3"}, "The json_schema is '3'; expected a mapping, or its text."),
         (
             {"json_schema": {"not": {}}},
             'The json_schema is not valid: Unimplemented keys: ["not"].',
@@ -180,9 +180,9 @@ def test_constraint_refuses_tokenizer_without_byte_tokens(kind: str) -> None:
 
 def test_constraint_token_ids_out_of_range_are_refused() -> None:
     for eos, size, said in (
-        ([], None, r"eos is \[\]; it is one or more ids"),
+        ([], None, r"eos is \[\]; expected one or more ids"),
         ([9999], None, "EOS token ID 9999 is out of range"),
-        ([-1], None, r"eos is \[-1\]; it is one or more ids"),
+        ([-1], None, r"eos is \[-1\]; expected one or more ids"),
         ([1], 20, "vocab size too small; 20 vs"),
     ):
         with pytest.raises(InputError, match=said):

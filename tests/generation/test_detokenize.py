@@ -98,7 +98,7 @@ def test_text_stream_skips_special_tokens_on_request() -> None:
 def test_text_stream_refuses_non_streaming_decoders(decoder: decoders.Decoder) -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.decoder = decoder
-    with pytest.raises(UnsupportedError, match="gives no text token by token"):
+    with pytest.raises(UnsupportedError, match="cannot decode single tokens"):
         TextStream(tokenizer)
 
 

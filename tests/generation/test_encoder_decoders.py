@@ -210,12 +210,20 @@ def test_generate_command_matches_encoder_decoder(tmp_path: Path) -> None:
         (lambda g: g.generate([3] * 513), clrt.InputError, "513 tokens, and the encoder reads"),
         (lambda g: g.generate(""), clrt.InputError, "The prompt has no tokens"),
         (lambda g: g.generate([450]), clrt.InputError, "embeddings of 0 to 449"),
-        (lambda g: g.score("x"), clrt.InputError, "has an encoder; give what it reads as sources"),
+        (lambda g: g.score("x"), clrt.InputError, "has an encoder; give its inputs as sources"),
         (lambda g: g.score("x", ["y", "z"]), clrt.InputError, "2 sources for 1 texts"),
         (lambda g: g.score([3] * 513, "y"), clrt.InputError, "513 tokens, and the context 512"),
-        (lambda g: g.perplexity("xyz"), clrt.UnsupportedError, "`perplexity` is for models that"),
-        (lambda g: g.save_cache("x", "xyz"), clrt.UnsupportedError, "`save_cache` is for models"),
-        (lambda g: g.load_cache("x"), clrt.UnsupportedError, "`load_cache` is for models that"),
+        (
+            lambda g: g.perplexity("xyz"),
+            clrt.UnsupportedError,
+            "`perplexity` works only for models",
+        ),
+        (
+            lambda g: g.save_cache("x", "xyz"),
+            clrt.UnsupportedError,
+            "`save_cache` works only for models",
+        ),
+        (lambda g: g.load_cache("x"), clrt.UnsupportedError, "`load_cache` works only for models"),
         (lambda g: g.chat(), clrt.InputError, "has no chat template"),
     ],
 )
@@ -231,7 +239,7 @@ def test_encoder_decoder_invalid_calls_are_refused(
     ("change", "message"),
     [
         ({"decoder_start_token_id": None}, "has no decoder_start_token_id; add it"),
-        ({"decoder_start_token_id": "0"}, "decoder_start_token_id '0'; it is the id of a token"),
+        ({"decoder_start_token_id": "0"}, "decoder_start_token_id '0'; expected the id of a token"),
         ({"decoder_start_token_id": 450}, "begins texts with token 450"),
         ({"relative_attention_num_buckets": 6}, "a multiple of 4"),
         ({"relative_attention_max_distance": 4}, "a whole number above 4"),

@@ -53,7 +53,7 @@ def test_text_beyond_cache_room_fails_without_affecting_others(small: TextGenera
         small.stream(prompt, max_new_tokens=60)
         for prompt in (PROMPTS["short"], [9] * (9 * PAGE_TOKENS), PROMPTS["one"])
     ]
-    with pytest.raises(clrt.OutOfMemoryError, match="no room for more than 256 tokens"):
+    with pytest.raises(clrt.OutOfMemoryError, match="cannot hold more than 256 tokens"):
         streams[1].result  # noqa: B018
     for stream, name in ((streams[0], "short"), (streams[2], "one")):
         assert list(stream.result.tokens) == TEXTS["greedy"][name][:60]
@@ -203,7 +203,7 @@ def test_failed_cache_growth_leaves_cache_intact(
         with monkeypatch.context() as patched:
             patched.setattr(KvCache, "_tensor", full)
             held = cache.pool._count
-            with pytest.raises(clrt.OutOfMemoryError, match=r"no room for more than .* tokens"):
+            with pytest.raises(clrt.OutOfMemoryError, match=r"cannot hold more than .* tokens"):
                 generator.generate([9] * (CONTEXT - 9), max_new_tokens=4)
             assert (pages_in_use(generator), cache.pool._count) == (0, held)
             assert generator.generate(PROMPTS["long"], max_new_tokens=20) == expected

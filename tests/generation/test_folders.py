@@ -165,7 +165,7 @@ def test_context_selects_longrope_frequencies(tmp_path: Path) -> None:
 
 
 def test_context_beyond_position_embeddings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="embeddings of 96 places, but 97 are asked for"):
+    with pytest.raises(InputError, match="embeddings for 96 positions, but 97 are requested"):
         read_folder(folder_of("gpt2", tmp_path), 97)
 
 

@@ -78,7 +78,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "llama",
         {"feed_forward_length": 81},
         ModelError,
-        r"'blk.0.ffn_gate.weight' .* \[80, 48\], and",
+        r"'blk.0.ffn_gate.weight' .* \[80, 48\], but",
     ),
     ("llama", {"attention.layer_norm_rms_epsilon": float("nan")}, ModelError, "nan and not a num"),
     ("llama", {"rope.dimension_count": 15}, ModelError, "is 15 and not an even number"),
@@ -96,8 +96,8 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ModelError,
         "no tensor 'rope_factors_long.weight'",
     ),
-    ("llama3", {"rope_freqs.weight": np.zeros(8, np.float32)}, ModelError, "no numbers above 0"),
-    ("llama3", {"rope_freqs.weight": np.ones(7, np.float32)}, ModelError, r"the shape \[7\], and"),
+    ("llama3", {"rope_freqs.weight": np.zeros(8, np.float32)}, ModelError, "not numbers above 0"),
+    ("llama3", {"rope_freqs.weight": np.ones(7, np.float32)}, ModelError, r"the shape \[7\], but"),
     ("phi3_long", {"rope_factors_short.weight": None}, ModelError, "'rope_factors_short.weight'"),
     ("qwen3", {"rope.scaling.factor": 1e-30}, ModelError, "'qwen3.rope.scaling.factor' of"),
     ("gemma3_text", {"attention.sliding_window_pattern": [True]}, ModelError, "not an array of 4"),
@@ -124,7 +124,7 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("llama", {"output_norm.weight": None}, ModelError, "has no tensor 'output_norm.weight'"),
     ("olmo2", {"blk.0.post_ffw_norm.weight": None}, ModelError, "tensor 'blk.0.post_ffw_norm.wei"),
     ("llama", {"blk.1.ffn_down.weight": None}, ModelError, "has no tensor 'blk.1.ffn_down.weight'"),
-    ("llama", {"blk.1.ffn_down.weight": ONES}, ModelError, r"the shape \[4, 4\], and the metadata"),
+    ("llama", {"blk.1.ffn_down.weight": ONES}, ModelError, r"the shape \[4, 4\], but the metadata"),
     ("llama", {"dense_2.weight": ONES}, UnsupportedError, "the tensor 'dense_2.weight', which"),
     ("gpt_neox", {"output.weight": None}, ModelError, "has no tensor 'output.weight'"),
     (
@@ -164,7 +164,7 @@ def with_values(file: GgufFile, **changes: Any) -> GgufFile:
 
 def test_unknown_gguf_architecture_is_refused(tmp_path: Path) -> None:
     file = read_gguf(case_file("llama", tmp_path))
-    with pytest.raises(UnsupportedError, match=r"of the architecture 'mamba'") as caught:
+    with pytest.raises(UnsupportedError, match=r"has the architecture 'mamba'") as caught:
         read_gguf_decoder(with_values(file, **{"general.architecture": "mamba"}))
     assert all(name in str(caught.value) for name in ARCHITECTURES)
 
@@ -255,7 +255,10 @@ def test_gguf_context_beyond_position_table_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "hf", CASES["gpt2"])
     file = convert(folder, tmp_path / "m.gguf", **TOKENS)
     assert read_language_model(file, 32, "float32").context == 32
-    for context, message in ((0, "it is a whole number"), (97, "the model has positions 1 to 96")):
+    for context, message in (
+        (0, "expected a whole number"),
+        (97, "the model has positions 1 to 96"),
+    ):
         with pytest.raises(InputError, match=f"context is {context}; {message}"):
             read_language_model(file, context, "float32")
 

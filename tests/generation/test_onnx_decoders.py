@@ -193,8 +193,8 @@ def with_fixed_sizes(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (without_present, "for the past of 2 layers, and outputs for that of 1"),
-        (with_an_input, "Beside its past it has pixel_values"),
+        (without_present, "for the past of 2 layers, and outputs for the past of 1"),
+        (with_an_input, "Apart from its past it has pixel_values"),
         (with_fixed_sizes, r"'input_ids' has the dims \['\?', 7\]"),
     ],
 )
@@ -209,7 +209,7 @@ def test_onnx_files_without_decoder_interface_are_refused(
 def test_onnx_decoder_of_unknown_head_size_is_refused(tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, "genai_float")
     (folder / "genai_config.json").unlink()
-    with pytest.raises(ModelError, match="has heads of a size without a number"):
+    with pytest.raises(ModelError, match="has heads of unknown size"):
         read_onnx_decoder(folder)
 
 

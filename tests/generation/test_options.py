@@ -52,13 +52,15 @@ def test_default_sampling_is_greedy() -> None:
 def test_invalid_sampling_values_are_refused(name: str, value: Any, allowed: str) -> None:
     with pytest.raises(InputError) as raised:
         Sampling(**{name: value})
-    assert str(raised.value) == f"{name} is {value!r}; it is {allowed}"
+    assert str(raised.value) == f"{name} is {value!r}; expected {allowed}"
 
 
 def test_invalid_logit_bias_and_beam_count_are_refused() -> None:
     with pytest.raises(InputError, match=r"^logit_bias has the key -1; keys are token ids\.$"):
         Sampling(logit_bias={-1: 0.5})
-    with pytest.raises(InputError, match=r"^logit_bias of token 3 is nan; it is a finite number"):
+    with pytest.raises(
+        InputError, match=r"^logit_bias of token 3 is nan; expected a finite number"
+    ):
         Sampling(logit_bias={3: math.nan})
     with pytest.raises(InputError, match="raise num_beams"):
         Sampling(num_beams=2, num_return_sequences=3)
@@ -132,20 +134,20 @@ def test_config_json_is_used_without_generation_config(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ([], "must hold a JSON object"),
-        ({"do_sample": "yes"}, "do_sample 'yes'; it is true or false."),
-        ({"do_sample": True, "top_p": 3}, "top_p is 3; it is a number above 0 and at most 1."),
-        ({"num_beams": "4"}, "num_beams is '4'; it is a whole number from 1 to 1024."),
-        ({"stop_strings": 3}, "stop is 3; it is a text"),
-        ({"suppress_tokens": 3}, "suppress_tokens is 3; it is a list of tokens."),
+        ({"do_sample": "yes"}, "do_sample 'yes'; expected true or false."),
+        ({"do_sample": True, "top_p": 3}, "top_p is 3; expected a number above 0 and at most 1."),
+        ({"num_beams": "4"}, "num_beams is '4'; expected a whole number from 1 to 1024."),
+        ({"stop_strings": 3}, "stop is 3; expected a text"),
+        ({"suppress_tokens": 3}, "suppress_tokens is 3; expected a list of tokens."),
         ({"suppress_tokens": [-1]}, "suppress_tokens has the token -1;"),
         ({"bad_words_ids": [[]]}, "bad_words_ids has a list without tokens;"),
-        ({"bad_words_ids": [3]}, "bad_words_ids is 3; it is a list of tokens."),
+        ({"bad_words_ids": [3]}, "bad_words_ids is 3; expected a list of tokens."),
         ({"forced_bos_token_id": [1]}, "forced_bos_token_id has the token [1];"),
         ({"sequence_bias": [[1]]}, "sequence_bias has [1]; each is a pair"),
         ({"sequence_bias": [[[1], "x"]]}, "sequence_bias has the number 'x';"),
         ({"no_repeat_ngram_size": 1 << 20}, "a whole number from 0 to 1024."),
-        ({"early_stopping": "often"}, 'it is True, False or "never".'),
-        ({"renormalize_logits": 1}, "renormalize_logits is 1; it is True or False."),
+        ({"early_stopping": "often"}, 'expected True, False or "never".'),
+        ({"renormalize_logits": 1}, "renormalize_logits is 1; expected True or False."),
     ],
 )
 def test_invalid_generation_config_values_are_refused(

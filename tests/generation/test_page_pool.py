@@ -52,7 +52,7 @@ def test_page_pool_never_evicts_pages_in_use() -> None:
     pool = pool_of(2, 1)
     pages = filled(pool, list(range(2 * PAGE_TOKENS)))
     assert pool.allocate() not in pages
-    with pytest.raises(OutOfMemoryError, match="no room for more than 96 tokens"):
+    with pytest.raises(OutOfMemoryError, match="cannot hold more than 96 tokens"):
         pool.allocate()
 
 

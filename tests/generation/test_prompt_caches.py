@@ -87,7 +87,7 @@ def test_weights_change_model_fingerprint(tmp_path: Path) -> None:
 
 def test_invalid_prompt_cache_files_are_refused(endless: TextGenerator, tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
-    with pytest.raises(clrt.InputError, match="3 tokens, and a cache of it begins with 32"):
+    with pytest.raises(clrt.InputError, match="3 tokens, and a cache holds pages of 32"):
         endless.save_cache(file, [1, 2, 3])
     with pytest.raises(clrt.InputError, match="cannot be written"):
         endless.save_cache(tmp_path / "no" / "x", SYSTEM)
@@ -99,6 +99,6 @@ def test_invalid_prompt_cache_files_are_refused(endless: TextGenerator, tmp_path
     with pytest.raises(clrt.ModelError, match="is damaged"):
         endless.load_cache(file)
     write_texts(tmp_path / "model")
-    with pytest.raises(clrt.ModelError, match="is no cache of a prompt"):
+    with pytest.raises(clrt.ModelError, match="is not a prompt cache"):
         endless.load_cache(tmp_path / "model" / "model.safetensors")
     assert pages_in_use(endless) == 0

@@ -135,7 +135,7 @@ def test_embeddings_match_logits_and_mean_of_tokens(endless: TextGenerator) -> N
         (lambda g: g.perplexity("xyz", compare="ollama"), "compare is 'ollama'"),
         (lambda g: g.perplexity("xyz", 3, compare="llama.cpp"), "have no stride"),
         (lambda g: g.perplexity("xyz", compare="llama.cpp"), "two windows of the context, 640"),
-        (lambda g: g.embed("x", pooling="max"), "pooling is 'max'; it is one of mean, last"),
+        (lambda g: g.embed("x", pooling="max"), "pooling is 'max'; expected one of mean, last"),
         (lambda g: g.embed(""), "no tokens"),
         (lambda g: g.score([[5], [6] * 400]), "and the context 320"),
     ],

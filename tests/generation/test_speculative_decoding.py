@@ -389,7 +389,7 @@ def test_encoder_decoder_lookup_matches_plain(tmp_path: Path) -> None:
             assert found == expected and pages_in_use(generator) == 0
         assert accepted(*found) > 0
     for one, other in ((folder, folder), (folder, write_texts(tmp_path / "texts"))):
-        with pytest.raises(clrt.UnsupportedError, match="`draft=` is for models that continue"):
+        with pytest.raises(clrt.UnsupportedError, match="`draft=` works only for models without"):
             make_generator(one, draft=other)
 
 
@@ -411,10 +411,13 @@ def test_draft_model_of_other_vocabulary_is_refused(tmp_path: Path) -> None:
 
 def test_invalid_speculative_options_are_refused(endless: TextGenerator) -> None:
     for options, message in (
-        ({"draft_tokens": 4}, "draft_tokens needs a draft model; make the generator with `draft=`"),
-        ({"lookup_tokens": 64}, "lookup_tokens is 64; it is a whole number from 0 to 63"),
+        (
+            {"draft_tokens": 4},
+            "draft_tokens needs a draft model; create the generator with `draft=`",
+        ),
+        ({"lookup_tokens": 64}, "lookup_tokens is 64; expected a whole number from 0 to 63"),
         ({"lookup_tokens": 4, "num_beams": 2}, "num_beams does not go with lookup_tokens"),
-        ({"draft_tokens": True}, "draft_tokens is True; it is a whole number"),
+        ({"draft_tokens": True}, "draft_tokens is True; expected a whole number"),
         ({"prompt_lookup_num_tokens": 64}, "lookup_tokens is 64"),
         ({"num_assistant_tokens": 4}, "draft_tokens needs a draft model"),
     ):

@@ -86,7 +86,7 @@ def test_sampling_object_matches_keyword_options(endless: TextGenerator) -> None
     found = endless.generate("x", sampling=given)
     assert found == endless.generate("x", temperature=1.0, seed=3, max_new_tokens=9)
     assert len(endless.generate("x", sampling=given, max_new_tokens=2).tokens) == 2
-    with pytest.raises(clrt.InputError, match=r"it is a clrt\.Sampling"):
+    with pytest.raises(clrt.InputError, match=r"expected a clrt\.Sampling"):
         endless.generate("x", sampling={"seed": 1})  # type: ignore[typeddict-item]
 
 
@@ -255,8 +255,8 @@ def test_invalid_prompts_are_refused(endless: TextGenerator, prompt: Any, messag
         ({"zzz": 1}, "there are max_new_tokens, "),
         ({"template_variables": 3}, "template_variables is 3"),
         ({"logit_bias": {450: 1.0}}, "logit_bias has the token 450; the model has tokens 0 to 449"),
-        ({"num_beams": 10**9}, "num_beams is 1000000000; it is a whole number from 1 to 1024"),
-        ({"num_return_sequences": 10**9}, "it is a whole number from 1 to 65536"),
+        ({"num_beams": 10**9}, "num_beams is 1000000000; expected a whole number from 1 to 1024"),
+        ({"num_return_sequences": 10**9}, "expected a whole number from 1 to 65536"),
         ({"top_p": 2}, "top_p is 2"),
         ({"regex": "a", "grammar": "b"}, "one of json_schema, regex and grammar"),
         ({"num_beams": 2, "temperature": 1.0}, "num_beams does not go with temperature"),
@@ -272,7 +272,7 @@ def test_invalid_generation_options_are_refused(
 
 def test_stream_of_several_texts_is_refused(endless: TextGenerator) -> None:
     for options in ({"num_beams": 2}, {"num_return_sequences": 2}):
-        with pytest.raises(clrt.InputError, match="`stream` gives one text"):
+        with pytest.raises(clrt.InputError, match="`stream` returns one text"):
             endless.stream("x", **options)
     with pytest.raises(clrt.InputError, match="several prompts"):
         endless.stream(["x", "y"])

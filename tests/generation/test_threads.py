@@ -102,7 +102,7 @@ def test_astream_and_agenerate_match_generate(endless: TextGenerator) -> None:
     async def main() -> None:
         whole = endless.generate(PROMPTS["short"], max_new_tokens=20)
         async with endless.astream(PROMPTS["short"], max_new_tokens=20) as stream:
-            with pytest.raises(clrt.InputError, match="text goes on"):
+            with pytest.raises(clrt.InputError, match="text is not finished"):
                 stream.result  # noqa: B018
             pieces = [piece async for piece in stream]
         assert "".join(pieces) == whole.text and stream.result == whole

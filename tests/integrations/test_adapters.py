@@ -53,7 +53,7 @@ def test_langchain_embeddings_match_encoder(encoder: clrt.SentenceEncoder, folde
     store.add_texts(TEXTS_HERE)
     found = [document.page_content for document in store.similarity_search(QUERY, k=3)]
     assert found == nearest(encoder)[:3]
-    with pytest.raises(InputError, match="device cannot change an encoder"):
+    with pytest.raises(InputError, match="device cannot be applied to an existing encoder"):
         ClrtEmbeddings(encoder, device="cpu")
 
 

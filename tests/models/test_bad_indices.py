@@ -136,7 +136,7 @@ def test_constant_index_out_of_range_raises_model_error(device: DeviceInfo) -> N
         {**TABLE, "wrong": np.array([99])},
     )
     with clrt.load(model, device=device.platform) as loaded:
-        said = "Gather 'emb': an index that the model has as a constant is 99; allowed are -10..9"
+        said = "Gather 'emb': an index in a constant of the model is 99; allowed are -10..9"
         with pytest.raises(ModelError, match=said):
             loaded.run(np.float32(0))
 

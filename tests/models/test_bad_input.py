@@ -128,7 +128,7 @@ def test_missing_and_unknown_input_names_are_refused(model: clrt.Model) -> None:
 
 def test_mismatched_input_shapes_are_refused(model: clrt.Model) -> None:
     _says(model, clrt.ShapeError, "'input_ids' has rank 1", input_ids=IDS[0], scale=SCALE)
-    _says(model, clrt.ShapeError, "'scale' has 5 at axis 2; the model wants 4",
+    _says(model, clrt.ShapeError, "'scale' has 5 at axis 2; the model expects 4",
           input_ids=IDS, scale=np.ones((1, 3, 5), np.float32))  # fmt: skip
     _says(model, clrt.ShapeError, "sequence=2 .*'input_ids' has sequence=3",
           input_ids=IDS, scale=SCALE[:, :2])  # fmt: skip
@@ -191,13 +191,13 @@ def test_string_and_numeric_inputs_are_not_interchangeable() -> None:
         (text, ["1", 2], "it has 2 in it"),
         (text, [1], "it has 1 in it"),
         (text, np.array([1]), "it is int64"),
-        (text, ["1", "x"], "the text 'x' is no number"),
-        (text, ["0x10"], "the text '0x10' is no number"),
+        (text, ["1", "x"], "the text 'x' is not a number"),
+        (text, ["0x10"], "the text '0x10' is not a number"),
     ):
         with clrt.load(_cast(source, number)) as model:
             _says(model, clrt.InputError, says, x=given)
     with clrt.load(_cast(text, TensorProto.INT64)) as model:
-        _says(model, clrt.InputError, "'nan' is no number", x=["nan"])
+        _says(model, clrt.InputError, "'nan' is not a number", x=["nan"])
         _says(model, clrt.InputError, "more than 64 bits", x=[str(1 << 64)])
 
 
@@ -273,7 +273,7 @@ def test_unknown_output_name_is_refused(model: clrt.Model) -> None:
 
 
 def test_non_list_outputs_argument_is_refused(model: clrt.Model) -> None:
-    with pytest.raises(clrt.InputError, match="outputs is 5; it is a list of: y"):
+    with pytest.raises(clrt.InputError, match="outputs is 5; expected a list of: y"):
         model.run({"input_ids": IDS, "scale": SCALE}, 5)  # type: ignore[arg-type]
 
 

@@ -237,12 +237,12 @@ def test_verify_accepts_inputs_file(tmp_path: Path) -> None:
         ),
         (["{model}", "--dim", "batch=99999999999999999999"], "larger than a tensor may be"),
         (["{model}", "--dim", "input_ids:2=8"], "'input_ids' int64[batch,sequence] has no axis 2"),
-        (["{model}", "--dim", "batch=1", "--dim", "input_ids:0=2"], "is to be 1 and 2"),
+        (["{model}", "--dim", "batch=1", "--dim", "input_ids:0=2"], "is set to both 1 and 2"),
         (["{model}", "--keep-outputs", "x"], "no output 'x'; it has last_hidden_state"),
         (["{model}", "--shape", "input_ids=8"], "rank 1; it has rank 2"),
         (["{model}", "--shape", "input_ids"], "write it as input_ids=8x128"),
         (["{model}", "--precision", "float16", "--quantize", "int8"], "give one of them"),
-        (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
+        (["{model}", "-o", "no/such/m.clrt"], "is not a folder; --output needs an existing one"),
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
         (
             ["{model}", "--inputs", "own.onnx"],
@@ -257,8 +257,8 @@ def test_verify_accepts_inputs_file(tmp_path: Path) -> None:
         (["folder", "--to", "onnx", "-o", "folder/model.onnx"], "belongs to what is read"),
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
-        (["{model}", "--all-devices-here"], "is for --precompile"),
-        (["{model}", "-o", "-"], "--output writes no standard output"),
+        (["{model}", "--all-devices-here"], "needs --precompile"),
+        (["{model}", "-o", "-"], "--output cannot write to standard output"),
         (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.npz"], "'m.npz' does not end in .onnx"),
@@ -338,7 +338,7 @@ def test_sentence_encoder_without_tokenizer_is_refused(tmp_path: Path) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     assert _run(source, "-o", target).exit_code == 0
-    with pytest.raises(ModelError, match="holds no tokenizer; convert the model's folder"):
+    with pytest.raises(ModelError, match="contains no tokenizer; convert the model's folder"):
         clrt.SentenceEncoder(target)
 
 

@@ -66,7 +66,7 @@ def test_symbol_places_and_dim_errors_name_input_axes(tmp_path: Path) -> None:
         ({"s18": 8}, "no symbolic dim 's18'; it has batch (input_ids axis 0, attention_mask"),
         ({"input_ids:7": 8}, "has no axis 7"),
         ({"other:0": 8}, "no symbolic dim 'other:0'"),
-        ({"batch": 8, "input_ids:0": 7}, "is to be 8 and 7"),
+        ({"batch": 8, "input_ids:0": 7}, "is set to both 8 and 7"),
     ):
         with pytest.raises(InputError) as caught:
             convert(source, Options(dims))

@@ -135,7 +135,7 @@ def test_donation_inside_interrupted_reader_is_refused(
 
         def interrupt(self: Execution) -> None:
             if self.lane is reader._runner.room.lane and not seen:
-                with pytest.raises(clrt.InputError, match="was interrupted for this one"):
+                with pytest.raises(clrt.InputError, match="this one interrupted"):
                     feeds = {"cache": tensor, **rows(5.0, 3)}
                     writer.run(feeds, ["next"], True, donate=["cache"])
                 seen.append(self)

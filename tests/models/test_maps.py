@@ -200,7 +200,7 @@ def test_dict_vectorizer_matches_onnxruntime(device: DeviceInfo) -> None:
         ),
         ("ZipMap", _tensor(FLOAT, 2, 3), {"classlabels_int64s": [1]}, ShapeError, r"\[N,1\]"),
         ("ZipMap", _tensor(DOUBLE), {"classlabels_int64s": [1]}, ShapeError, "expected float32"),
-        ("ZipMap", _map(INT64, FLOAT), {"classlabels_int64s": [1]}, ModelError, "does not take"),
+        ("ZipMap", _map(INT64, FLOAT), {"classlabels_int64s": [1]}, ModelError, "does not allow"),
         ("CastMap", _tensor(FLOAT), {}, ModelError, "expected a map"),
         ("CastMap", _map(STRING, FLOAT), {}, ModelError, "expected keys of int64"),
         ("CastMap", _map(INT64, FLOAT), {"cast_to": "FLOAT"}, ModelError, "TO_STRING"),

@@ -168,7 +168,7 @@ def test_model_runs_after_device_allocation_failure(
     for _ in range(2):
         with pytest.raises(clrt.OutOfMemoryError, match="Running input_ids=64x64") as info:
             model.run(_feeds(LARGE))
-        assert "no room for 2.5 MiB" in str(info.value)
+        assert "not enough memory for 2.5 MiB" in str(info.value)
         assert info.value.needed_bytes == model.memory(_shapes(LARGE)).device_bytes
         np.testing.assert_array_equal(model.run(_feeds(SMALL))["last_hidden_state"], wanted)
 

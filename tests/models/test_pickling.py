@@ -138,7 +138,7 @@ def test_pickled_device_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(pickling, "devices", lambda: moved)
     assert [n.index() for n in (first, second)] == [3, 7]
     monkeypatch.setattr(pickling, "devices", lambda: [])
-    with pytest.raises(DeviceError, match="is not here"):
+    with pytest.raises(DeviceError, match="this machine does not have"):
         first.index()
 
 

@@ -164,7 +164,7 @@ def test_dense_activations_match_torch(tmp_path: Path) -> None:
         ({"activation_function": "torch.nn.modules.activation.Softmax"}, "activation 'torch.nn."),
         ({"activation_function": "mine.Act"}, "activation 'mine.Act'"),
         ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings'"),
-        ({"out_features": "8"}, "out_features '8'; it is a number above 0"),
+        ({"out_features": "8"}, "out_features '8'; expected a number above 0"),
         ({"out_features": 9}, "has shape"),
     ],
 )

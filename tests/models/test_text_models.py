@@ -44,7 +44,9 @@ def test_converted_cross_encoder_matches_original(tmp_path: Path, suffix: str) -
     with clrt.CrossEncoder(target, device="cpu") as made:
         np.testing.assert_allclose(made.predict(PAIRS), wanted, atol=1e-5)
     if suffix == "clrt":
-        with pytest.raises(ModelError, match=r"no SentenceEncoder; open it by clrt\.CrossEncoder"):
+        with pytest.raises(
+            ModelError, match=r"not a SentenceEncoder; open it with clrt\.CrossEncoder"
+        ):
             clrt.SentenceEncoder(target)
 
 
@@ -90,13 +92,13 @@ def test_predict_accepts_lists_arrays_and_iterators(ranker: clrt.CrossEncoder) -
 def test_unknown_cross_encoder_activation_is_refused(tmp_path: Path) -> None:
     whole = {"config_sentence_transformers.json": {"activation_fn": "own.code.Act"}}
     folder = make_folder(tmp_path / "model", head=LABELS, files=whole)
-    with pytest.raises(UnsupportedError, match=r"'own\.code\.Act'; clrt has identity"):
+    with pytest.raises(UnsupportedError, match=r"'own\.code\.Act'; clrt supports identity"):
         clrt.CrossEncoder(folder)
     with clrt.CrossEncoder(folder, activation_fn="softmax", device="cpu") as model:
         np.testing.assert_allclose(model.predict(PAIRS).sum(axis=1), 1, rtol=1e-5)
-        with pytest.raises(InputError, match="5 scores ranks nothing"):
+        with pytest.raises(InputError, match="5 scores cannot rank"):
             model.rank("a", ["b"])
-    with pytest.raises(InputError, match="num_labels=2 is not what the model has: 5"):
+    with pytest.raises(InputError, match="num_labels=2 differs from the model's 5"):
         clrt.CrossEncoder(folder, activation_fn="softmax", num_labels=2)
 
 

@@ -217,7 +217,7 @@ _TOKENS = {"mark": 0, "mincharnum": 1, "pad_value": ""}
     ("case", "error", "text"),
     [
         (_case("CDist", _x(2, 3), _x(2, 3), metric="cosine"), UnsupportedError, "metric 'cosine'"),
-        (_case("Inverse", _x(2, 3)), ShapeError, "no stack of square matrices"),
+        (_case("Inverse", _x(2, 3)), ShapeError, "not a stack of square matrices"),
         (_case("NGramRepeatBlock", _ints(4, 1, 2), _x(1, 4), ngram_size=0), ModelError, "is 0"),
         (_case("Tokenizer", TEXTS, **_TOKENS), ModelError, "one of separators and"),
         (

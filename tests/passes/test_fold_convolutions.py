@@ -85,7 +85,7 @@ def test_batch_norm_with_computed_statistics_is_kept() -> None:
         ExpandBatchNormalization(),
         "%x: float32[B,6,S], %s: float32[6]",
         W + "%y = BatchNormalization(%x, %v, %s, %m, %v)",
-        "no constants",
+        "not constants",
     )
 
 

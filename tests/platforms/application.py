@@ -103,7 +103,7 @@ def keeps_open_files(folder: Path) -> None:
     status, said = _convert(folder)
     if sys.platform == "win32":
         assert status == 1
-        assert "a program has it open" in said and "let go of that model" in said, said
+        assert "a program has it open" in said and "release that model" in said, said
     else:
         assert status == 0, said
     assert (model.run({"x": [[1.0] * 64]})["y"] == before).all()

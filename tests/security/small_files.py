@@ -278,11 +278,11 @@ CASES: dict[str, tuple[Callable[[], Case], str]] = {
     "loops 3 deep": (lambda: nested_loops(3), ""),
     "iterations without an end": (
         lambda: endless([], ["s"]),
-        f"InputError: Loop 'Loop_0': asks for {2**60} iterations",
+        f"InputError: Loop 'Loop_0': needs {2**60} iterations",
     ),
     "rows without an end": (
         lambda: endless(["t"], []),
-        f"InputError: Loop 'Loop_0': asks for {2**60} iterations",
+        f"InputError: Loop 'Loop_0': needs {2**60} iterations",
     ),
     "image": (lambda: image(60_000, 60_000), "InputError: ImageDecoder 'ImageDecoder_0': Image"),
     "weight without its data": (lambda: tensor(dims=[2**40]), "ModelError: initializer 'w'"),

@@ -134,13 +134,13 @@ _SYMBOL = '  const %s: int64[1] = [q]\n  return %s as "s",'
 _DEEP = "clrt.Fused{steps=[" * 200 + "]}" * 200
 
 _LIES: dict[str, tuple[Change, str]] = {
-    "fewer panels": (_smaller, r"'0/w' is F32\[1, 1, 8, 16\], which is not what"),
-    "panels of other sizes": (_layout("panels16:24x8"), "which is not what"),
+    "fewer panels": (_smaller, r"'0/w' is F32\[1, 1, 8, 16\], which does not match"),
+    "panels of other sizes": (_layout("panels16:24x8"), "which does not match"),
     "panels of no such matrix": (_layout("panels16:9x24"), "not one for float32"),
     "panels of no width": (_layout("panels0:8x24"), "is unknown"),
     "panels of a width in two spellings": (_layout("panels016:8x24"), "is unknown"),
     "another layout": (_layout("blocks_of_panels16:8x24"), "is unknown"),
-    "no layout": (_metadata(layouts={}), "which is not what"),
+    "no layout": (_metadata(layouts={}), "which does not match"),
     "layouts of another type": (_metadata(layouts=[]), "its layouts have the wrong type"),
     "a layout of another type": (_metadata(layouts={"0/w": 1}), "its layouts have the wrong type"),
     "fewer elements": (lambda f: _entry(f, "b", shape=[39]), "not have the bytes its shape needs"),
@@ -158,10 +158,10 @@ _LIES: dict[str, tuple[Change, str]] = {
     "a hole": (_hole, "has a hole before it"),
     "bytes behind": (_behind, "8 bytes at its end belong to no tensor"),
     "a key twice": (_twice, "'0/w' is there twice"),
-    "a truth of 2": (_byte("flags", 2), "'2/flags' has elements that are no bool"),
-    "four bits of 8": (_byte("few", 255), "'3/few' has elements that are no int4"),
+    "a truth of 2": (_byte("flags", 2), "'2/flags' has elements that are not bool"),
+    "four bits of 8": (_byte("few", 255), "'3/few' has elements that are not int4"),
     "metadata that is no text": (lambda f: f.metadata.update(producer=1), "not text by name"),
-    "a version that is no number": (_metadata(version="\u00b2"), "has version"),
+    "a version that is not a number": (_metadata(version="\u00b2"), "has version"),
     "nodes of another type": (_metadata(nodes={}), "its node records are not for"),
     "a node less": (_metadata(nodes=[{}]), "its node records do not match"),
     "origins of another type": (_metadata(nodes=_nodes([[1], ""])), "not valid"),
@@ -193,11 +193,11 @@ _LIES: dict[str, tuple[Change, str]] = {
     "a name that is no Unicode": (_text('"relu"', '"\\ud800"'), "surrogates not allowed"),
     "a step that is no elementwise op": (
         _text("Relu(", "clrt.Fused{steps=[MatMul(0, 0)]}("),
-        "MatMul, which is no elementwise op",
+        "MatMul, which is not an elementwise op",
     ),
     "a step that reads what comes after it": (
         _text("Relu(", "clrt.Fused{steps=[Add(0, 1)]}("),
-        "reads what is not there before it",
+        "reads a value that is not computed before it",
     ),
     "a step that counts from behind": (
         _text("Relu(", "clrt.Fused{steps=[Relu(-1)]}("),

@@ -74,7 +74,7 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
             y = Resize(x, "", "", s)
         }""",
         ShapeError,
-        "has no elements to make",
+        "has no elements, and cannot be resized",
     ),
     "levels without their scale": (
         "(float[n] x) => (uint8[n] y) { y = DynamicQuantizeLinear(x) }",
@@ -89,7 +89,11 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
         ModelError,
         "num_scan_inputs is 0",
     ),
-    "logic of floats": ("(float[n] x) => (bool[n] y) { y = Xor(x, x) }", ShapeError, "no floats"),
+    "logic of floats": (
+        "(float[n] x) => (bool[n] y) { y = Xor(x, x) }",
+        ShapeError,
+        "does not support floats",
+    ),
     "bits of floats": ("(float[n] x) => (float[n] y) { y = BitwiseNot(x) }", ShapeError, "floats"),
     "random numbers of a size below 0": (
         "(float[n] x) => (float[k,l] y) { y = RandomUniform<shape = [-1, 2]>() }",

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "an array of unknown type": (file_of(_array(99, 1), []), "'k' has the unknown type 99"),
     "no alignment": (
         file_of([pair("general.alignment", 4, U32(0))], []),
-        "its 'general.alignment' is 0, no power of two",
+        "its 'general.alignment' is 0, not a power of two",
     ),
     "an odd alignment": (
         file_of([pair("general.alignment", 4, U32(48))], []),

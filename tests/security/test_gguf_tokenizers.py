@@ -39,10 +39,18 @@ def _pointing(given: dict[int, int]) -> bytes:
 
 # The model, its keys, and how its error goes on.
 CASES_OF_HARM: dict[str, tuple[str, dict[str, Any], str]] = {
-    "an unknown kind": ("rwkv", BPE, "has a tokenizer of the kind 'rwkv', and clrt knows gpt2"),
+    "an unknown kind": ("rwkv", BPE, "has a tokenizer of the kind 'rwkv', but clrt supports gpt2"),
     "no merges": ("gpt2", {**BPE, "merges": None}, "has no metadata 'tokenizer.ggml.merges'"),
-    "merges of unknown tokens": ("gpt2", {**BPE, "merges": ["a c"]}, "makes no tokenizer"),
-    "merges into an unknown token": ("gpt2", {**BPE, "merges": ["b a"]}, "makes no tokenizer"),
+    "merges of unknown tokens": (
+        "gpt2",
+        {**BPE, "merges": ["a c"]},
+        "is not valid for a tokenizer",
+    ),
+    "merges into an unknown token": (
+        "gpt2",
+        {**BPE, "merges": ["b a"]},
+        "is not valid for a tokenizer",
+    ),
     "a merge of one": ("gpt2", {**BPE, "merges": ["ab"]}, "'ab' in 'tokenizer.ggml.merges' is no"),
     "a token twice": ("gpt2", {**BPE, "tokens": ["a", "b", "a"]}, "the token 'a' twice"),
     "tokens that are numbers": (
@@ -59,12 +67,12 @@ CASES_OF_HARM: dict[str, tuple[str, dict[str, Any], str]] = {
     "a score that is none": (
         "t5",
         {**UNIGRAM, "scores": [0.0, float("nan"), 0.0]},
-        "a score of its vocabulary is no finite number",
+        "a score of its vocabulary is not a finite number",
     ),
     "an endless score": (
         "t5",
         {**UNIGRAM, "scores": [0.0, float("-inf"), 0.0]},
-        "a score of its vocabulary is no finite number",
+        "a score of its vocabulary is not a finite number",
     ),
     "no scores": ("t5", {**UNIGRAM, "scores": None}, "has no scores, or no unknown token"),
     "no unknown token": ("bert", {"tokens": ["▁a"]}, "its vocabulary has no unknown token"),
@@ -82,32 +90,32 @@ CASES_OF_HARM: dict[str, tuple[str, dict[str, Any], str]] = {
     "a short table": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": struct.pack("<I", 4) + bytes(8)},
-        "charsmap' points out of itself",
+        "charsmap' points outside itself",
     ),
     "a table that points away": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": _pointing({0: 300 << 10})},
-        "charsmap' points out of itself",
+        "charsmap' points outside itself",
     ),
     "a table that points far away": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": _pointing({7: 0x7FFFFE00})},
-        "charsmap' points out of itself",
+        "charsmap' points outside itself",
     ),
     "a root that is a leaf": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": _pointing({0: 0xFFFFFE00})},
-        "charsmap' points out of itself",
+        "charsmap' points outside itself",
     ),
     "a text past the end": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": _pointing({1: 0x100})},
-        "charsmap' points out of its texts",
+        "charsmap' points outside its texts",
     ),
     "a text that is half a character": (
         "t5",
         {**UNIGRAM, "precompiled_charsmap": _pointing({0: 0x900, 2: 2**31 + 1})},
-        "charsmap' points out of its texts",
+        "charsmap' points outside its texts",
     ),
 }
 

@@ -165,9 +165,9 @@ def test_host_op_results_count_towards_host_limit(limits: Callable[..., None]) -
         (tokens, "Tokenizer 'Tokenizer_0': 100000 texts of up to 1 characters"),
         (
             image(1000, 1000),
-            "ImageDecoder 'ImageDecoder_0': an image of 1000 x 1000 would take",
+            "ImageDecoder 'ImageDecoder_0': an image of 1000 x 1000 would need",
         ),
-        (a_range(np.int64, 0, 10**5, 1), "Range 'Range_0': 100000 elements would take 1.5 MiB"),
+        (a_range(np.int64, 0, 10**5, 1), "Range 'Range_0': 100000 elements would need 1.5 MiB"),
     ):
         if "Image" in text:
             pytest.importorskip("PIL")

@@ -121,7 +121,10 @@ def test_embed_command_matches_image_encoder(one: bool, photos: list[str], tmp_p
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["classify", "{model}/config.json", "-m", "{model}"], "is no image that is read here"),
+        (
+            ["classify", "{model}/config.json", "-m", "{model}"],
+            "is not an image of a supported format",
+        ),
         (
             ["classify", "{photo}", "gone.jpg", "-m", "{model}"],
             "'gone.jpg' cannot be read: No such",
@@ -130,14 +133,20 @@ def test_embed_command_matches_image_encoder(one: bool, photos: list[str], tmp_p
         (["classify", "{photo}", "-m", "{model}/config.json"], "config.json"),
         (["classify", "{photo}", "-m", "{model}", "--top", "0"], "top is 0"),
         (["detect", "{photo}", "-m", "{model}"], "no output for boxes"),
-        (["detect", "{photo}", "-m", "{model}", "-o", "{model}/a/b.png"], "--output needs one"),
+        (
+            ["detect", "{photo}", "-m", "{model}", "-o", "{model}/a/b.png"],
+            "--output needs an existing one",
+        ),
         (["detect", "{photo}", "{photo}", "-m", "{model}", "-o", "{model}/b.png"], "not a folder"),
         (["detect", "{photo}", "{photo}", "-m", "{model}", "-o", "{model}"], "both be written"),
         (["detect", "{photo}", "-m", "{model}", "-o", "{photo}"], "what is read"),
         (["segment", "{photo}", "-m", "{model}", "--strength", "2"], "--strength is 2.0"),
         (["segment", "{photo}", "-m", "{model}"], "no output for pixels"),
-        (["embed", "--image", "{photo}", "-m", "{model}", "--prompt", "x"], "--prompt does not"),
-        (["embed", "a", "--image", "{photo}", "-m", "{model}"], "takes no texts"),
+        (
+            ["embed", "--image", "{photo}", "-m", "{model}", "--prompt", "x"],
+            "--prompt cannot be combined",
+        ),
+        (["embed", "a", "--image", "{photo}", "-m", "{model}"], "has no text input"),
     ],
 )
 def test_vision_command_errors_are_one_line(

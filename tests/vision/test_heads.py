@@ -53,7 +53,7 @@ def test_classifier_scores_use_function_of_problem_type(
 
 
 def test_unknown_problem_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="problem_type 'ranking'; it is one of regression"):
+    with pytest.raises(ModelError, match="problem_type 'ranking'; expected one of regression"):
         _classify(tmp_path, [1, 2], problem_type="ranking")
 
 
@@ -75,7 +75,7 @@ def test_query_head_is_chosen_by_processor_and_model_type(
 @pytest.mark.parametrize(
     ("model_type", "labels", "said"),
     [("pp_doclayout_v2", 5, "model_type 'pp_doclayout_v2', whose scores"),
-     ("", 0, "no config.json or preprocessor_config.json says"), ("", 3, "stands for nothing")],
+     ("", 0, "no config.json or preprocessor_config.json says"), ("", 3, "means 'no object'")],
 )  # fmt: skip
 def test_unknown_query_head_is_refused(model_type: str, labels: int, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):
@@ -176,13 +176,13 @@ def test_yolov5_score_is_objectness_times_class_score() -> None:
 
 
 REFUSED: list[tuple[BoxHead, Array, str]] = [
-    (_head(None, 1), np.zeros((56, 100)), r"\[56, 100\] per image, .* with 1 classes and 0 more"),
-    (_head(None), np.full((56, 100), 9), "has 9 to 9 where a detector has scores"),
-    (_head(None), np.zeros((25200, 85)), "which is no head known here"),
+    (_head(None, 1), np.zeros((56, 100)), r"\[56, 100\] per image, .* for 1 classes and 0 more"),
+    (_head(None), np.full((56, 100), 9), "has 9 to 9 instead of scores"),
+    (_head(None), np.zeros((25200, 85)), "which is not a supported head"),
     (_head(None, 80), np.zeros((8400, 85)), "no metadata of Ultralytics; pass labels="),
-    (_head(None), np.zeros((3, 100)), "which is no head known here"),
-    (_head(None, 2), np.full((300, 6), 0.4), "the class 0.4 in one, which is none"),
-    (_head(None, 2), np.full((300, 6), 2.0), "has 2 to 2 where a detector has scores"),
+    (_head(None), np.zeros((3, 100)), "which is not a supported head"),
+    (_head(None, 2), np.full((300, 6), 0.4), "the invalid class 0.4"),
+    (_head(None, 2), np.full((300, 6), 2.0), "has 2 to 2 instead of scores"),
     (
         _head(_told("detect", end2end="True")),
         np.zeros((300, 38)),
@@ -205,12 +205,16 @@ def test_unknown_box_output_is_refused(head: BoxHead, output: Array, said: str) 
 @pytest.mark.parametrize(
     ("task", "cls", "said"),
     [
-        ("classify", Detector, "'classify', which a Detector does not run; open it by Classifier"),
+        (
+            "classify",
+            Detector,
+            "'classify', which Detector does not support; open it by Classifier",
+        ),
         ("obb", Detector, "'obb', .* no class of clrt.vision runs that"),
         ("pose", Detector, "no kpt_shape"),
         ("detect", Classifier, "open it by Detector"),
         ("segment", Segmenter, "open it by Detector"),
-        ("semantic", Segmenter, "'semantic', which a Segmenter does not run"),
+        ("semantic", Segmenter, "'semantic', which Segmenter does not support"),
     ],
 )
 def test_export_of_other_task_is_refused(task: str, cls: type, said: str, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_pad_size_sets_batch_size(kind: str) -> None:
     expected[:, :64, :48] = _normalised(image, MEAN, STD)
     np.testing.assert_allclose(batch.pixels.numpy()[0], expected, atol=1e-5)
     assert batch.pixel_mask.sum() == 64 * 48
-    with pytest.raises(InputError, match=r"more than its pad_size of 70 x 90"):
+    with pytest.raises(InputError, match=r"exceeds its pad_size of 70 x 90"):
         replace(made, size=None)(_image(64, 99), device=quick_device())
     assert Preprocessor.from_config({**config, "do_pad": False}).frame((64, 48)).canvas == (64, 48)
 

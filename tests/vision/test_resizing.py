@@ -204,11 +204,11 @@ def _jpeg() -> bytes:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (b"", "is no image"),
-        (b"not an image at all", "is no image that is read here; supported formats: .*PNG"),
+        (b"", "is not an image"),
+        (b"not an image at all", "is not an image of a supported format: .*PNG"),
         (_jpeg()[:300], "cannot be read: .*[Tt]runcated"),
-        (_jpeg()[:30], "cannot be read|is no image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is no image"),
+        (_jpeg()[:30], "cannot be read|is not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is not an image"),
         ("/nonexistent/cat.jpg", "'/nonexistent/cat.jpg' cannot be read: No such file"),
         (Path("/"), "cannot be read"),
         (_bomb(), "has more pixels than PIL.Image.MAX_IMAGE_PIXELS"),
@@ -218,7 +218,7 @@ def _jpeg() -> bytes:
         (np.zeros((0, 8, 3), np.uint8), "has pixels"),
         (np.zeros((8, 8, 5), np.uint8), r"uint8\[8, 8, 5\]"),
         (np.zeros(8, np.uint8), r"uint8\[8\]"),
-        ([], "no image in the list"),
+        ([], "list of images is empty"),
         ([_pixels(4, 4, 3), None], "Image 1 is a NoneType"),
         (7, "The image is a int; pass a path"),
     ],
@@ -262,7 +262,7 @@ def test_damaged_avif_becomes_input_error() -> None:
 
 
 def test_image_without_pixels_is_refused() -> None:
-    with pytest.raises(InputError, match="0 x 5 pixels; it has none"):
+    with pytest.raises(InputError, match="0 x 5 pixels; expected at least 1 x 1"):
         Preprocessor()(Image.new("RGB", (0, 5)), device=quick_device())
 
 
@@ -271,8 +271,8 @@ def test_image_without_pixels_is_refused() -> None:
     [
         ({"size": (0, 4)}, "size is"),
         ({"crop": (4,)}, "crop is"),
-        ({"fit": "cover"}, "fit is 'cover'; it is one of"),
-        ({"resample": "cubic"}, "The filter is 'cubic'; it is one of"),
+        ({"fit": "cover"}, "fit is 'cover'; expected one of"),
+        ({"resample": "cubic"}, "The filter is 'cubic'; expected one of"),
         ({"resample": 9}, "The filter is 9"),
         ({"std": (1, 0, 1)}, "std is"),
         ({"mean": (1, float("nan"), 1)}, "mean is"),
@@ -286,7 +286,7 @@ def test_invalid_preprocessor_arguments_are_refused(args: dict[str, Any], said: 
 
 def test_images_of_different_output_sizes_are_refused() -> None:
     made = Preprocessor(size=(24, 24), fit="shortest")
-    with pytest.raises(InputError, match="24 x 48 and 48 x 24, which are no batch"):
+    with pytest.raises(InputError, match="24 x 48 and 48 x 24, which cannot form a batch"):
         made([_pixels(10, 20, 3), _pixels(20, 10, 3)], device=quick_device())
     with pytest.raises(InputError, match="would become 0 x 24"):
         Preprocessor(size=(24, 24), fit="within")(_pixels(1, 100, 3), device=quick_device())

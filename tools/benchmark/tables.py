@@ -330,7 +330,7 @@ def _neighbours(report: Report) -> Table:
 
 def _programs(report: Report) -> Table:
     names = ("program", "pass", "runtime", "median ms", "in sessions", "x ONNX Runtime")
-    table = _table("programs made for ONNX Runtime", *names, left=3)
+    table = _table("programs works only with ONNX Runtime", *names, left=3)
     for r in report.programs:
         figures = (f"{r.median_ms:.1f}", f"{r.session_ms:.1f}", _ratio(r.to_onnxruntime))
         _add(table, r.program, r.case, r.runtime, *figures)

@@ -102,9 +102,11 @@ def _read_compiled(path: Path) -> WhisperModel:
     header = open_compiled(path)
     extras = extras_of(header).get(_EXTRA)
     if not isinstance(extras, Mapping):
-        raise ModelError(f"'{path}' is no speech model; convert a Whisper folder by clrt-convert.")
+        raise ModelError(
+            f"'{path}' is not a speech model; convert a Whisper folder by clrt-convert."
+        )
     if extras.get("page") != PAGE_TOKENS:
-        raise ModelError(f"'{path}' has pages of another size; convert the model again.")
+        raise ModelError(f"'{path}' was converted with another page size; convert the model again.")
     encoder = decoder_of(path, extras.get("encoder"), f"{MODEL_TYPE}_encoder")
     decoder = decoder_of(path, extras.get("decoder"), f"{MODEL_TYPE}_decoder", encoder)
     parts: list[Mapping[str, Any]] = []

@@ -91,7 +91,7 @@ class WhisperSpeech:
         self.vocabulary.check_task(options.task)
         self.vocabulary.language_of(options.language)
         if options.prompt is not None and not isinstance(options.prompt, str):
-            raise InputError(f"prompt is a text, not {type(options.prompt).__name__}.")
+            raise InputError(f"prompt must be a text, not {type(options.prompt).__name__}.")
 
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions

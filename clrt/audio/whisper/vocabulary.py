@@ -114,7 +114,7 @@ class WhisperVocabulary:
             name = unfollowed[0]
             raise UnsupportedError(
                 f"'{source}' asks for {name} {str(values[name])[:60]}, which clrt's Whisper does "
-                "not follow; take the key out of the file."
+                "not support; take the key out of the file."
             )
         ids = _TokenIds(source, values, tokenizer, size)
         no_timestamps = ids.token("no_timestamps_token_id", "<|notimestamps|>")
@@ -123,7 +123,7 @@ class WhisperVocabulary:
         multilingual = values.get("is_multilingual", size >= _MIN_MULTILINGUAL_TOKENS)
         if multilingual and (not codes or TASKS[0] not in tasks):
             raise ModelError(
-                f"'{source}' has no tokens of languages, or none of the task {TASKS[0]}; download "
+                f"'{source}' has no language tokens, or none for the task {TASKS[0]}; download "
                 "the model's own file."
             )
         return cls(
@@ -218,11 +218,11 @@ class WhisperVocabulary:
         if name is None:
             return None
         if not isinstance(name, str):
-            raise InputError(f"language is {name!r}; it is a code such as 'en', or a name.")
+            raise InputError(f"language is {name!r}; expected a code such as 'en', or a name.")
         if not self.languages:
             if name.lower().strip("<|>") in ("en", "english"):
                 return "en"
-            raise InputError(f"The model knows English alone, and language is {name!r}.")
+            raise InputError(f"The model supports only English, but language is {name!r}.")
         wanted = name.lower().strip("<|>")
         names = {full: code for code, full in LANGUAGES.items()} | OTHER_NAMES
         code = names.get(wanted, wanted)
@@ -231,7 +231,7 @@ class WhisperVocabulary:
         known = [*self.languages, *(n for n, c in names.items() if c in self.languages)]
         near = difflib.get_close_matches(wanted, known, 1, 0.6)
         hint = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(self.languages)}."
-        raise InputError(f"The model does not know the language {name!r}; {hint}")
+        raise InputError(f"The model does not support the language {name!r}; {hint}")
 
     def check_task(self, task: str) -> None:
         """Checks that the model supports a task.
@@ -240,9 +240,9 @@ class WhisperVocabulary:
             InputError: The model does not support the task, or there is no such task.
         """
         if task not in TASKS:
-            raise InputError(f"task is {task!r}; it is one of {', '.join(TASKS)}.")
+            raise InputError(f"task is {task!r}; expected one of {', '.join(TASKS)}.")
         if task != TASKS[0] and not self.languages:
-            raise InputError(f"The model knows English alone, and cannot {task}.")
+            raise InputError(f"The model supports only English, and cannot {task}.")
         if self.languages and task not in self.tasks:
             raise InputError(f"The model cannot {task}: it has no token for that.")
 

@@ -125,7 +125,7 @@ def _join(any_shard: GgufFile, count: int) -> GgufFile:
     if name is None or int(name[3]) != count:
         raise ModelError(
             f"{any_shard.path} is one of {count} shards, and its name does not end in "
-            f"'-00001-of-{count:05}.gguf' or the like; give the shards their names again."
+            f"'-00001-of-{count:05}.gguf' or the like; restore the names of the shards."
         )
     tensors: dict[str, GgufTensor] = {}
     shards: list[GgufFile] = []
@@ -139,7 +139,9 @@ def _join(any_shard: GgufFile, count: int) -> GgufFile:
         shard = _read_file(file)
         declared = (shard.metadata.integer("split.no"), shard.metadata.integer("split.count"))
         if declared != (index, count):
-            raise damaged(file, f"it says that it is shard {declared[0] + 1} of {declared[1]}")
+            raise damaged(
+                file, f"its header says that it is shard {declared[0] + 1} of {declared[1]}"
+            )
         if twice := tensors.keys() & shard.tensors.keys():
             raise damaged(file, f"another shard has the tensor '{min(twice)}', too")
         tensors |= shard.tensors
@@ -194,7 +196,7 @@ def _alignment(metadata: Metadata) -> int:
     """
     alignment = metadata.integer("general.alignment", _DEFAULT_ALIGNMENT)
     if alignment <= 0 or alignment & (alignment - 1):
-        raise damaged(metadata.file, f"its 'general.alignment' is {alignment}, no power of two")
+        raise damaged(metadata.file, f"its 'general.alignment' is {alignment}, not a power of two")
     return alignment
 
 

@@ -51,8 +51,8 @@ def read_decoder(
     )
     if decoder.places and decoder.context > decoder.places:
         raise InputError(
-            f"{config.file} gives embeddings of {decoder.places} places, but {decoder.context} are "
-            "asked for; ask for no more."
+            f"{config.file} has embeddings for {decoder.places} positions, but {decoder.context} "
+            "are requested; use a smaller context."
         )
     if family.encoder is not None:
         decoder = replace(decoder, encoder=family.encoder(config, decoder))
@@ -74,10 +74,12 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
         inner, default = COMPOSITE_MODELS[name]
         name = ConfigValues(file, values).inner(inner).text("model_type", default)
     if name == "whisper":
-        raise UnsupportedError(f"{file} is of Whisper, which hears; open it by clrt.Transcriber.")
+        raise UnsupportedError(
+            f"{file} is a Whisper model, which transcribes speech; open it with clrt.Transcriber."
+        )
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
-            f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "
+            f"{file} is of model type {str(name)[:80]!r}, with which clrt cannot generate text; "
             f"the types {', '.join(sorted({*FAMILIES, *COMPOSITE_MODELS}))} are supported."
         )
     family = FAMILIES[name]

@@ -30,8 +30,8 @@ def check_head_size(size: int, file: object) -> None:
     """
     if size > MAX_HEAD_SIZE or size % HEAD_SIZE_STEP:
         raise UnsupportedError(
-            f"{file} has heads of {size} elements, and clrt has kernels for multiples of "
-            f"{HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}; take another model."
+            f"{file} has heads of {size} elements, but clrt supports multiples of "
+            f"{HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}; use another model."
         )
 
 
@@ -207,7 +207,8 @@ class DecoderConfig:
         if len(beyond) > 1:
             raise UnsupportedError(
                 f"Layers of this {self.family} model change to LongRoPE's long factors at texts of "
-                f"{min(beyond)} and of {max(beyond)} tokens; clrt knows one length for all layers."
+                f"{min(beyond)} and of {max(beyond)} tokens; clrt supports only one length for "
+                "all layers."
             )
         if beyond:
             object.__setattr__(self, "long_beyond", beyond.pop())

@@ -45,7 +45,9 @@ def gemma(config: ConfigValues) -> Fields:
     if config.text("hidden_act", "gelu") == "gelu":
         fields["activation"] = "gelu_pytorch_tanh"
     if config.flag("use_bidirectional_attention", False):
-        raise config.unsupported("use_bidirectional_attention", "decoders see what is before them")
+        raise config.unsupported(
+            "use_bidirectional_attention", "decoders attend to earlier tokens only"
+        )
     return fields
 
 

@@ -35,8 +35,8 @@ def read_gguf_decoder(
     architecture = file.metadata.text("general.architecture")
     if architecture not in ARCHITECTURES:
         raise UnsupportedError(
-            f"{file.path} is of the architecture {architecture[:80]!r}, which clrt cannot "
-            f"generate text with; those known are {', '.join(sorted(ARCHITECTURES))}."
+            f"{file.path} has the architecture {architecture[:80]!r}, with which clrt cannot "
+            f"generate text; supported are {', '.join(sorted(ARCHITECTURES))}."
         )
     family, form = ARCHITECTURES[architecture]
     weights = GgufWeights(file, form.names_in(file.tensors))

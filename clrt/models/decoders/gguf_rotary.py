@@ -108,7 +108,7 @@ def _scaling(values: GgufValues, weights: GgufWeights, rotary_dim: int) -> dict[
     if kind not in _SCALINGS:
         raise UnsupportedError(
             f"The metadata '{values.metadata_key('rope.scaling.type')}' of {values.file} is "
-            f"{kind[:80]!r}, which clrt does not know ({', '.join(_SCALINGS)}); update clrt."
+            f"{kind[:80]!r}, which clrt does not support ({', '.join(_SCALINGS)}); update clrt."
         )
     if "rope_factors_long.weight" in weights:
         return _longrope(values, weights, rotary_dim)
@@ -174,7 +174,7 @@ def _factors(weights: GgufWeights, name: str, rotary_dim: int) -> Array:
     factors = weights.load(name, (rotary_dim // 2,)).astype(np.float32)
     if not ((factors > 1 / _MAX_FACTOR) & (factors < _MAX_FACTOR)).all():
         raise ModelError(
-            f"Tensor '{name}' of {weights.path} has factors that are no numbers above 0; download "
+            f"Tensor '{name}' of {weights.path} has factors that are not numbers above 0; download "
             "the model again."
         )
     return factors

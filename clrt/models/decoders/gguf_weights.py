@@ -78,7 +78,7 @@ class GgufWeights:
             others = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             raise UnsupportedError(
                 f"{self.path} has the tensor '{unread[0][:80]}'{others}, which clrt does not use "
-                "for in a model of this architecture; take another conversion of the model, or "
+                "for in a model of this architecture; use another conversion of the model, or "
                 "update clrt."
             )
 
@@ -96,8 +96,8 @@ class GgufWeights:
             raise ModelError(f"{self.path} has no tensor '{stored}'; {_REMEDY}")
         if tensor.shape != shape:
             raise ModelError(
-                f"Tensor '{stored}' of {tensor.file} has the shape {list(tensor.shape)}, and the "
-                f"metadata means {list(shape)}; {_REMEDY}"
+                f"Tensor '{stored}' of {tensor.file} has the shape {list(tensor.shape)}, but the "
+                f"metadata implies {list(shape)}; {_REMEDY}"
             )
         self._read.add(stored)
         return tensor

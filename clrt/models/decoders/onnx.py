@@ -75,9 +75,9 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
     pasts, presents = _by_layer(inputs, "past"), _by_layer(outputs, "present")
     if not pasts or pasts.keys() != presents.keys():
         raise UnsupportedError(
-            f"It has inputs for the past of {len(pasts)} layers, and outputs for that of "
+            f"It has inputs for the past of {len(pasts)} layers, and outputs for the past of "
             f"{len(presents)}; a language model has 'past_key_values.0.key' and "
-            "'present.0.key', and so on: export it with its past."
+            "'present.0.key', and so on; export it with its past."
         )
     tokens, mask, places = "input_ids", "attention_mask", "position_ids"
     past_names = [name for one in pasts.values() for name in one.values()]
@@ -85,8 +85,8 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
     if tokens not in inputs or others or "logits" not in outputs:
         listing = ", ".join(others) or f"no '{tokens}' or no 'logits'"
         raise UnsupportedError(
-            f"Beside its past it has {listing}; a language model takes {tokens}, {mask} and "
-            f"{places}, and gives logits."
+            f"Apart from its past it has {listing}; a language model has the inputs {tokens}, "
+            f"{mask} and {places}, and returns logits."
         )
     pairs = [
         PastPair(pasts[n]["key"], pasts[n]["value"], presents[n]["key"], presents[n]["value"])
@@ -148,7 +148,7 @@ def _shapes(
             size = known[3] or head_size
             if not size:
                 raise ModelError(
-                    f"Its input '{name}' has heads of a size without a number; put the model's "
+                    f"Its input '{name}' has heads of unknown size; put the model's "
                     "genai_config.json or config.json beside it."
                 )
             shapes[name] = (1, known[1], PAST, size)

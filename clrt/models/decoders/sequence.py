@@ -38,7 +38,7 @@ def sequence_graph(folder: Path) -> Graph:
     """
     decoder, _, config = read_decoder(folder)
     if not config.flag("is_causal", True):
-        raise config.unsupported("is_causal", "tokens see what is before them")
+        raise config.unsupported("is_causal", "tokens attend to earlier tokens only")
     for what, found in (
         ("an encoder", decoder.encoder),
         ("scores that fall with distance", decoder.slopes),

@@ -48,8 +48,8 @@ class HuggingFaceWeights:
         if not prefixes:
             raise ModelError(
                 f"{checkpoint.source} has no tensor '{tables[0]}.weight', with or without "
-                f"{', '.join(p for p in PREFIXES if p)} before it; the checkpoint is of another "
-                "model than config.json describes, download the folder again."
+                f"{', '.join(p for p in PREFIXES if p)} before it; checkpoint and config.json "
+                "belong to different models, download the folder again."
             )
         self._prefix = prefixes[0]
 

@@ -90,8 +90,8 @@ def read_config(folder: Path) -> HuggingFaceConfig:
     config = _make_config(reader, family)
     if config.hidden % config.heads:
         raise ModelError(
-            f"{file} splits a hidden size of {config.hidden} over {config.heads} attention heads, "
-            "which leaves a rest; download the model's own config.json."
+            f"{file} has a hidden size of {config.hidden}, which is not divisible by "
+            f"{config.heads} attention heads; download the model's own config.json."
         )
     return config
 
@@ -154,6 +154,6 @@ def _check_options(file: Path, reader: ConfigValues, family: Family) -> None:
 
 def _unsupported(file: Path, what: str, known: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{file} asks for {what}, which clrt cannot build from safetensors ({known} supported); "
+        f"{file} needs {what}, which clrt cannot build from safetensors ({known} supported); "
         f"export the model to ONNX and put it in {file.parent / 'onnx' / 'model.onnx'}."
     )

@@ -60,8 +60,8 @@ def _table(file: Path) -> Array:
         entry = header.tensors[name]
         if entry.dtype not in DTYPES or len(entry.shape) != rank:
             raise ModelError(
-                f"Tensor '{name}' of {file} is {entry.dtype}{list(entry.shape)}, which is not a "
-                "table of vectors; download the model again."
+                f"Tensor '{name}' of {file} is {entry.dtype}{list(entry.shape)}, not a table of "
+                "vectors; download the model again."
             )
         raw = np.array(data[entry.start : entry.stop])
         return raw.view(DTYPES[entry.dtype]).reshape(entry.shape)

@@ -74,14 +74,14 @@ class Checkpoint:
         if header is None:
             raise ModelError(
                 f"Tensor '{name}' is missing from {self.source}: the checkpoint is incomplete or "
-                "of another model than config.json describes; download the folder again."
+                "does not belong to config.json; download the folder again."
             )
         _check_shape(name, header, shape)
         stored, file = header.tensors[name], header.file
         if stored.dtype not in _FLOATS:
             raise UnsupportedError(
                 f"Tensor '{name}' in {file} has dtype {stored.dtype}, but clrt reads only "
-                f"{', '.join(_FLOATS)}; take the unquantised checkpoint of this model."
+                f"{', '.join(_FLOATS)}; use the unquantised checkpoint of this model."
             )
         if file not in self._maps:
             self._maps[file] = header.map()
@@ -98,7 +98,7 @@ def _check_shape(name: str, header: SafetensorsHeader, shape: tuple[int | None, 
         expected = ", ".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
             f"Tensor '{name}' in {header.file} has shape {list(stored.shape)}, but config.json "
-            f"asks for [{expected}]; the two files are not of the same model, download both again."
+            f"implies [{expected}]; the two files belong to different models, download both again."
         )
 
 
@@ -122,7 +122,8 @@ def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
         return index, _read_index(index)
     if any((folder / name).is_file() for name in _TORCH):
         raise ModelError(
-            f"{folder} holds only a pytorch_model.bin, and clrt reads safetensors; convert it with "
+            f"{folder} holds only a pytorch_model.bin, but clrt reads only safetensors; convert "
+            "it with "
             f'python -c "from transformers import {model_class} as M; '
             f"M.from_pretrained(r'{folder}').save_pretrained(r'{folder}')\"."
         )

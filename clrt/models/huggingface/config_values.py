@@ -189,7 +189,7 @@ class ConfigValues:
         value = _shown(self.get(key))
         return UnsupportedError(
             f"{self.file} gives '{self._within}{self.name_of(key)}' as {value}, which clrt does "
-            f"not support ({what}); take another model, or export this one to ONNX."
+            f"not support ({what}); use another model, or export this one to ONNX."
         )
 
     def _value(self, key: str, default: object) -> object:

@@ -111,7 +111,7 @@ def path_in(folder: Path, name: str) -> Path:
     """
     if not stays_below(name):
         raise ModelError(
-            f"'{folder}' names '{name[:200]}', which lies outside of the folder; download the "
+            f"'{folder}' names '{name[:200]}', which is outside the folder; download the "
             "model's own files."
         )
     path = folder / name

@@ -64,8 +64,8 @@ def check_attributes(
         kind, _ = declared[name]
         if attribute.type != kind:
             raise ModelError(
-                f"its attribute '{name}' is of kind {kind_name(attribute.type)}; opset {opset} "
-                f"wants {kind_name(kind)}; export the model again."
+                f"its attribute '{name}' is of kind {kind_name(attribute.type)}, but opset "
+                f"{opset} expects {kind_name(kind)}; export the model again."
             )
     needed = (n for n, (_, required) in declared.items() if required and n not in _HINTS)
     missing = [n for n in needed if n not in seen]

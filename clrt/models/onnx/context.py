@@ -110,7 +110,7 @@ class Context:
         self._visited += count
         if self._visited > _FEW_NODES and self._visited > self.max_visits:
             raise ModelError(
-                f"{where} has loops nested so that their shapes cannot be inferred; export the "
+                f"{where} has nested loops whose shapes cannot be inferred; export the "
                 "model with fixed shapes."
             )
 
@@ -168,7 +168,9 @@ class Context:
             ModelError: No value of the graph has this name.
         """
         if not scope.has(name):
-            raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
+            raise ModelError(
+                f"No node computes the output '{name}' of {where}; export the model again."
+            )
         return self.look_up(name, scope) or UNSUPPORTED_VALUE
 
     def captured(self, value: Value | None, scope: Scope) -> Value | None:

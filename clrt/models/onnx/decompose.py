@@ -147,7 +147,10 @@ class DecompositionImporter:
         for name, formal in zip(call.formals, function.outputs, strict=False):
             value = inner.env.get(formal)
             if name and value is None:
-                raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
+                raise ModelError(
+                    f"{call.title}: function '{function.key[1]}' does not compute its output "
+                    f"'{formal}'."
+                )
             outputs.append(value if name else None)
         return outputs
 

@@ -35,8 +35,8 @@ def check_kinds(call: NodeCall) -> None:
         head = _schema_head(value.type)
         if formal is not None and not any(t.startswith(head) for t in formal.types):
             raise ModelError(
-                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which "
-                f"opset {call.opset} does not take there."
+                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which opset "
+                f"{call.opset} does not allow there."
             )
 
 

@@ -205,8 +205,8 @@ def sort_nodes(
         for name in filter(None, node.output):
             if name in made_by or name in ready:
                 raise ModelError(
-                    f"{_title(node)} of {where} makes '{name}', which the model already has; "
-                    "names of values must be unique."
+                    f"{_title(node)} of {where} computes '{name}', which already exists in the "
+                    "model; names of values must be unique."
                 )
             made_by[name] = index
 

@@ -86,8 +86,8 @@ class NodeImporter:
             return self._decompositions.inline(function, call, scope)
         if call.domain == _OWN_DOMAIN and not scope.allows_clrt_ops:
             raise ModelError(
-                f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops clrt alone makes; "
-                "write compiled models by clrt-convert."
+                f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops are not allowed in "
+                "ONNX files; create compiled models by clrt-convert."
             )
         try:
             with NodeErrorContext(call.title):

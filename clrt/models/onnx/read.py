@@ -47,8 +47,7 @@ def read_model(
         tensors = TensorReader(None, views)
     elif not isinstance(source, (str, Path)):
         raise InputError(
-            "A model is loaded from a path, from bytes or from an onnx.ModelProto; this is "
-            f"{type(source).__name__}."
+            f"A model must be a path, bytes or an onnx.ModelProto; this is {type(source).__name__}."
         )
     else:
         path = Path(source)
@@ -96,8 +95,8 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     if version is not None and version > newest:
         raise UnsupportedError(
-            f"{where} uses ai.onnx opset {version}; the onnx package here knows up to {newest}. "
-            "Upgrade onnx, or export the model at an older opset."
+            f"{where} uses ai.onnx opset {version}; the installed onnx package supports up to "
+            f"{newest}. Upgrade onnx, or export the model at an older opset."
         )
 
 

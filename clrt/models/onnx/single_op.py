@@ -129,7 +129,7 @@ def _coerce(form: OpSchemaInfo, name: str, value: Any) -> Any:
         return tuple(map(one, value))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{form.title}: attribute '{name}' is {value!r:.60}; it takes {expected}."
+            f"{form.title}: attribute '{name}' is {value!r:.60}; expected {expected}."
         ) from error
 
 

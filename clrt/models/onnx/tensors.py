@@ -138,8 +138,8 @@ class TensorReader:
         length = _number(entries, "length", needed, where)
         if length != needed:
             raise ModelError(
-                f"{where} is damaged: {dtype}{list(shape)} takes {needed} bytes, "
-                f"but '{location}' gives it {length}; export the model again."
+                f"{where} is damaged: {dtype}{list(shape)} needs {needed} bytes, but '{location}' "
+                f"has {length} for it; export the model again."
             )
         data = self._file(location, where)
         if offset + length > data.size:
@@ -184,12 +184,12 @@ class TensorReader:
         """
         if self._folder is None:
             raise ModelError(
-                f"{where} lies in the external file '{location}', but the model was not read from "
+                f"{where} is in the external file '{location}', but the model was not read from "
                 "a file; pass its path, or load it with onnx.load first."
             )
         if not location or not stays_below(location):
             raise ModelError(
-                f"{where} lies in '{location}', outside the model's folder; "
+                f"{where} is in '{location}', outside the model's folder; "
                 "export the model with external data beside it."
             )
         path = self._folder / location

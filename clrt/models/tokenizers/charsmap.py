@@ -38,11 +38,11 @@ def check_charsmap(raw: bytes, file: Path, key: str) -> int:
     children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[inner]
     leaves = children[(units[inner] & 0x100) != 0]
     if (children | 0xFF).max(initial=0) >= len(units):
-        raise damaged(file, f"the table '{key}' points out of itself")
+        raise damaged(file, f"the table '{key}' points outside itself")
     starts = units[leaves] & 0x7FFFFFFF
     characters = np.frombuffer(texts + b"\0", np.uint8)
     if starts.max(initial=0) >= len(characters) or (characters[starts] & 0xC0 == 0x80).any():
-        raise damaged(file, f"a leaf of the table '{key}' points out of its texts")
+        raise damaged(file, f"a leaf of the table '{key}' points outside its texts")
     try:
         texts.decode("utf-8")
     except UnicodeDecodeError as error:

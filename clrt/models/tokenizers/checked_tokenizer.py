@@ -158,7 +158,7 @@ def check_tokenizer(text: str, file: Path) -> bool:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{what} ({error}); download the model's own file.") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{what} (it is no JSON object); download the model's own file.")
+        raise ModelError(f"{what} (it is not a JSON object); download the model's own file.")
     check = _Check(file)
     for name in reversed(_COMPONENTS):  # normalizer last: `added` needs its growth
         check.growth = 1.0
@@ -274,7 +274,7 @@ class _Check:
                 raise self._wrong(where, f"has more than {16 * _MAX_CONTENT} characters of text")
         elif isinstance(value, int) and not isinstance(value, bool):
             if not 0 <= value <= _ID_LIMIT:
-                raise self._wrong(where, f"has the number {value}, out of 0 to {_ID_LIMIT}")
+                raise self._wrong(where, f"has the number {value}, outside 0 to {_ID_LIMIT}")
         elif isinstance(value, float) and not abs(value) < inf:
             raise self._wrong(where, f"has the number {value}")
 
@@ -299,7 +299,7 @@ class _Check:
         for key in ("start", "stop", "length"):
             number = value.get(key)
             if isinstance(number, int) and number > _MAX_STRIPPED:
-                raise self._wrong(where, f"has {key} {number}; the most is {_MAX_STRIPPED}")
+                raise self._wrong(where, f"has {key} {number}; the maximum is {_MAX_STRIPPED}")
         self.growth *= factor
         if self.growth > _MAX_GROWTH:
             raise self._wrong(
@@ -335,7 +335,9 @@ class _Check:
         if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
             raise self._wrong(where, f"has a pattern of more than {_MAX_PATTERN} characters")
         if where == "decoder" and pattern not in _KNOWN:
-            raise self._wrong(where, f"has the pattern {pattern[:80]!r}, which clrt does not know")
+            raise self._wrong(
+                where, f"has the pattern {pattern[:80]!r}, which clrt does not support"
+            )
         self.is_slow |= pattern not in _KNOWN
 
     def _charsmap(self, value: object) -> None:

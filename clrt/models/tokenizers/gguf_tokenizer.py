@@ -113,7 +113,7 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     kind = _KINDS.get(model)
     if kind is None:
         raise UnsupportedError(
-            f"{metadata.file} has a tokenizer of the kind '{model}', and clrt knows "
+            f"{metadata.file} has a tokenizer of the kind '{model}', but clrt supports "
             f"{', '.join(_KINDS)}; tokenize with the model's own package."
         )
     vocabulary = read_vocabulary(metadata)
@@ -126,7 +126,9 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     except ClrtError:
         raise
     except Exception as error:  # The library raises bare Exception.
-        raise damaged(metadata.file, f"its vocabulary makes no tokenizer, {error}") from error
+        raise damaged(
+            metadata.file, f"its vocabulary is not valid for a tokenizer, {error}"
+        ) from error
     by_default = kind.add[0] or (model == "gpt2" and _rule(metadata).add_bos)
     add_bos = metadata.flag(f"{PREFIX}add_bos_token", by_default) and ids["bos"] is not None
     adds = "add_sep_token" if model == "bert" else "add_eos_token"

@@ -130,7 +130,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     if f"{PREFIX}scores" in metadata:
         scores = _per_token(metadata, "scores", len(tokens)).astype(np.float32)
         if not np.isfinite(scores).all():
-            raise damaged(file, "a score of its vocabulary is no finite number")
+            raise damaged(file, "a score of its vocabulary is not a finite number")
     return Vocabulary(file, tokens, ids, scores, types)
 
 

@@ -176,7 +176,9 @@ class Attention(Op):
         if provably_different(size, key_size):
             raise ShapeError(f"Attention: heads of q have {size} elements, of k {key_size}.")
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % max(kv_heads, 1):
-            raise ShapeError(f"Attention: {heads} heads of q are no multiple of {kv_heads} of k.")
+            raise ShapeError(
+                f"Attention: {heads} heads of q are not a multiple of {kv_heads} of k."
+            )
         y: Shape = (batch, heads, queries, value_size)
         if len(q.shape) == 3:
             y = (batch, queries, heads * value_size)

@@ -281,7 +281,7 @@ class FusedAttention(Op):
             raise ShapeError(f"FusedAttention: {q}, {k} and {v} must have one dtype.")
         if self.num_heads % self.kv_num_heads:
             raise ShapeError(
-                f"FusedAttention: {self.num_heads} heads are no multiple of "
+                f"FusedAttention: {self.num_heads} heads are not a multiple of "
                 f"{self.kv_num_heads} key heads."
             )
         heads = (
@@ -309,7 +309,7 @@ class FusedAttention(Op):
                 continue
             keys = (k.shape or t.shape)[-2]
             if provably_different(t.shape[0], q.shape[0]) or provably_different(t.shape[-2], keys):
-                raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
+                raise ShapeError(f"FusedAttention: {q}, {k} and {v} have different batch sizes.")
         if q.shape is None:
             return [TensorType(q.dtype, None)]
         shapes = [t.shape for t in (k, v) if t.shape is not None]
@@ -317,20 +317,20 @@ class FusedAttention(Op):
             provably_different(s[0], q.shape[0]) or provably_different(s[-2], shapes[0][-2])
             for s in shapes
         ):
-            raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not fit each other.")
+            raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not match.")
         mask = inputs[3] if len(inputs) > 3 else None
         if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
-            raise ShapeError(f"FusedAttention: a mask {mask} for q {q}.")
+            raise ShapeError(f"FusedAttention: the mask {mask} does not match q {q}.")
         if mask is not None and self.by_distance:
             self._check_distances(mask, q, k)
         elif mask is not None and mask.shape is not None and k.shape is not None:
             target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
             if len(mask.shape) > len(target):
-                raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
+                raise ShapeError(f"FusedAttention: the mask {mask} has more than four axes.")
             broadcast_shapes([mask.shape, target], self)
         lengths = inputs[4] if len(inputs) > 4 else None
         if lengths is not None and not agree(lengths, q.shape[:1]):
-            raise ShapeError(f"FusedAttention: lengths {lengths} for q {q}.")
+            raise ShapeError(f"FusedAttention: lengths {lengths} do not match q {q}.")
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]
 

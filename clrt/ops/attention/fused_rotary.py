@@ -101,12 +101,12 @@ class FusedRotary(Op):
         else:
             fits = len(x.shape) == 3 and (not isinstance(last, int) or last >= self.offset + width)
         if not fits or self.head_size % 2:
-            raise ShapeError(f"{self.name}: x is {x}, which does not fit {self}.")
+            raise ShapeError(f"{self.name}: x is {x}, which does not match {self}.")
         batch, places = x.shape[0], x.shape[-2]
         for table in (cos, sin):
             static = table.is_static and x.is_static
             if static and not self.table_fits(table, batch, places):
-                raise ShapeError(f"{self.name}: a table {table} does not fit x {x}.")
+                raise ShapeError(f"{self.name}: a table {table} does not match x {x}.")
         return [TensorType(x.dtype, (batch, places, width))]
 
     def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:

@@ -79,10 +79,10 @@ class PagedOp(Op):
             )
         if min(self.num_heads, self.kv_num_heads) < 1 or self.num_heads % self.kv_num_heads:
             raise ShapeError(
-                f"{self.name}: {self.num_heads} heads are no multiple of {self.kv_num_heads}."
+                f"{self.name}: {self.num_heads} heads are not a multiple of {self.kv_num_heads}."
             )
         if self.layer < 0:
-            raise ShapeError(f"{self.name}: layer {self.layer}; it is 0 or more.")
+            raise ShapeError(f"{self.name}: layer {self.layer}; expected 0 or more.")
         for index, last in ((1, 3), (2, None)):
             type_ = need(inputs, index, self)
             if type_.dtype is not DType.INT32 or not is_matrix(type_, last):

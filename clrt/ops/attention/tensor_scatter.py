@@ -92,27 +92,35 @@ class TensorScatter(Op):
         """
         axis = normalize_axis(self.axis, rank, self)
         if not axis:
-            raise ShapeError("TensorScatter: axis 0 is that of the batch.")
+            raise ShapeError("TensorScatter: the axis must not be 0, the batch axis.")
         return axis
 
     def infer(self, inputs: Types) -> list[TensorType]:
         cache, update = need(inputs, 0, self), need(inputs, 1, self)
         if cache.dtype is not update.dtype:
-            raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            raise ShapeError(
+                f"TensorScatter: the update {update} does not match the cache {cache}."
+            )
         if cache.shape is not None and update.shape is not None:
             axis = self.place(len(cache.shape))
             if len(cache.shape) != len(update.shape):
-                raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+                raise ShapeError(
+                    f"TensorScatter: the update {update} does not match the cache {cache}."
+                )
             for k, (old, new) in enumerate(zip(cache.shape, update.shape, strict=True)):
                 if (
                     isinstance(old, int)
                     and isinstance(new, int)
                     and (new > old or (k != axis and new != old))
                 ):
-                    raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+                    raise ShapeError(
+                        f"TensorScatter: the update {update} does not match the cache {cache}."
+                    )
             starts = inputs[2] if len(inputs) > 2 else None
             if starts is not None and not agree(starts, cache.shape[:1]):
-                raise ShapeError(f"TensorScatter: write indices {starts} for a cache {cache}.")
+                raise ShapeError(
+                    f"TensorScatter: write indices {starts} do not match the cache {cache}."
+                )
         return [TensorType(cache.dtype, cache.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

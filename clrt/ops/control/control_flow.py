@@ -144,7 +144,7 @@ class Loop(HostDriven):
     def infer(self, inputs: Types) -> list[TensorType]:
         if len(inputs) != 2 + self.carried + self.captures:
             raise ModelError(
-                f"Loop: it has {counted(len(inputs) - 2 - self.captures, 'value')} to carry, "
+                f"Loop: it has {counted(len(inputs) - 2 - self.captures, 'loop-carried value')}, "
                 f"its body takes {self.carried}."
             )
         results = [v.type for v in self.body.outputs[1:]]
@@ -163,8 +163,8 @@ class Loop(HostDriven):
         going = condition is None or read_condition(condition, host)
         if going and max_iterations is None and self.goes_on:
             raise ModelError(
-                "Loop: it has no number of iterations and its condition always holds, so that it "
-                "would never end; export it with one of the two."
+                "Loop: it has no trip count and its condition always holds, so it would never "
+                "end; export it with a trip count or a condition."
             )
         iterations = Iterations(self.name, max_iterations if self.goes_on and going else None)
         chunks = RepeatedBodies.of(self, [*carried, *captured], host)

@@ -197,7 +197,7 @@ class Col2Im(Op):
         pads = self.pads or (0,) * (2 * rank)
         if {len(kernel), len(strides), len(dilations), len(pads) // 2} != {rank}:
             raise ShapeError(
-                f"Col2Im: {self} does not fit an image of {counted(rank, 'axis', 'axes')}."
+                f"Col2Im: {self} does not match an image of {counted(rank, 'axis', 'axes')}."
             )
         check_windows(self, image, kernel, strides, dilations, pads)
         if min(image, default=0) < 0 or min(kernel, default=1) < 1:
@@ -216,7 +216,7 @@ class Col2Im(Op):
         if x.shape is None or (image is None and rank is None):
             return [TensorType(x.dtype, None)]
         if len(x.shape) != 3:
-            raise ShapeError(f"Col2Im: {x} are no columns [N, C * K, L].")
+            raise ShapeError(f"Col2Im: {x} is not of shape [N, C * K, L].")
         if any(isinstance(d, int) and d < 1 for d in kernel or ()):
             raise ShapeError(f"Col2Im: a window of {kernel}; expected sizes of 1 or more.")
         channels = fresh_dim() if kernel is None else floordiv(x.shape[1], product(kernel))
@@ -227,7 +227,7 @@ class Col2Im(Op):
                 raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {positions}.")
             whole = prod(self.windows(inputs).kernel)
             if isinstance(x.shape[1], int) and x.shape[1] % whole:
-                raise ShapeError(f"Col2Im: axis 1 of {x} is no multiple of windows of {whole}.")
+                raise ShapeError(f"Col2Im: axis 1 of {x} is not a multiple of windows of {whole}.")
         return [TensorType(x.dtype, (x.shape[0], channels, *dims))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -360,10 +360,12 @@ class Convolution(Op):
         if any(len(v) != len(x.shape) - 2 for v in per_axis) or (
             self.pads and len(self.pads) != 2 * len(x.shape) - 4
         ):
-            raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
+            raise ShapeError(f"{self.name}: {self} does not match {len(x.shape) - 2} spatial axes.")
         for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
             if provably_different(actual, known):
-                raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
+                raise ShapeError(
+                    f"{self.name}: kernel_shape {self.kernel_shape} does not match w {w}."
+                )
         channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
         if self.group < 1:
             raise ShapeError(f"{self.name}: group {self.group}; expected 1 or more.")

@@ -91,7 +91,9 @@ class ConvInteger(Convolution):
         x, w = need(inputs, 0, self), need(inputs, 1, self)
         for t, zero in zip((x, w), (*inputs[2:], None, None), strict=False):
             if t.dtype not in BYTES or (zero is not None and zero.dtype is not t.dtype):
-                raise ShapeError(f"{self.name}: {t} with zero point {zero} is no 8-bit operand.")
+                raise ShapeError(
+                    f"{self.name}: {t} with zero point {zero} is not a valid 8-bit operand."
+                )
         check_scalar(inputs, 2, self, "the zero point of x")
         if (
             len(inputs) > 3

@@ -187,7 +187,9 @@ class ConvTranspose(HasScalableWeights):
             raise ShapeError(f"ConvTranspose: group {self.group}; expected 1 or more.")
         check_windows(self, x.shape[2:], w.shape[2:], self.strides, self.dilations, self.pads)
         if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
-            raise ShapeError(f"ConvTranspose: kernel_shape {self.kernel_shape} is not w's: {w}.")
+            raise ShapeError(
+                f"ConvTranspose: kernel_shape {self.kernel_shape} does not match w {w}."
+            )
         extra = self.output_padding
         if extra and (len(extra) != rank or min(extra) < 0):
             raise ShapeError(f"ConvTranspose: output_padding {extra} for {rank} axes.")
@@ -198,7 +200,7 @@ class ConvTranspose(HasScalableWeights):
             raise ShapeError(f"ConvTranspose: a bias {bias} for w {w} in {self.group} groups.")
         channels, rows = x.shape[1], w.shape[0]
         if provably_different(channels, rows) or provably_different(mod(rows, self.group), 0):
-            raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} do not match {self.group} groups.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:
             return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]

@@ -140,7 +140,7 @@ class DeformConv(Op):
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
         channels = x.shape[1]
         if provably_different(channels, w.shape[1] * self.group):
-            raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
+            raise ShapeError(f"DeformConv: x {x} and w {w} do not match {self.group} groups.")
         if self.group < 1 or (isinstance(w.shape[0], int) and w.shape[0] % self.group):
             raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
         groups = self.offset_group
@@ -149,7 +149,7 @@ class DeformConv(Op):
         window = w.shape[2:]
         check_windows(self, x.shape[2:], window, self.strides, self.dilations, self.pads)
         if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
-            raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} is not w's: {w}.")
+            raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} does not match w {w}.")
         taps = groups * product(window)
         bias, mask = (*inputs[3:], None, None)[:2]
         for operand, shape in (

@@ -167,7 +167,7 @@ class _TokenRows:
         rows, n = logits.dims
         if not n:
             where = f"SampleTokens '{node.name}'"
-            raise ShapeError(f"{where}: {logits.type} has no tokens to draw from.")
+            raise ShapeError(f"{where}: {logits.type} has no tokens to sample.")
         least = round_up(ceil_div(n, tunables.get("T_BUCKETS", _BUCKETS)), _LANES)
         chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
         chunks = ceil_div(n, chunk)

@@ -43,7 +43,7 @@ class Det(Op):
             return [TensorType(x.dtype, None)]
         sides = x.shape[-2:]
         if len(sides) < 2 or provably_different(*sides):
-            raise ShapeError(f"Det: {x} is no stack of square matrices.")
+            raise ShapeError(f"Det: {x} is not a stack of square matrices.")
         return [TensorType(x.dtype, x.shape[:-2])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -121,7 +121,7 @@ class Einsum(Op):
         head, has_dots, tail = right.partition("...")
         output = (*head, *(ellipsis if has_dots else ()), *tail)
         if len(set(output)) < len(output) or not set(head + tail) <= set(letters):
-            raise self._error("has an output label that is there twice, or in no operand")
+            raise self._error("has an output label that occurs twice, or in no operand")
         return Subscripts(terms, output)
 
     def _term(self, text: str, rank: int) -> Labels:

@@ -33,7 +33,7 @@ def quantised_type(name: str, op: IrOp) -> BlockType:
     """
     block_type = BLOCK_TYPES_BY_NAME.get(name)
     if block_type is None or block_type.coding is None:
-        raise ShapeError(f"{op.name}: '{name}' is no quantised type of GGUF.")
+        raise ShapeError(f"{op.name}: '{name}' is not a quantised GGUF type.")
     return block_type
 
 

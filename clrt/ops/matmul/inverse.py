@@ -44,7 +44,7 @@ class Inverse(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         if x.shape is not None and (len(x.shape) < 2 or provably_different(*x.shape[-2:])):
-            raise ShapeError(f"Inverse: {x} is no stack of square matrices.")
+            raise ShapeError(f"Inverse: {x} is not a stack of square matrices.")
         return [TensorType(x.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -153,7 +153,9 @@ class MatMulInteger(MatrixProduct):
         a, b = need(inputs, 0, self), need(inputs, 1, self)
         for t, zero in zip((a, b), (*inputs[2:], None, None), strict=False):
             if t.dtype not in BYTES or (zero is not None and zero.dtype is not t.dtype):
-                raise ShapeError(f"{self.name}: {t} with zero point {zero} is no 8-bit operand.")
+                raise ShapeError(
+                    f"{self.name}: {t} with zero point {zero} is not a valid 8-bit operand."
+                )
         return TensorType(DType.INT32, product_shape(a, b, self))
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

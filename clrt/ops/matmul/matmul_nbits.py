@@ -259,11 +259,11 @@ class MatMulNBits(QuantizedProduct):
             raise ShapeError(f"{self.name}: B is {weights.dtype}; expected uint8.")
         if weights.size != self.N * self.lines or scales.size != self.N * self.blocks:
             raise ShapeError(
-                f"{self.name}: B {weights.shape} and scales {scales.shape} do not fit {self}."
+                f"{self.name}: B {weights.shape} and scales {scales.shape} do not match {self}."
             )
         packed = self.N * ceil_div(self.blocks * self.bits, 8)
         if zero is not None and zero.size != (packed if zero.dtype == np.uint8 else scales.size):
-            raise ShapeError(f"{self.name}: zero points {zero.shape} do not fit {self}.")
+            raise ShapeError(f"{self.name}: zero points {zero.shape} do not match {self}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
         if not a.shape or provably_different(a.shape[-1], self.K):

@@ -126,7 +126,7 @@ class QuantizedMatMul(QuantizedProduct):
         a, b = need(inputs, 0, self), need(inputs, 1, self)
         check_rows(self, self.block_type, b, self.N, self.K)
         if self.a_bits not in (0, ROUNDED_BITS):
-            raise ShapeError(f"{self.name}: a_bits {self.a_bits}; it is 0 or {ROUNDED_BITS}.")
+            raise ShapeError(f"{self.name}: a_bits {self.a_bits}; expected 0 or {ROUNDED_BITS}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
         if a.dtype is not DType.FLOAT32 or not a.shape or provably_different(a.shape[-1], self.K):

@@ -93,11 +93,11 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         assert b.shape is not None
         k, n = (int(d) for d in (reversed(b.shape) if self.trans_b else b.shape))
         if not 0 < k <= MAX_DEPTH:
-            raise ShapeError(f"{self.name}: B is {b}; K is 1 to {MAX_DEPTH}.")
+            raise ShapeError(f"{self.name}: B is {b}; expected K from 1 to {MAX_DEPTH}.")
         dtypes = (scales.dtype, zeros.dtype)
         if dtypes != (DType.FLOAT32, b.dtype) or not scales.shape == zeros.shape == (n,):
             raise ShapeError(
-                f"{self.name}: scales {scales} and zero points {zeros} do not fit B {b}."
+                f"{self.name}: scales {scales} and zero points {zeros} do not match B {b}."
             )
         if not -_MAX_LEVELS < self.low <= self.high < self.low + _MAX_LEVELS:
             raise ShapeError(f"{self.name}: levels {self.low} to {self.high} are not of 8 bits.")

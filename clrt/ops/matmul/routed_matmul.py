@@ -135,7 +135,7 @@ class RoutedMatMul(Op):
             x.shape[0] * self.each, slots
         ):
             raise ShapeError(
-                f"{self.name}: x {x} does not fit W {weights} and experts {experts}, with "
+                f"{self.name}: x {x} does not match W {weights} and experts {experts}, with "
                 f"{self.each} slots of each row."
             )
         return [TensorType(x.dtype, (slots, weights.shape[1]))]

@@ -65,10 +65,10 @@ def check_forest(tables: Sequence[Array], targets: int) -> None:
     nodes, splits, roots, starts, entries, weights = tables
     ranks = [a.ndim for a in tables]
     if ranks != [2, 1, 1, 1, 1, 1] or nodes.shape != (len(splits), 4) or not len(starts):
-        raise ModelError("its tables do not fit together.")
+        raise ModelError("its tables do not match.")
     ends = starts[0] == 0 and starts[-1] == len(entries) == len(weights)
     if not ends or (np.diff(starts) < 0).any():
-        raise ModelError("its tables do not fit together.")
+        raise ModelError("its tables do not match.")
     children = np.concatenate([nodes[:, 2:].reshape(-1), roots])
     if children.size and not 1 - len(starts) <= children.min() <= children.max() < len(nodes):
         raise ModelError("a node has a child that does not exist.")

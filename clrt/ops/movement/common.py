@@ -90,7 +90,9 @@ def host(node: Node, index: int) -> Array:
     """
     numbers = node.arg(index).numbers
     if numbers is None:
-        raise UnsupportedError(f"input {index} of {node} is computed while the model runs.")
+        raise UnsupportedError(
+            f"input {index} of {node} depends on run-time data; planning needs its value."
+        )
     return numbers
 
 

@@ -112,7 +112,7 @@ class GatherND(Op):
         if not 0 <= b < len(indices.shape) or b + width > len(x.shape):
             raise ShapeError(
                 f"GatherND: tuples of {width} indices after {b} batch axes (batch_dims) do not "
-                f"fit {x}."
+                f"match {x}."
             )
         if any(map(provably_different, x.shape[:b], indices.shape[:b])):
             raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
@@ -207,7 +207,7 @@ class ScatterND(Op):
         if shape is not None and tuples is not None and updates.is_static:
             fits = tuples and tuples[-1] <= len(shape)
             if not fits or updates.shape != tuples[:-1] + shape[tuples[-1] :]:
-                raise ShapeError(f"ScatterND: {indices} and {updates} do not fit {x}.")
+                raise ShapeError(f"ScatterND: {indices} and {updates} do not match {x}.")
         return [TensorType(x.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

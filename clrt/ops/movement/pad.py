@@ -111,7 +111,7 @@ def _mirror(
     """
     y = node.output
     if any(k <= 0 for k in kept):
-        raise UnsupportedError(f"{node} has no elements to repeat.")
+        raise UnsupportedError(f"{node} has an axis without elements to repeat.")
     mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op_as(Pad).mode]}
     if ctx.caps.is_cpu:
         return _mirror_rows(source, y, kept, strides, lead, mode)

@@ -61,7 +61,9 @@ class Pointwise(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         present = [need(inputs, i, self) for i, t in enumerate(inputs) if t is not None or i == 0]
         if not self.takes(len(present)):
-            raise ShapeError(f"{self.name}: it does not take {counted(len(present), 'operand')}.")
+            raise ShapeError(
+                f"{self.name}: it does not support {counted(len(present), 'operand')}."
+            )
         self.check(present)
         shape = broadcast_shapes([t.shape for t in present], self)
         return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
@@ -80,9 +82,11 @@ class Pointwise(Op):
             ShapeError: The operands differ in dtype, or the op does not support the dtype.
         """
         if not self.floats and any(t.dtype.is_float for t in inputs):
-            raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
+            raise ShapeError(
+                f"{self.name}: it does not support floats; its operand is {inputs[0]}."
+            )
         if self.only_floats and not inputs[0].dtype.is_float:
-            raise ShapeError(f"{self.name}: it takes floats alone; its operand is {inputs[0]}.")
+            raise ShapeError(f"{self.name}: it supports only floats; its operand is {inputs[0]}.")
         if any(t.dtype is not inputs[0].dtype for t in inputs):
             text = ", ".join(str(t) for t in inputs)
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")

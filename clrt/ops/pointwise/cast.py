@@ -218,7 +218,7 @@ def _head(text: str, number: re.Pattern[str]) -> str:
     """
     match = number.match(text)
     if match is None:
-        raise InputError(f"Cast: the text {str(text)!r} is no number.")
+        raise InputError(f"Cast: the text {str(text)!r} is not a number.")
     return match[0]
 
 
@@ -242,7 +242,7 @@ class BitCast(View):
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         if x.dtype.file_bits != self.to.file_bits or DType.STRING in (x.dtype, self.to):
-            raise ShapeError(f"BitCast: {x} and {self.to} have no equal number of bits.")
+            raise ShapeError(f"BitCast: {x} and {self.to} have different numbers of bits.")
         return [TensorType(self.to, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -134,9 +134,11 @@ def step_types(
     types = list(inputs)
     for index, step in enumerate(steps):
         if not isinstance(step.op, (Pointwise, Literal)):
-            raise ModelError(f"Step {index} is {step.op.name}, which is no elementwise op.")
+            raise ModelError(f"Step {index} is {step.op.name}, which is not an elementwise op.")
         if not all(0 <= a < len(types) for a in step.args):
-            raise ModelError(f"Step {index} ({step.op.name}) reads what is not there before it.")
+            raise ModelError(
+                f"Step {index} ({step.op.name}) reads a value that is not computed before it."
+            )
         types.append(step.op.infer([types[a] for a in step.args])[0])
     return types
 

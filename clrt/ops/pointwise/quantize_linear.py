@@ -111,7 +111,7 @@ class Quantization(Op):
         zero = inputs[2] if len(inputs) > 2 else None
         parameters = [t.shape for t in (scale, zero) if t is not None and t.is_static]
         if len(set(parameters)) > 1 and not all(_may_be_one(s) for s in parameters):
-            raise ShapeError(f"{self.name}: zero point {zero} is unlike scale {scale}.")
+            raise ShapeError(f"{self.name}: zero point {zero} does not match scale {scale}.")
         if x.shape is None or scale.shape is None or _may_be_one(scale.shape):
             return
         axis = normalize_axis(self.axis, len(x.shape), self)
@@ -124,7 +124,7 @@ class Quantization(Op):
         if len(wanted) != len(scale.shape) or any(map(provably_different, wanted, scale.shape)):
             blocks_of = f" in blocks of {self.block_size}" if self.block_size else ""
             raise ShapeError(
-                f"{self.name}: scale {scale} does not fit x {x} along axis {axis}{blocks_of}."
+                f"{self.name}: scale {scale} does not match x {x} along axis {axis}{blocks_of}."
             )
 
 
@@ -171,9 +171,11 @@ class QuantizeLinear(Quantization):
         zero = inputs[2] if len(inputs) > 2 else None
         to = self.output_dtype or (DType.UINT8 if zero is None else zero.dtype)
         if zero is not None and zero.dtype is not to:
-            raise ShapeError(f"{self.name}: output_dtype {to} is not the zero point's: {zero}.")
+            raise ShapeError(
+                f"{self.name}: output_dtype {to} differs from that of the zero point {zero}."
+            )
         if to not in QUANTIZED:
-            raise ShapeError(f"{self.name}: {to} is no dtype to quantise to.")
+            raise ShapeError(f"{self.name}: {to} is not a quantised dtype.")
         return [TensorType(to, x.shape)]
 
     def quotient(self, x: DType, scale: DType) -> DType:

@@ -26,7 +26,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not rows or not samples:
         return []
     if not classes:
-        raise ShapeError(f"Multinomial '{node.name}': {x.type} has no classes to draw from.")
+        raise ShapeError(f"Multinomial '{node.name}': {x.type} has no classes to sample.")
     sums = ctx.scratch(rows * classes)
     add = KernelSpec.of(
         "random/multinomial.cl", "multinomial_sums", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage

@@ -91,7 +91,7 @@ class RandomTensor(RandomOp):
             ShapeError: The dtype is not a float.
         """
         if not dtype.is_float:
-            raise ShapeError(f"{self.name}: it draws {dtype}; expected floats.")
+            raise ShapeError(f"{self.name}: its dtype is {dtype}; expected floats.")
         return TensorType(dtype, shape)
 
     def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:

@@ -86,7 +86,7 @@ def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
                 ElementwiseInstruction(Literal(alpha, dtype), ()),
                 ElementwiseInstruction(Mul(), (3, 4)),
             )
-    raise ModelError(f"'{name}' is no activation of a recurrent op.")
+    raise ModelError(f"'{name}' is not an activation of a recurrent op.")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,9 @@ class DFT(Op):
         axis_input, points = elements(inputs, 2), elements(inputs, 1)
         axis = normalize_axis(-2 if axis_input is None else int(axis_input[0]), len(dims), self)
         if axis == len(dims) - 1:
-            raise ShapeError(f"DFT: axis {axis} is that of the real and imaginary parts.")
+            raise ShapeError(
+                f"DFT: axis {axis} holds the real and imaginary parts; expected another axis."
+            )
         if points is not None:
             return axis, points[0]
         size = dims[axis]

@@ -77,7 +77,7 @@ class Compress(Op):
         length = x.size if self.axis is None else x.shape[self.axis]
         if condition[length:].any():
             raise InputError(
-                f"Compress: the condition is true at {length + int(condition[length:].argmax())}; "
-                f"there are {length} to choose from."
+                f"Compress: the condition is true at {length + int(condition[length:].argmax())}, "
+                f"but the axis has only {length} elements."
             )
         return (np.compress(condition, x, self.axis),)

@@ -93,7 +93,7 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         raise ShapeError("Range: delta is 0.")
     ends = [n for n in (start, limit) if not isinstance(n, Expr)]
     if not all(np.isfinite(n) for n in (*ends, number)):  # type: ignore[call-overload]
-        raise ShapeError(f"Range: from {start} to {limit} in steps of {delta} has no end.")
+        raise ShapeError(f"Range: from {start} to {limit} in steps of {delta} never ends.")
     if len(ends) < 2:
         first = start if isinstance(start, Expr) else int(start)  # type: ignore[call-overload]
         last = limit if isinstance(limit, Expr) else int(limit)  # type: ignore[call-overload]

@@ -106,7 +106,7 @@ class GridSample(Op):
             return [TensorType(x.dtype, None)]
         rank = len(x.shape) - 2
         if len(grid.shape) != rank + 2 or provably_different(grid.shape[-1], rank):
-            raise ShapeError(f"GridSample: grid {grid} does not fit x {x}.")
+            raise ShapeError(f"GridSample: grid {grid} does not match x {x}.")
         if provably_different(grid.shape[0], x.shape[0]):
             raise ShapeError(f"GridSample: the batch sizes of grid {grid} and x {x} differ.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]

@@ -99,7 +99,7 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
         boxes.shape[1], scores.shape[2]
     ):
         raise ShapeError(
-            f"{op.name}: boxes {boxes} [B, N, 4] do not fit scores {scores} [B, C, N]."
+            f"{op.name}: boxes {boxes} [B, N, 4] do not match scores {scores} [B, C, N]."
         )
 
 

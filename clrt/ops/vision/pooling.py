@@ -164,7 +164,7 @@ def check_windows(
         if isinstance(window, int) and known + around + window * step > _MAX_POSITION:
             raise ShapeError(
                 f"{op.name}: with a window of {window}, dilations {list(dilations)} and pads "
-                f"{list(pads)} axis {axis} has places past {_MAX_POSITION}."
+                f"{list(pads)} axis {axis} has positions past {_MAX_POSITION}."
             )
 
 

@@ -177,7 +177,9 @@ class Resize(Op):
                 dims[axis] = fresh_dim()
         shape = checked_sizes(dims, lambda: f"Resize: {x} cannot have the sizes {dims}.")
         if any(provably_equal(x.shape[a], 0) and provably_different(shape[a], 0) for a in axes):
-            raise ShapeError(f"Resize: {x} has no elements to make the sizes {list(shape)} of.")
+            raise ShapeError(
+                f"Resize: {x} has no elements, and cannot be resized to {list(shape)}."
+            )
         return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:

@@ -241,7 +241,7 @@ class ResizeImage(Op):
                     f"1..{size}."
                 )
             if isinstance(outputs, int) and isinstance(available, int) and outputs > available:
-                raise ShapeError(f"ResizeImage: {outputs} {axis} do not fit into {batch}.")
+                raise ShapeError(f"ResizeImage: {outputs} {axis} do not match {batch}.")
         return [TensorType(batch.dtype, batch.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

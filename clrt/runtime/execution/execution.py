@@ -378,8 +378,8 @@ def _await_readers(run: Execution) -> None:
         thread = None if run.call is None else run.call.thread
         if any(r.call is not None and r.call.thread == thread and not r.enqueued for r in readers):
             raise InputError(
-                "A run that was interrupted for this one reads a tensor that is donated; run it "
-                "once the other one has ended."
+                "A donated tensor is still read by the run that this one interrupted; repeat this "
+                "run after the other one has ended."
             )
         time.sleep(_POLL_S)
 

@@ -356,7 +356,7 @@ def _coerce(type_: TensorType, value: RuntimeValue) -> RuntimeValue:
     if isinstance(value, DeviceTensor):
         if value.dtype is not type_.dtype:
             raise ModelError(
-                f"A graph of a node gives {value.dtype} where {type_} is declared; export the "
+                f"A subgraph returns {value.dtype}, but {type_} is declared; export the "
                 "model again."
             )
         return value

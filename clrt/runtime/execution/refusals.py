@@ -26,8 +26,8 @@ def no_room(
     if error is not None and memory.device_bytes <= limit:
         needed = memory.device_bytes
         return OutOfMemoryError(
-            f"Running {format_shapes(shapes)} needs {format_bytes(needed)} on the device, "
-            f"and failed with nothing of other shapes there, too: {error}",
+            f"Running {format_shapes(shapes)} needs {format_bytes(needed)} on the device, and "
+            f"failed even after the memory of other shapes was freed: {error}",
             needed,
             error.available_bytes,
         )

@@ -122,7 +122,7 @@ class Run:
             results = self._pending.result(timeout)
         except FutureTimeout as error:  # another class than TimeoutError before Python 3.11
             raise RunTimeoutError(
-                f"The run is not done after {timeout} seconds; wait on, or cancel it."
+                f"The run is not done after {timeout} seconds; wait longer, or cancel it."
             ) from error
         return self._request.for_user(results)
 
@@ -146,7 +146,7 @@ class Run:
             if isinstance(error, KeyboardInterrupt):
                 raise
             raise RunTimeoutError(
-                f"The run was not done after {timeout} seconds, and is given up; allow it more "
+                f"The run exceeded its timeout of {timeout} seconds and was cancelled; allow more "
                 "time, or run a smaller batch."
             ) from error
 
@@ -211,4 +211,4 @@ class Run:
 
 def _check_seconds(timeout: float | None) -> None:
     if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
-        raise InputError(f"timeout is {timeout!r}; it is a number of seconds, or None.")
+        raise InputError(f"timeout is {timeout!r}; expected a number of seconds, or None.")

@@ -103,7 +103,7 @@ class Signature:
         if outputs is None:
             return names
         if not isinstance(outputs, Iterable):
-            raise InputError(f"outputs is {outputs!r}; it is a list of: {', '.join(names)}.")
+            raise InputError(f"outputs is {outputs!r}; expected a list of: {', '.join(names)}.")
         wanted = [outputs] if isinstance(outputs, str) else list(outputs)
         for name in wanted:
             if name not in names:
@@ -357,8 +357,8 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
         wanted = f"{value.name}: {value.type}"
         if len(actual) != len(value.shape):
             raise ShapeError(
-                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; "
-                f"the model wants rank {len(value.shape)} ({wanted})."
+                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; the model "
+                f"expects rank {len(value.shape)} ({wanted})."
             )
         for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
             if isinstance(dim, int):
@@ -383,7 +383,7 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
 def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
     if dim != size:
         raise ShapeError(
-            f"Input '{value.name}' has {size} at axis {axis}; the model wants {dim} ({wanted})."
+            f"Input '{value.name}' has {size} at axis {axis}; the model expects {dim} ({wanted})."
         )
 
 

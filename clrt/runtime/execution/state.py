@@ -50,7 +50,7 @@ class State(Mapping[str, DeviceTensor]):
             raise InputError("Pass the inputs beside a state as a dict by name.")
         for name in inputs:
             if name in self._tensors:
-                raise InputError(f"Input '{name}' is given, and the state holds it; leave it out.")
+                raise InputError(f"Input '{name}' is part of the state; leave it out.")
         return {**inputs, **self._tensors}
 
     def update(self, results: Mapping[str, Any]) -> None:

@@ -96,9 +96,9 @@ def load(
         InputError: An option has an invalid value, or the source is of another type.
     """
     if optimize_level not in (0, 1, 2):
-        raise InputError(f"optimize_level is {optimize_level!r}; it is 0, 1 or 2.")
+        raise InputError(f"optimize_level is {optimize_level!r}; expected 0, 1 or 2.")
     if priority not in _PRIORITIES:
-        raise InputError(f"priority is {priority!r}; it is 'normal' or 'background'.")
+        raise InputError(f"priority is {priority!r}; expected 'normal' or 'background'.")
     info = choose_device(device)
     if cores is not None:
         info = with_cores(info, cores)
@@ -405,7 +405,7 @@ class Model(PlannedModel, PicklesBySource):
             InputError: An input does not match the model, or `repeat` is less than 1.
         """
         if not isinstance(repeat, int | np.integer) or repeat < 1:
-            raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
+            raise InputError(f"repeat is {repeat!r}; expected a number of runs, 1 or more.")
         from clrt.runtime.profiling.collect import collect  # imported late to speed up the start
 
         model = self._model_for(inputs)

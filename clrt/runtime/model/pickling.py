@@ -56,8 +56,8 @@ class DeviceName:
         if not matches:
             listing = ", ".join(map(str, devices())) or "none"
             raise DeviceError(
-                f"The model was on {self.name} ({self.platform}), which is not here; load it anew "
-                f"for a device of this machine: {listing}."
+                f"The model was on {self.name} ({self.platform}), which this machine does not "
+                f"have; load it again for one of its devices: {listing}."
             )
         return matches[min(self.ordinal, len(matches) - 1)].index
 

@@ -94,7 +94,7 @@ class Worker:
         """
         with self._lock:
             if self._is_closed:
-                raise ClrtError("The worker is closed; make a new one.")
+                raise ClrtError("The worker is closed; create a new one.")
             try:
                 return self._ask((method, args, options), self._timeout_s)
             except _Ended as ended:

@@ -96,21 +96,21 @@ class Guard:
             return self._out_of_memory(call, code, nbytes)
         if error.code in _DEVICE_LOST_CODES:
             return DeviceError(
-                f"{self.device} is gone: {call} gave {code}. It was reset, unplugged or given to "
-                "another process; see whether `clrt devices` still lists it, and start the process "
-                "again."
+                f"{self.device} is gone: {call} returned {code}. It was reset, unplugged or given "
+                "to another process; check that `clrt devices` still lists it, and restart the "
+                "process."
             )
         return DeviceError(
-            f"{self.device} failed: {call} gave {code}. The model can be used again; where that "
-            "fails, too, start the process again, and report it with the driver's version and what "
-            f"it said: {error}"
+            f"{self.device} failed: {call} returned {code}. The model can be used again; if it "
+            "fails again, restart the process, and report the error with the driver's version "
+            f"and message: {error}"
         )
 
     def _out_of_memory(self, call: str, code: str, nbytes: int) -> OutOfMemoryError:
         amount = f" for {_size(nbytes)}" if nbytes else ""
         return OutOfMemoryError(
-            f"{self.device} has no room{amount}: {call} gave {code} ({_size(self.used_bytes())} "
-            f"are in use by clrt). {_SMALLER}",
+            f"{self.device} has not enough memory{amount}: {call} returned {code} "
+            f"({_size(self.used_bytes())} are in use by clrt). {_SMALLER}",
             nbytes,
             self.available_bytes,
         )
@@ -167,8 +167,8 @@ def check_process(device: object, caps: DeviceCaps) -> None:
     if is_left_behind(caps):
         raise DeviceError(
             f"{device} was in use before this process was forked, and its driver does not work in "
-            "forks; start processes by multiprocessing's 'spawn', or call nothing of clrt before "
-            "the fork."
+            "forks; start processes by multiprocessing's 'spawn', or do not use clrt before the "
+            "fork."
         )
 
 

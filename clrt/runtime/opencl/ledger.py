@@ -69,7 +69,7 @@ class Ledger:
         if self.limit is not None and self.nbytes + nbytes > self.limit:
             left = max(self.limit - self.nbytes, 0)
             raise OutOfMemoryError(
-                f"A buffer of {format_bytes(nbytes)} does not fit: {self.name} allows "
+                f"A buffer of {format_bytes(nbytes)} exceeds the limit: {self.name} allows "
                 f"{format_bytes(self.limit)}, of which {format_bytes(left)} are left.",
                 nbytes,
                 left,

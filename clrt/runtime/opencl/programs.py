@@ -217,8 +217,8 @@ class ProgramCache:
         make_cache_folder(self.folder)
         if not _is_private(self.folder):
             raise InputError(
-                f"Other users can write to '{self.folder}', so that no programs are kept there; "
-                "close it by chmod go-w, or name another folder."
+                f"Other users can write to '{self.folder}', so clrt does not store programs "
+                "there; run chmod go-w on it, or name another folder."
             )
         with contextlib.suppress(cl.Error, MemoryError):
             binary = binary_of(program)

@@ -40,7 +40,7 @@ def tensor(
         elements = np.asarray(array, wanted)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).rstrip(".")
-        raise InputError(f"No tensor can be made of this: {reason}; pass a NumPy array.") from error
+        raise InputError(f"This cannot become a tensor: {reason}; pass a NumPy array.") from error
     if wanted is None and elements.dtype == np.float64 and isinstance(array, float | Sequence):
         elements = elements.astype(np.float32)
     return _upload(elements, device)
@@ -64,7 +64,7 @@ def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
         elements = np.from_dlpack(array)
     except (AttributeError, TypeError, ValueError, RuntimeError, BufferError) as error:
         raise InputError(
-            f"NumPy does not read a {type(array).__name__} by DLPack, {str(error).rstrip('.')}; "
+            f"NumPy cannot read a {type(array).__name__} by DLPack, {str(error).rstrip('.')}; "
             "copy it to the host's memory, in a dtype that NumPy has."
         ) from error
     return _upload(elements, device)

@@ -92,7 +92,7 @@ class DeviceTensor:
         if self.lease is None:
             what = f"A tensor {self.dtype}{list(self.shape)} was"
             if self._released:
-                raise InputError(f"{what} released, so its memory is gone; use it before that.")
+                raise InputError(f"{what} released, so its memory is freed; use it earlier.")
             raise InputError(
                 f"{what} donated to a run, which reused its memory; use the run's output instead."
             )

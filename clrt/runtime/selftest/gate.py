@@ -66,7 +66,6 @@ def _refuse_wrong(session: DeviceSession, outcomes: tuple[Outcome, ...]) -> None
     failures = "; ".join(map(str, {o.family: o for o in wrong}.values()))
     raise DeviceError(
         f"{session.device} computes wrong results with its driver {session.device.caps.driver}: "
-        f"{failures}. Install another version of the driver{other}; "
-        "`clrt report-device` writes what the project needs to look into it, and "
-        f"CLRT_SELF_TEST={NEVER} uses the device all the same."
+        f"{failures}. Install another version of the driver{other}; `clrt report-device` writes a "
+        f"report for the project, and CLRT_SELF_TEST={NEVER} uses the device nevertheless."
     )

@@ -117,8 +117,8 @@ def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
         ]
         if not matches:
             raise InputError(
-                f"'{pattern}' names no Parquet or JSON lines; give a file, a folder or a pattern "
-                f"such as 'folder/*.parquet'."
+                f"'{pattern}' matches no Parquet or JSON lines files; give a file, a folder or a "
+                "pattern such as 'folder/*.parquet'."
             )
         paths.update(matches)
     return sorted(paths)

@@ -98,7 +98,7 @@ class EmbedJob:
                 "see its folders under the same paths."
             ) from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
-            raise InputError(f"'{folder}' holds a job of another version of clrt; {_ANEW}.")
+            raise InputError(f"'{folder}' contains a job of another version of clrt; {_ANEW}.")
         try:
             files = tuple(InputFile(*entry) for entry in values["files"])
             units = tuple(WorkUnit(files[at].path, *entry) for at, *entry in values["units"])
@@ -191,11 +191,11 @@ def start_job(
         InputError: No input can be read, or the folder has a job with different options or files.
     """
     if rows_per_part < 1:
-        raise InputError(f"rows_per_part is {rows_per_part}; it is at least 1.")
+        raise InputError(f"rows_per_part is {rows_per_part}; expected at least 1.")
     if VECTOR in keep or len({*keep}) < len(keep):
         raise InputError(
-            f"The columns to keep are {', '.join(keep)}; each may be there once, and none may be "
-            f"called {VECTOR!r}, as the vectors are."
+            f"The columns to keep are {', '.join(keep)}; each may occur once, and none may be "
+            f"called {VECTOR!r}, the name of the vector column."
         )
     settings = {
         "model": model_digest(options.model),
@@ -226,10 +226,10 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         leftovers = ("_units", f".{_PLAN}.")  # of a process that died before it wrote the job
         if not all(entry.name.startswith(leftovers) for entry in folder.iterdir()):
-            raise InputError(f"'{folder}' is not empty and holds no job; give another --output.")
+            raise InputError(f"'{folder}' is not empty and contains no job; give another --output.")
         (folder / "_units").mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+        raise InputError(f"'{folder}' cannot be created: {error.strerror}.") from error
 
 
 def _check_settings(job: EmbedJob, settings: Mapping[str, Any]) -> None:
@@ -238,7 +238,7 @@ def _check_settings(job: EmbedJob, settings: Mapping[str, Any]) -> None:
         if value == before:
             continue
         if name == "model":
-            raise InputError(f"'{job.folder}' holds vectors of another model; {_ANEW}.")
+            raise InputError(f"'{job.folder}' contains vectors of another model; {_ANEW}.")
         raise InputError(
             f"The job in '{job.folder}' began with {name}={before!r}, not {value!r}; give that, "
             f"or {_ANEW}."

@@ -318,7 +318,7 @@ def _converted(values: Any, kind: Any) -> Any:
             types.is_boolean(values.type) != types.is_boolean(kind)
             or (types.is_string(values.type) and types.is_primitive(kind))
         ):
-            raise ValueError(f"a {values.type} is no {kind}")
+            raise ValueError(f"a {values.type} is not a {kind}")
     return values if values.type == kind else values.cast(kind)
 
 
@@ -345,7 +345,7 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
         types |= _types_in(path, missing)
     for name in keep:
         if name not in types:
-            raise InputError(f"No file has a column {name!r}; keep one that is there.")
+            raise InputError(f"No file has a column {name!r}; pass the name of an existing column.")
     return arrow.schema(
         [(n, arrow.string() if types[n] == arrow.null() else types[n]) for n in keep]
     )

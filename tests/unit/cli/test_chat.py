@@ -67,7 +67,7 @@ def test_chat_errors_keep_history(generator: TextGenerator, capsys: Any) -> None
         ("/foo", "There is no command /foo"),
         ("/retry", "There is no message"),
         ("/save", "/save needs a file"),
-        ("/load nothing.json", "'nothing.json' holds no messages"),
+        ("/load nothing.json", "'nothing.json' holds no chat messages"),
         ("x " * 400, "and the context 320"),
     ):
         assert talk.take(line)

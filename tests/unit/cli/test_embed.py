@@ -109,7 +109,7 @@ def test_npy_to_terminal_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for stands_in in (terminal, SimpleNamespace(stdout=None)):
         monkeypatch.setattr(embed, "sys", stands_in)
         result = run("-m", "m", "-o", "-", "a")
-        assert result.exit_code == 1 and "is for a pipe" in result.stderr
+        assert result.exit_code == 1 and "need a pipe" in result.stderr
     assert not made and not list(tmp_path.iterdir())
 
 
@@ -169,7 +169,7 @@ def test_options_reach_encoder() -> None:
         (["-m", "m"], "There is nothing to embed"),
         (["-m", "missing", "a"], "No OpenCL device matches 'x'."),
         (["-m", "m", "--file", "/no/such.txt"], "'/no/such.txt' cannot be read"),
-        (["-m", "m", "-o", "/no/such/v.npy", "a"], "'/no/such' is no folder"),
+        (["-m", "m", "-o", "/no/such/v.npy", "a"], "'/no/such' is not a folder"),
         (["-m", "m", "-o", "/", "a"], "'/' is a folder"),
         (["-m", "m", "-o", "-", "--json", "a"], "both write to standard output"),
         (["-m", "m", "-o", __file__, "--file", __file__], "belongs to what is read"),

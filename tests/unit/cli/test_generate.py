@@ -62,7 +62,7 @@ def test_chat_option_applies_chat_template(model: Path, generator: TextGenerator
     wanted = generator.generate(messages, max_new_tokens=12)
     found = run("generate", model, "Hello", "--chat", "--system", "Be brief.", *FEW)
     assert found.stdout == printed(wanted)
-    assert "--system goes with --chat" in run("generate", model, "x", "--system", "y").stderr
+    assert "--system needs --chat" in run("generate", model, "x", "--system", "y").stderr
 
 
 def test_json_has_text_tokens_logprobs_and_timings(model: Path, generator: TextGenerator) -> None:
@@ -190,4 +190,4 @@ def test_bench_generate_reports_prefill_and_decode_speed(
     found = json.loads(run("bench", "--generate", model, "--seconds", "0.1", "--json").stdout)
     assert [(s["what"], s["tokens"]) for s in found["speeds"]] == [("prefill", 16), ("decode", 32)]
     assert all(s["tokens_per_s"] > 0 for s in found["speeds"])
-    assert "--shape is not for" in run("bench", "--generate", model, "--shape", "x=1").stderr
+    assert "uses its own lengths" in run("bench", "--generate", model, "--shape", "x=1").stderr

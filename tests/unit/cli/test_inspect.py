@@ -102,7 +102,7 @@ def test_inspect_reports_shape_errors_and_missing_file(tmp_path: Path) -> None:
     path = _save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], ["b", 4])
     result = run("inspect", path, "--device", "cpu", "--shape", "x=2x4", "--shape", "x=2x5")
     assert result.exit_code == 0
-    assert "the model wants 4" in result.output
+    assert "the model expects 4" in result.output
     assert "Error: 'x=a' is not a shape" in run("inspect", path, "--shape", "x=a").output
     assert "rank 0; it has rank 2" in run("inspect", path, "--shape", "x=").output
     missing = run("inspect", tmp_path / "none.onnx")

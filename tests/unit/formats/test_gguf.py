@@ -127,7 +127,7 @@ def test_missing_or_inconsistent_shards_are_refused(tmp_path: Path) -> None:
         read_gguf(tmp_path / "away.gguf")
     two.write_bytes(three.read_bytes())
     with pytest.raises(
-        ModelError, match=r"00002-of-00003.gguf is damaged: it says that it is shard 3"
+        ModelError, match=r"00002-of-00003.gguf is damaged: its header says that it is shard 3"
     ):
         read_gguf(one)
     other = tmp_path / "other"

@@ -61,7 +61,7 @@ def test_bad_rows_raise_without_error_column(model: Path) -> None:
 
 def test_missing_column_and_list_batch_are_refused(model: Path) -> None:
     embed = clrt.ray.Embed(model, device="cpu", column="body")
-    with pytest.raises(InputError, match="no column 'body'; there are: 'id', 'text'"):
+    with pytest.raises(InputError, match="no column 'body'; the columns are: 'id', 'text'"):
         embed(batch(["a"]))
     with pytest.raises(InputError, match="leave batch_format out"):
         embed(["a"])  # type: ignore[arg-type]

@@ -128,5 +128,5 @@ def test_cluster_share_counts_cpus_gpus_and_actors() -> None:
     gpus = [node(CPU=8), node(CPU=16, GPU=4), node(CPU=2, GPU=1)]
     assert share_of(gpus, None) == share_of(gpus, "gpu") == ActorResources(1, 1, 5)
     assert share_of(gpus, "cpu") == ActorResources(2, 0, 13)
-    with pytest.raises(DeviceError, match="has a CPU to give"):
+    with pytest.raises(DeviceError, match="has a free CPU"):
         share_of([node()], None)

@@ -73,10 +73,10 @@ def test_include_prompt_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [{}, {"pooling_mode": []}])
 def test_missing_pooling_mode_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
     folder = pooling_folder(tmp_path, config)
-    with pytest.raises(ModelError, match="names no pooling mode"):
+    with pytest.raises(ModelError, match="has no pooling mode"):
         read_config(folder)
     (tmp_path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(ModelError, match="is missing or names no pooling mode"):
+    with pytest.raises(ModelError, match="is missing or has no pooling mode"):
         read_config(folder)
     assert read_config(folder, "cls").modes == ("cls",)
 
@@ -119,7 +119,7 @@ def test_unsupported_module_is_named(kind: str, first: bool, tmp_path: Path) -> 
 
 def test_modules_without_pooling_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"modules.json": [TRANSFORMER]})
-    with pytest.raises(ModelError, match="say pooling="):
+    with pytest.raises(ModelError, match="pass pooling="):
         read_config(tmp_path)
     assert read_config(tmp_path, "cls").modes == ("cls",)
 
@@ -205,7 +205,7 @@ def test_onnx_file_uses_tokenizer_folder_above(tmp_path: Path) -> None:
 
 def test_onnx_file_without_tokenizer_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"model.onnx": ""})
-    with pytest.raises(ModelError, match=r"No tokenizer\.json lies beside"):
+    with pytest.raises(ModelError, match=r"No tokenizer\.json is beside"):
         read_config(tmp_path / "model.onnx")
 
 

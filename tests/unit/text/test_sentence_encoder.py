@@ -79,7 +79,9 @@ def test_max_length_beyond_fixed_sequence_is_refused(
 ) -> None:
     patch_load(monkeypatch, FakeTransformer(dims=("batch", 6)))
     assert SentenceEncoder(folder, max_length=5).max_length == 5
-    with pytest.raises(InputError, match="max_length=7 is more than the 6 tokens"):
+    with pytest.raises(
+        InputError, match="max_length=7 exceeds the model's fixed input length of 6 tokens"
+    ):
         SentenceEncoder(folder, max_length=7)
 
 
@@ -173,7 +175,7 @@ def test_long_text_is_truncated_to_max_length(folder: Path, loader: Loader) -> N
 
 def test_max_length_beyond_positions_is_refused(folder: Path, loader: Loader) -> None:
     (folder / "config.json").write_text('{"max_position_embeddings": 16}')
-    with pytest.raises(InputError, match="more than the 16 positions"):
+    with pytest.raises(InputError, match="exceeds the 16 positions"):
         SentenceEncoder(folder, max_length=17)
     assert SentenceEncoder(folder, max_length=16).max_length == 16
 

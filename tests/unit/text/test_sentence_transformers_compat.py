@@ -45,7 +45,7 @@ def test_irrelevant_arguments_are_ignored_and_logged(
         ({"config_kwargs": {"layers": 1}}, UnsupportedError, "layers; write it into the file"),
         ({"similarity_fn_name": "angle"}, InputError, "'angle' is not one of cosine, dot"),
         ({"default_prompt_name": "x"}, InputError, "no prompt 'x'; the model has 'query', 'doc"),
-        ({"device": "cuda:1"}, InputError, "'cuda:1' has a number of torch's"),
+        ({"device": "cuda:1"}, InputError, "'cuda:1' has a torch device number"),
     ],
 )
 def test_unsupported_constructor_arguments_are_refused(
@@ -61,7 +61,7 @@ def test_unsupported_constructor_arguments_are_refused(
         ({"prompt_name": "x"}, "no prompt 'x'"),
         ({"prompt_name": 7}, "no prompt 7"),
         ({"precision": "int4"}, "'int4' is not one of float32, int8"),
-        ({"precision": "int8"}, "One vector gives no ranges"),
+        ({"precision": "int8"}, "One vector does not determine ranges"),
     ],
 )
 def test_unsupported_encode_arguments_are_refused(
@@ -136,7 +136,7 @@ def test_mismatched_similarity_inputs_are_refused() -> None:
         cos_sim(["a"], ["b"])
     with pytest.raises(InputError, match="not of shape"):
         cos_sim(np.ones((1, 2, 3)), np.ones(3))
-    with pytest.raises(InputError, match="quantised already"):
+    with pytest.raises(InputError, match="already quantised"):
         quantize_embeddings(np.ones((2, 8), np.int8), "int8")
 
 

@@ -47,7 +47,7 @@ def test_text_without_max_length_is_not_truncated(config: EncoderConfig) -> None
 
 
 def test_max_length_without_room_for_text_is_refused(config: EncoderConfig) -> None:
-    with pytest.raises(InputError, match="leaves no room for text beside the 2 special tokens"):
+    with pytest.raises(InputError, match="is used up by the 2 special tokens"):
         TextTokenizer(replace(config, max_length=2))
 
 

@@ -129,7 +129,7 @@ def test_tune_command_checks_record_folder_first(
     monkeypatch.setattr(Tuner, "run", lambda self: pytest.fail("it measured"))
     result = CliRunner().invoke(app, ["tune"])
     assert result.exit_code == 1
-    assert "cannot be made: Not a directory" in result.output
+    assert "cannot be created: Not a directory" in result.output
 
 
 def test_shape_option_is_parsed() -> None:

@@ -143,7 +143,7 @@ def test_output_aliasing_input_is_refused(tmp_path: Path) -> None:
 
 
 def test_dash_as_file_option_is_refused() -> None:
-    with pytest.raises(InputError, match="--html writes no standard output; name a file"):
+    with pytest.raises(InputError, match="--html cannot write to standard output; name a file"):
         check_targets({"--html": Path("-")})
 
 
@@ -159,5 +159,5 @@ def test_cache_folder_is_private(tmp_path: Path) -> None:
     make_cache_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o077 == 0
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+    with pytest.raises(InputError, match="cannot be created: Not a directory"):
         make_cache_folder(tmp_path / "file" / "b")

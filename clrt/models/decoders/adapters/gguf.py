@@ -39,13 +39,13 @@ class GgufAdapter:
         self._file = read_gguf(path)
         values = self._file.metadata
         if values.text("general.type", "model") != "adapter":
-            raise ModelError(f"{path} is no adapter, but a model; name the file of an adapter.")
+            raise ModelError(f"{path} is a model, not an adapter; name the file of an adapter.")
         kind = values.text("adapter.type", "")
         if kind != "lora" or "adapter.alora.invocation_tokens" in values:
             kind = "alora" if kind == "lora" else kind
             raise UnsupportedError(
-                f"{path} is an adapter of the type {kind[:80]!r}, and clrt merges 'lora'; take a "
-                "LoRA adapter."
+                f"{path} is an adapter of the type {kind[:80]!r}, but clrt supports only 'lora'; "
+                "use a LoRA adapter."
             )
         architecture = values.text("general.architecture", "")
         if architecture != model.architecture:
@@ -53,8 +53,8 @@ class GgufAdapter:
                 f"of the architecture {model.architecture!r}" if model.architecture else "of none"
             )
             raise ModelError(
-                f"{path} is of the architecture {architecture[:80]!r}, and {model.path} {what}; "
-                "take an adapter of this model."
+                f"{path} has the architecture {architecture[:80]!r}, and {model.path} {what}; use "
+                "an adapter of this model."
             )
         self._alpha = values.number("adapter.lora.alpha", 0.0)
         if not math.isfinite(self._alpha):
@@ -138,13 +138,13 @@ class GgufAdapter:
         if (stored_shape[1:] if of_experts else stored_shape) != shape:
             raise ModelError(
                 f"Tensor '{tensor.name[:200]}' of {self.path} has the shape {list(stored_shape)}, "
-                f"and {self._model.path} asks for {list(shape)}; the adapter is of another model."
+                f"and {self._model.path} needs {list(shape)}; the adapter is for another model."
             )
         self._left.discard(tensor.name)
         array = tensor.type.dequantise(tensor.raw[index] if of_experts else tensor.raw)
         if not np.isfinite(array).all():
             raise ModelError(
-                f"Tensor '{tensor.name[:200]}' of {self.path} has numbers that are not finite; "
-                "convert the adapter again."
+                f"Tensor '{tensor.name[:200]}' of {self.path} has non-finite numbers; convert the "
+                "adapter again."
             )
         return array

@@ -73,7 +73,8 @@ def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
     if not os.path.exists(path):
         raise ModelError(f"No adapter '{path}' exists; give a folder of peft's, or a GGUF file.")
     raise ModelError(
-        f"'{path}' is no adapter; give the folder that has {CONFIG}, or a file that ends in .gguf."
+        f"'{path}' is not an adapter; give the folder that contains {CONFIG}, or a file that ends "
+        "in .gguf."
     )
 
 
@@ -215,8 +216,8 @@ class AdaptedWeights:
         if not np.isfinite(array).all():
             paths = " and ".join(str(adapter.path) for _, adapter in self._adapters)
             raise ModelError(
-                f"Tensor '{name}' has numbers that are not finite once {paths} is merged into it; "
-                "download the adapter again, or take less of it."
+                f"Tensor '{name}' becomes non-finite by merging {paths}; download the adapter "
+                "again, or use a smaller factor."
             )
         return array
 
@@ -231,9 +232,9 @@ class AdaptedWeights:
             if unused:
                 others = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
                 raise ModelError(
-                    f"{adapter.path} has the tensor '{unused[0][:200]}'{others}, which fits "
-                    "nothing in this model; take the adapter of this model, or merge it by what "
-                    "made it."
+                    f"{adapter.path} has the tensor '{unused[0][:200]}'{others}, which matches no "
+                    "tensor of this model; use an adapter of this model, or merge it with the "
+                    "tool that created it."
                 )
 
     def digest(self) -> bytes:

@@ -73,8 +73,8 @@ class PeftAdapter:
         file = path / _WEIGHTS
         if not file_exists(file) and file_exists(path / _TORCH):
             raise ModelError(
-                f"{path} has its weights in {_TORCH}, and clrt reads safetensors; load it with "
-                "peft, and save it again with safe_serialization=True."
+                f"{path} has its weights in {_TORCH}, but clrt reads only safetensors; load it "
+                "with peft, and save it again with safe_serialization=True."
             )
         if not file_exists(file):
             raise ModelError(f"{file} is missing; download the adapter's {_WEIGHTS}.")
@@ -299,13 +299,13 @@ class PeftAdapter:
             base = f", such as '{self._config.base}'" if self._config.base else ""
             raise ModelError(
                 f"Tensor '{tensor[:200]}' of {self.path} has the shape {list(stored_shape)}, and "
-                f"{self._model.path} asks for {list(shape)}; the adapter is of another model{base}."
+                f"{self._model.path} needs {list(shape)}; the adapter is for another model{base}."
             )
         self._left.discard(tensor)
         array = self._checkpoint.load(tensor, shape)
         if not np.isfinite(array).all():
             raise ModelError(
-                f"Tensor '{tensor[:200]}' of {self.path} has numbers that are not finite; download "
-                "the adapter again."
+                f"Tensor '{tensor[:200]}' of {self.path} has non-finite numbers; download the "
+                "adapter again."
             )
         return array

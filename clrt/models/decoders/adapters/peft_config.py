@@ -92,14 +92,14 @@ def _check_kind(config: ConfigValues) -> None:
     for key in (*_UNSUPPORTED, *uses):
         if config.get(key) not in (None, False, [], {}):
             raise UnsupportedError(
-                f"{config.file} has '{key[:80]}', which clrt does not know to merge; merge the "
-                "adapter into its model by peft's merge_and_unload, and load that."
+                f"{config.file} has '{key[:80]}', which clrt cannot merge; merge the adapter into "
+                "its model by peft's merge_and_unload, and load the result."
             )
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGING):
         raise UnsupportedError(
-            f"{config.file} gives 'init_lora_weights' as {start[:80]!r}, which changes the base "
-            "model, too; save the adapter with path_initial_model_for_weight_conversion, as a "
+            f"{config.file} gives 'init_lora_weights' as {start[:80]!r}, which also changes the "
+            "base model; save the adapter with path_initial_model_for_weight_conversion, as a "
             "plain LoRA adapter."
         )
 
@@ -126,7 +126,7 @@ def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]
         if slow or len(_REPEATS.findall(pattern)) > _MAX_REPEATS:
             raise UnsupportedError(
                 f"{config.file} has in '{key}' the pattern {pattern[:80]!r}, whose search may take "
-                "long; write the names of modules in its place."
+                "long; replace it by the names of the modules."
             )
         try:
             compiled = re.compile(rf"(.*\.)?({pattern})$")

@@ -15,7 +15,7 @@ def refusal(what: str, node: Node | None = None) -> UnsupportedError:
     """
     title = "The decoder" if node is None else f"{node.op.name} '{node.origins[0]}'"
     return UnsupportedError(
-        f"{title}: {what}, so its past cannot be kept in pages; load the file by clrt.load, or "
-        "give the model's own folder.",
+        f"{title}: {what}, so its past cannot be converted to a paged cache; load the file by "
+        "clrt.load, or give the original model's folder.",
         [] if node is None else [title],
     )

@@ -124,8 +124,8 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
         best = notes if best is None or len(notes) < len(best) else best
     assert best is not None
     raise UnsupportedError(
-        f"No opset up to {NEWEST}, the last that ONNX Runtime loads, can hold {', '.join(best)}; "
-        "keep the original model for ONNX Runtime.",
+        f"No opset up to {NEWEST}, the last one supported by ONNX Runtime, can represent "
+        f"{', '.join(best)}; keep the original model for ONNX Runtime.",
         best,
     )
 

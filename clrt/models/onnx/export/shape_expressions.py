@@ -130,8 +130,8 @@ class SymbolicConstants:
             location = self._source(name)
             if location is None:
                 raise UnsupportedError(
-                    f"The dim '{name}' is the size of no value in the graph, so that ONNX has no "
-                    "node to compute it; give the model's inputs the dims it is made of."
+                    f"The dim '{name}' is not the size of any value in the graph, so no ONNX node "
+                    "can compute it; give the model's inputs the dims from which it is computed."
                 )
             value, axis = location
             self._emitted[name] = self._nodes.add(

@@ -45,5 +45,5 @@ def _refused(name: Path, by: str, error: Exception) -> UnsupportedError:
     reason = " ".join(str(error).split())[:300]
     return UnsupportedError(
         f"'{name}' is not written: {by} refuses it ({reason}); convert to a compiled model, or "
-        "with other options."
+        "use other options."
     )

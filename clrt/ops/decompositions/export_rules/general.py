@@ -275,7 +275,7 @@ def check_decomposable(graph: Graph) -> None:
     bad = [repr(n) for n in nodes if n.op.domain == "clrt" and _entry(n) is None]
     if bad:
         raise UnsupportedError(
-            f"ONNX has no form for {', '.join(bad)}; keep the original model for ONNX Runtime, or "
+            f"ONNX cannot represent {', '.join(bad)}; keep the original model for ONNX Runtime, or "
             "add a decomposition in clrt/ops/decompositions/export_rules/general.py.",
             bad,
         )

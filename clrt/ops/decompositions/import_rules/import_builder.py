@@ -257,7 +257,7 @@ class ImportBuilder(OpBuilder):
         """
         array = self.input_type(index).numbers
         if array is None:
-            raise UnsupportedError(f"its input {index} is computed while the model runs")
+            raise UnsupportedError(f"its input {index} depends on run-time data")
         return array
 
     def plus(self, value: Value, index: int) -> Value:

@@ -268,13 +268,15 @@ def test_driver_error_messages_name_call_and_status() -> None:
         return str(guard.translated(cl.RuntimeError(record), nbytes))
 
     codes = cl.status_code
-    assert "no room for 12 bytes: clFinish gave OUT_OF_RES" in said(codes.OUT_OF_RESOURCES, 12)
-    assert "no room: clFinish gave OUT_OF_HOST" in said(codes.OUT_OF_HOST_MEMORY)
+    assert "not enough memory for 12 bytes: clFinish returned OUT_OF_RES" in said(
+        codes.OUT_OF_RESOURCES, 12
+    )
+    assert "not enough memory: clFinish returned OUT_OF_HOST" in said(codes.OUT_OF_HOST_MEMORY)
     assert "(3.0 MiB are in use by clrt)" in said(codes.OUT_OF_HOST_MEMORY)
-    assert "is gone: clFinish gave DEVICE_NOT" in said(codes.DEVICE_NOT_AVAILABLE)
-    assert "failed: clFinish gave INVALID_VALUE" in said(codes.INVALID_VALUE)
-    assert "gave status -12345" in said(-12345)
-    with pytest.raises(OutOfMemoryError, match="host's memory gave MemoryError"), guard:
+    assert "is gone: clFinish returned DEVICE_NOT" in said(codes.DEVICE_NOT_AVAILABLE)
+    assert "failed: clFinish returned INVALID_VALUE" in said(codes.INVALID_VALUE)
+    assert "returned status -12345" in said(-12345)
+    with pytest.raises(OutOfMemoryError, match="host's memory returned MemoryError"), guard:
         raise MemoryError
     with pytest.raises(ZeroDivisionError), guard:
         raise ZeroDivisionError

@@ -267,7 +267,7 @@ def test_uncreatable_cache_folder_fails_only_on_save(device: DeviceInfo, tmp_pat
     (tmp_path / "file").touch()
     cache = _cache(device, tmp_path / "file" / "cache")
     assert cache.kernel(SPEC)
-    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+    with pytest.raises(InputError, match="cannot be created: Not a directory"):
         cache.save()
 
 

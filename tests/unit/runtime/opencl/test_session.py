@@ -204,7 +204,7 @@ def test_out_of_resources_codes_raise_out_of_memory(
         raise cl.RuntimeError(cl._cl._ErrorRecord("clFinish", code, ""))
 
     monkeypatch.setattr(Execution, "_enqueue", refuse)
-    with pytest.raises(OutOfMemoryError, match="has no room"):
+    with pytest.raises(OutOfMemoryError, match="has not enough memory"):
         run(bound, {"x": np.ones(10, np.float32)}, {"y": False})
 
 

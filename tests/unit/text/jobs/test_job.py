@@ -251,7 +251,7 @@ def test_nonempty_output_folder_is_refused(model: Path, corpus: Path, tmp_path: 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     result = run(*command(model, corpus, tmp_path / "out"))
-    assert result.exit_code == 1 and "is not empty and holds no job" in result.stderr
+    assert result.exit_code == 1 and "is not empty and contains no job" in result.stderr
     (tmp_path / "file").write_text("mine")
     result = run(*command(model, corpus, tmp_path / "file"))
     assert result.exit_code == 1 and "with --inputs --output is a folder" in result.stderr
@@ -260,13 +260,13 @@ def test_nonempty_output_folder_is_refused(model: Path, corpus: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--json"], "--json does not go with --inputs"),
-        (["--file", "x.txt"], "--file does not go with --inputs"),
+        (["--json"], "--json cannot be combined with --inputs"),
+        (["--file", "x.txt"], "--file cannot be combined with --inputs"),
         (["--output", "-"], "--inputs needs a folder"),
         (["--keep", "vector"], "none may be called 'vector'"),
-        (["--keep", "id"], "each may be there once"),
-        (["--rows-per-part", "0"], "it is at least 1"),
-        (["--inputs", "nothing*.parquet"], "names no Parquet or JSON lines"),
+        (["--keep", "id"], "each may occur once"),
+        (["--rows-per-part", "0"], "expected at least 1"),
+        (["--inputs", "nothing*.parquet"], "matches no Parquet or JSON lines"),
         (["--inputs", __file__], "is neither Parquet nor JSON lines"),
     ],
 )
@@ -280,7 +280,7 @@ def test_invalid_job_options_are_refused(
 
 def test_ray_option_requires_input_files(model: Path) -> None:
     result = run("embed", "-m", str(model), "--ray", "auto", "a")
-    assert result.exit_code == 1 and "--ray takes files" in result.stderr
+    assert result.exit_code == 1 and "--ray needs files" in result.stderr
 
 
 def test_input_patterns_and_folders_find_files(

@@ -319,7 +319,9 @@ def _group_query_attention(body: ImportBuilder) -> None:
         for name, default in (("sliding_window_cache", 0), ("local_window_size", -1))
     )
     if windowed and window < 1:
-        raise ModelError(f"its window has {window} places; a cache of a window needs some.")
+        raise ModelError(
+            f"its window has {window} positions; expected 1 or more for a windowed cache."
+        )
     q, k, v = split_groups(body)
     if body.has(14):
         epsilon = body.attrs.get("qk_norm_epsilon", 1e-6)
