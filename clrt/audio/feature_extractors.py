@@ -53,7 +53,7 @@ class LogMel:
         return self.most_samples // self.hop_length
 
     def graph(self) -> Graph:
-        """Returns the graph that computes the features from `feeds`."""
+        """Returns the graph that computes the features from the arrays that `feeds` returns."""
         return log_mel_graph(self._spectrum(), self.frames, self.output)
 
     def decades_graph(self) -> Graph:
@@ -181,7 +181,7 @@ class FilterBank:
         return (self.max_length - 1) * self._hop + self._length
 
     def graph(self) -> Graph:
-        """Returns the graph that computes the features from `feeds`."""
+        """Returns the graph that computes the features from the arrays that `feeds` returns."""
         mean, scale = (self.mean, 0.5 / self.std) if self.do_normalize else (0.0, 1.0)
         return fbank_graph(self._spectrum(), self.max_length, mean, scale, self.output)
 

@@ -1,4 +1,4 @@
-"""`clrt bench`."""
+"""The command `clrt bench`: compares the speed of a model with another runtime's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt cache`."""
+"""The command `clrt cache`: shows or clears compiled programs and tuning records on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt chat`."""
+"""The command `clrt chat`: a chat with a language model in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt classify`."""
+"""The command `clrt classify`: classifies images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt detect`."""
+"""The command `clrt detect`: detects objects in images."""
 
 from __future__ import annotations
 

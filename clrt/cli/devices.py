@@ -1,4 +1,4 @@
-"""`clrt devices`."""
+"""The command `clrt devices`: lists the OpenCL devices of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt diff`."""
+"""The command `clrt diff`: finds the first node whose result differs from another runtime's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt embed`."""
+"""The command `clrt embed`: computes vectors of sentences and images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt explain`."""
+"""The command `clrt explain`: shows where and by which kernel each node of a model runs."""
 
 from __future__ import annotations
 

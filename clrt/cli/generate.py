@@ -1,4 +1,4 @@
-"""`clrt generate`."""
+"""The command `clrt generate`: generates text with a language model."""
 
 from __future__ import annotations
 

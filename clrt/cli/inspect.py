@@ -1,4 +1,4 @@
-"""`clrt inspect`."""
+"""The command `clrt inspect`: shows a model's inputs, ops, memory and placement."""
 
 from __future__ import annotations
 

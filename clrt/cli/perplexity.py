@@ -1,4 +1,4 @@
-"""`clrt perplexity`."""
+"""The command `clrt perplexity`: measures the perplexity of a text under a language model."""
 
 from __future__ import annotations
 

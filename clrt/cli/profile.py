@@ -1,4 +1,4 @@
-"""`clrt profile`."""
+"""The command `clrt profile`: shows the time per kernel of a run."""
 
 from __future__ import annotations
 

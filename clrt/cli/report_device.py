@@ -1,4 +1,4 @@
-"""`clrt report-device`."""
+"""The command `clrt report-device`: writes a report about a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt run`."""
+"""The command `clrt run`: runs a model on the arrays of an .npz file."""
 
 from __future__ import annotations
 

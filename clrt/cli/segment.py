@@ -1,4 +1,4 @@
-"""`clrt segment`."""
+"""The command `clrt segment`: segments images by class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clrt transcribe`."""
+"""The command `clrt transcribe`: transcribes speech to text or subtitles."""
 
 from __future__ import annotations
 

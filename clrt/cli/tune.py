@@ -1,4 +1,4 @@
-"""`clrt tune`."""
+"""The command `clrt tune`: finds the fastest tunables of kernels on a device."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import clrt.functional as F
 
 F.softmax([1.0, 2.0, 3.0])
 F.Softmax(x, axis=-1)         # each ONNX op under its name
-F.microsoft.BiasGelu(x, b)    # op of com.microsoft; F.ml has those of ai.onnx.ml
+F.microsoft.BiasGelu(x, b)    # op of com.microsoft; F.ml has the ops of ai.onnx.ml
 """
 
 from __future__ import annotations

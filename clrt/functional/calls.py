@@ -1,4 +1,4 @@
-"""Runs functions on arrays: each call is a small model, cached for similar calls.
+"""Runs functions on arrays: each call runs a small model, which is cached for similar calls.
 
 Input sizes are symbols of the model, the same symbol for equal sizes. One model thus serves many
 shapes, and a new shape costs planning but no compile. Inputs whose elements the importer or

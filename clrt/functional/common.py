@@ -88,7 +88,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01, *, device: Device = None) -
 
 
 def gelu(x: Any, approximate: Literal["none", "tanh"] = "none", *, device: Device = None) -> Any:
-    """Returns x * Phi(x) per element, with the normal distribution's cumulative function Phi.
+    """Returns x * Phi(x) per element; Phi is the standard normal distribution function.
 
     Args:
         x: Input of any shape.

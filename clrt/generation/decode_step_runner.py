@@ -1,4 +1,4 @@
-"""Runs one decoder step for all running generations and distributes its tokens."""
+"""Runs a decoder step for all running generations, and appends the new tokens to them."""
 
 from __future__ import annotations
 

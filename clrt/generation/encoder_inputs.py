@@ -1,4 +1,4 @@
-"""Inputs of encoders: checks, batches, and their pages in the cross-attention cache."""
+"""Encoder inputs: checks, batches, and KV pages for cross-attention."""
 
 from __future__ import annotations
 

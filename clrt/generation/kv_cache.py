@@ -165,7 +165,7 @@ class KvCache:
 
 
 class _CacheState(State):
-    """State of a run whose tensors are the slabs of a KV cache; updates the list of slabs."""
+    """State whose tensors are the slabs of a KV cache; `update` also updates the cache's slabs."""
 
     def __init__(
         self,

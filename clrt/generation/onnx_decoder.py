@@ -26,8 +26,8 @@ _WIDTHS, _HEADS = ("hidden_size", "n_embd", "d_model"), ("num_attention_heads", 
 def find_onnx(source: Path) -> Path | None:
     """Returns the ONNX file of a language model: `source`, or a file in the folder `source`.
 
-    A file that genai_config.json names has precedence. Without it, None if the folder has
-    safetensors files, or no ONNX file of a usual name.
+    The file that genai_config.json names has precedence. If it names none, the result is None for a
+    folder with safetensors files, or without an ONNX file of a usual name.
 
     Raises:
         ModelError: genai_config.json names no .onnx file, or one outside the folder.

@@ -22,7 +22,7 @@ class _DraftStatistics:
     Attributes:
         trusts: Acceptance rates: one per range of match lengths of prompt lookup; the last one is
             that of the draft model.
-        index: Lookup index of the encoder's tokens if any, prompt and generated text.
+        index: Lookup index of encoder tokens (if any), prompt and generated text.
         before: Number of encoder tokens in the index.
         trust: Acceptance rate of the kind of draft tokens made last.
     """

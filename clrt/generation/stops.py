@@ -67,7 +67,7 @@ class StopMatcher:
         return self._scan(text)
 
     def finish(self) -> str:
-        """Returns the buffered text at the end of a text without stop string or end token."""
+        """Returns the buffered text; call it if a text ends without stop string or end token."""
         rest, self._buffer, self._state = self._buffer, "", 0
         return rest
 

@@ -129,7 +129,7 @@ class ExpectedCalls:
         return calls if at == len(text) else []
 
     def _value(self, function: str, parameter: re.Match[str]) -> Any:
-        """Returns the value of a `<parameter=…>` tag: parsed as JSON unless it may be a string.
+        """Returns the value of a `<parameter=…>` tag: JSON, or text if the schema allows strings.
 
         Args:
             function: Name of the function.

@@ -1,4 +1,4 @@
-"""Options of sessions and runs: all of ONNX Runtime's are accepted, some have an effect."""
+"""Options of sessions and runs: all of ONNX Runtime's options are accepted, some have an effect."""
 
 from __future__ import annotations
 

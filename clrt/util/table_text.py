@@ -88,7 +88,7 @@ def fitting(text: str) -> str:
 
 
 class _EncodedBuffer(io.StringIO):
-    """A text buffer with standard output's encoding, from which rich chooses box characters."""
+    """A text buffer with standard output's encoding, by which rich chooses its box characters."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""`ExternalBuffers`: memory of a run outside of the arena: the caller's and outputs' tensors."""
+"""`ExternalBuffers`: memory of a run outside of its arena: tensors of the caller, and outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExternalBuffers:
     _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
-        """Acquires a buffer for each external value: the caller's tensor has one, else a new one.
+        """Acquires a buffer per external value: from the tensor that the caller passed, or new.
 
         Args:
             feeds: Array or device tensor per input of the run, by name.
@@ -60,8 +60,8 @@ class ExternalBuffers:
     def claim(self, value: Value) -> DeviceTensor | None:
         """Returns a new output tensor that owns the external buffer of a value.
 
-        None if the value is in the arena, or if another tensor owns the buffer: that of an input
-        that is not donated, or of an output for which `claim` was called before.
+        None if the value is in the arena, or if another tensor owns the buffer: an input that is
+        not donated, or an earlier result of `claim`.
         """
         lease = self.by_root.get(self.plan.root(value))
         if lease is None or lease in self._claimed:

@@ -1,4 +1,4 @@
-"""`GraphRun`: runs a graph segment by segment, with the host's work at graph breaks between."""
+"""`GraphRun`: runs a graph segment by segment, and host-driven nodes between the segments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`load` and `Model`."""
+"""Models: `load` and `Model`, pickling, and models in other processes."""

@@ -1,4 +1,4 @@
-"""`PlannedModel`: plans, memory needs and explanations of a model, without running it."""
+"""`PlannedModel`: base of `Model` that plans and explains runs without running the model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Detects int8 dot-product instructions and the AMX matrix unit of the host CPU.
 
-Linux lets a process use AMX only after it has requested the permission.
+Linux lets a process use AMX only after the process has requested the permission.
 """
 
 from __future__ import annotations

@@ -176,9 +176,10 @@ _starting: Thread | None = None
 
 
 def start_drivers() -> None:
-    """Starts a thread that loads the OpenCL drivers, for 50 ms; `devices` waits for it to end.
+    """Starts a thread that loads the OpenCL drivers, which takes about 50 ms.
 
-    Lets callers read a model meanwhile. Does nothing if the drivers are loaded or loading.
+    Callers can read a model meanwhile; `devices` waits for the thread to end. Does nothing if the
+    drivers are loaded or loading.
     """
     global _starting
     if _starting is None and not _device_handles:

@@ -1,9 +1,9 @@
 """Makes PoCL's pip build usable on CPUs that are newer than its LLVM.
 
-PoCL 3.0 asks LLVM 14 for the name of the host CPU. For an AMD family LLVM does not know (Zen 5, in
-2024) that is "generic", which the same LLVM then refuses as a target: every build fails with
-"unknown target CPU 'generic'" (pocl issue 1049, open since 2022). PoCL has no setting for the name,
-so it is changed where the device record keeps it.
+PoCL 3.0 asks LLVM 14 for the name of the host CPU. For an AMD family that LLVM does not know (such
+as Zen 5 of 2024), LLVM returns "generic", but refuses this name as a target. Every build then fails
+with "unknown target CPU 'generic'" (pocl issue 1049, open since 2022). PoCL has no setting for the
+name, so this module overwrites the name in PoCL's device struct.
 """
 
 from __future__ import annotations

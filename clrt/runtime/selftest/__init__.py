@@ -1,1 +1,1 @@
-"""Self-test of a device: kernels of each family compared with NumPy at its first use."""
+"""Self-test of a device at its first use: kernels of each family are compared with NumPy."""
