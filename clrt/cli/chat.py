@@ -93,8 +93,7 @@ class ChatSession:
     def take(self, line: str) -> bool:
         """Handles one line: a message, or a command that begins with "/". Prints errors of clrt.
 
-        Two slashes at the start of a line stand for a message that begins with one. An empty line
-        does nothing.
+        A line that begins with "//" is a message that begins with "/". An empty line does nothing.
 
         Args:
             line: The typed line.

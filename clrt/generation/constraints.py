@@ -50,7 +50,8 @@ class ConstraintTokens:
         size: Number of the model's logits, at least the number of tokens; None if equal to it.
 
     Raises:
-        InputError: An id is invalid, there is none, or there are fewer logits than tokens.
+        InputError: An id in `eos` is invalid, `eos` is empty, or there are fewer logits than
+            tokens.
         UnsupportedError: llguidance is not installed, or does not support the tokenizer.
     """
 

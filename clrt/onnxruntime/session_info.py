@@ -103,7 +103,7 @@ class SessionInfo:
         return [OrtMemoryInfo() for _ in self._loaded.inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Returns the memory of each output by default: host memory, whatever a binding says."""
+        """Returns the memory of each output that is not bound: host memory."""
         return [OrtMemoryInfo() for _ in self._loaded.outputs]
 
     def get_input_epdevices(self) -> list[None]:

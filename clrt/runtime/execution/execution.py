@@ -175,7 +175,7 @@ class Execution:
     def done(self) -> bool:
         """Whether the device has completed all commands of the run.
 
-        Also True if no call handles the run and not all of its commands are enqueued.
+        Also True for an abandoned run: the call that enqueued its commands was interrupted.
         """
         last = self._moves.last
         if not self.enqueued:
@@ -206,7 +206,7 @@ class Execution:
 
     @property
     def is_left(self) -> bool:
-        """Whether no call handles the execution: `detach` was called, or an exception ended it."""
+        """Whether no call handles the execution: after `detach`, or an exception in the call."""
         return self.call is None or self.call.is_over
 
     @property

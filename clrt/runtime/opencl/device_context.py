@@ -135,7 +135,7 @@ class DeviceContext:
 
     @cached_property
     def lane(self) -> RunQueue:
-        """Queue for commands outside of model runs; callers wait for each command at once."""
+        """Queue for commands outside of model runs; callers wait for every command."""
         return RunQueue(self, self.new_queue())
 
     @property

@@ -54,7 +54,7 @@ class DeviceSession:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """OpenCL queue for commands outside of model runs; callers wait for each at once."""
+        """OpenCL queue for commands outside of model runs; callers wait for every command."""
         return self.connection.lane.queue
 
     def new_lane(self, background: bool = False) -> RunQueue:
