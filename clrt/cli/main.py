@@ -27,6 +27,8 @@ COMMANDS = {
     "detect": "Detect objects in images, and draw boxes around them.",
     "segment": "Segment images by class, and draw the classes as colours.",
     "tune": "Measure the fastest tunables of the kernels on this device, and save them.",
+    "tunables": "List the numbers that decide the speed of kernels on a device, with unit and "
+    "reason.",
     "inspect": "Show a model's inputs, ops, memory and placement, without running it.",
     "explain": "Explain how a model runs: the device, kernel and memory traffic of each node.",
     "profile": "Show the time per kernel of a run on random inputs.",

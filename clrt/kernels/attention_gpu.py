@@ -12,6 +12,7 @@ from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import clamp, pure
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -21,11 +22,11 @@ from clrt.util.math import ceil_div, round_up
 GPU = tuned(
     "fused_attention_gpu",
     {"T_LINES": (8, 16), "T_RQ": (2, 4), "T_RK": (2, 4), "T_TD": (16, 32)},
-    T_LANES=16,
-    T_LINES=8,
-    T_RQ=4,
-    T_RK=4,
-    T_TD=16,
+    T_LANES=Tunable(16, "work-items", "Work-items per query row, each with T_RK keys of a tile."),
+    T_LINES=Tunable(8, "work-items", "Work-items along the queries of a work-group."),
+    T_RQ=Tunable(4, "queries", "Queries per work-item, as far as registers permit."),
+    T_RK=Tunable(4, "keys", "Keys per work-item, as far as registers permit."),
+    T_TD=Tunable(16, "elements", "Depth of heads in local memory at a time: fewer barriers."),
 )
 # Minimum number of work-groups that a compute unit runs concurrently, in estimates of the time.
 _MIN_GROUPS = 2

@@ -23,6 +23,7 @@ from clrt.kernels.gemm_problem import Epilogue, GemmProblem
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -35,7 +36,7 @@ CONV = tuned(
     T_RM=8,
     T_RN=8,
     T_TK=16,
-    T_SIDE=SIDE,
+    T_SIDE=Tunable(SIDE, "work-items", "Side of a work-group, which the tile's loads assume."),
 )
 # Values of the macro S_WINDOW. IN_PLACE: a window is one element (1 x 1 convolution). BY_TAP: K is
 # [tap][channel]. BY_CHANNEL: K is [channel][tap].

@@ -10,6 +10,7 @@ from clrt.device import requires
 from clrt.ir.cl_code import Define
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -18,14 +19,14 @@ from clrt.util.math import ceil_div
 _MIN_ELEMENTS = 4
 
 
-def of_groups(entry: str, **others: int) -> TunedKernel:
+def of_groups(entry: str, **others: int | Tunable) -> TunedKernel:
     """Declares a kernel whose work-items cooperate on rows (macro GROUP_ROW, common/group.clh).
 
     Returns the kernel with the tunable T_ITEMS, the work-items per work-group, and `others`.
 
     Args:
         entry: Entry point of the kernel.
-        others: Names and default values of other tunables.
+        others: Declarations of other tunables, as in `tuned`.
     """
     return tuned(entry, {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, **others)
 

@@ -28,7 +28,7 @@ from clrt.kernels.spec import (
     launch,
     unread_arg,
 )
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -47,28 +47,32 @@ CPU = tuned(
     T_VW=8,
     T_MC=32,
     T_KU=2,
-    T_KC=768,
-    T_UP=4,  # panels of B that are split into terms at a time; 0 disables the split-float paths
+    T_KC=Tunable(
+        768, "elements of K", "Depth split into terms at a time, so that it stays in cache."
+    ),
+    T_UP=Tunable(
+        4, "panels of B", "Panels split into terms at a time; 0 disables the split-float paths."
+    ),
 )
 
 
 @dataclass(frozen=True)
 class GemmPartitionThresholds(Thresholds):
-    """Parameters of the partition of a GEMM over CPU cores. A block is T_MR rows.
+    """Parameters of the partition of a GEMM over CPU cores. A block is T_MR rows."""
 
-    Attributes:
-        stripe: Maximum number of row blocks per work-group.
-        start_percent: Time to start a work-group, as a percentage of the time to compute one tile
-            with a summed axis of 384.
-        spared_percent: Credited part, in percent, of the time that a shorter last stripe saves: the
-            core of the last stripe then waits for the other cores.
-        split: Maximum number of row blocks per core of a GEMM that is split over K.
-    """
-
-    stripe: int
-    start_percent: int
-    spared_percent: int
-    split: int
+    stripe: int = tunable(
+        16, "row blocks", "Maximum per work-group: more would leave cores idle at the end."
+    )
+    start_percent: int = tunable(
+        10, "percent", "Time to start a work-group, relative to that of one tile with K = 384."
+    )
+    spared_percent: int = tunable(
+        75,
+        "percent",
+        "Credited part of the time that a shorter last stripe saves: its core then waits "
+        "for the others.",
+    )
+    split: int = tunable(4, "row blocks per core", "Maximum of a GEMM that is split over K.")
 
     group: ClassVar = "gemm_shares"
 

@@ -16,6 +16,7 @@ from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 from clrt.kernels.spec import VEC8, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -49,7 +50,11 @@ PART_K, FEW_PART_K = 512, 1024
 _SPLITS = (16, 12, 8, 6, 4, 3, 2)
 # The small-M kernel: work-groups of T_LANES x T_SLICES. T_SLICES is also the number of rows of A
 # that a work-group multiplies at a time.
-FEW = tuned("few_rows_gpu", T_LANES=32, T_SLICES=8)
+FEW = tuned(
+    "few_rows_gpu",
+    T_LANES=Tunable(32, "work-items", "Work-items along K whose loads coalesce."),
+    T_SLICES=Tunable(8, "rows of A", "Rows of a tile; with T_LANES the size of a work-group."),
+)
 FEW_ROWS = FEW.defaults["T_SLICES"]
 """Maximum number of rows of A for the small-M kernel."""
 

@@ -32,7 +32,7 @@ from clrt.kernels.gemm_gpu import (
 )
 from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
 from clrt.kernels.spec import KernelSpec, Launch
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -42,10 +42,10 @@ from clrt.util.math import ceil_div
 UNIT = tuned(
     "gemm_unit_gpu",
     {"T_ITEMS": (128, 256), "T_SPLIT_ITEMS": (128, 256)},
-    T_M=128,
-    T_N=128,
+    T_M=Tunable(128, "rows", "Rows of the tile of a work-group: more reuse, fewer work-groups."),
+    T_N=Tunable(128, "columns", "Columns of the tile of a work-group, as for T_M."),
     T_ITEMS=256,
-    T_SPLIT_ITEMS=256,
+    T_SPLIT_ITEMS=Tunable(256, "work-items", "T_ITEMS if operands are split into terms."),
 )
 _ITEMS = "T_ITEMS", "T_SPLIT_ITEMS"
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
@@ -79,17 +79,19 @@ _UNIT_CODES = {name: code for code, name in enumerate(_LANES, 1)}
 
 @dataclass(frozen=True)
 class MatrixUnitThresholds(Thresholds):
-    """Speed of a GPU's matrix unit, and the minimum speed for which it is used.
+    """Speed of a GPU's matrix unit, and the minimum speed for which it is used."""
 
-    Attributes:
-        percent: Number of 16-bit multiply-adds of the unit in the time of 100 float32
-            multiply-adds of the GPU.
-        worth_percent: Minimum of `percent` divided by the number of 16-bit multiply-adds that
-            stand for one multiply-add of the GEMM.
-    """
-
-    percent: int
-    worth_percent: int
+    percent: int = tunable(
+        200,
+        "multiply-adds",
+        "16-bit multiply-adds of the unit in the time of 100 float32 multiply-adds.",
+    )
+    worth_percent: int = tunable(
+        120,
+        "multiply-adds",
+        "Minimum of percent divided by the number of 16-bit multiply-adds that stand for one "
+        "multiply-add of the GEMM, for which the unit is used.",
+    )
 
     group: ClassVar = "gpu_unit_gains"
 

@@ -12,7 +12,7 @@ from clrt.kernels.gemm_cpu import CPU, pack_b
 from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
@@ -26,14 +26,13 @@ SECOND_GEMM = Code("second[i * T_NV + j]")
 
 @dataclass(frozen=True)
 class SmallMThresholds(Thresholds):
-    """Threshold from which the small-M kernel is worth compiling besides the general GEMM kernel.
+    """Thresholds of the small-M kernel, which is compiled besides the general GEMM kernel."""
 
-    Attributes:
-        narrow_kib: Minimum size of 16-bit weights in KiB; smaller ones save less time than the
-            compilation takes.
-    """
-
-    narrow_kib: int
+    narrow_kib: int = tunable(
+        512,
+        "KiB",
+        "Minimum size of 16-bit weights: smaller ones save less time than the compilation takes.",
+    )
 
     group: ClassVar = "few_rows"
 

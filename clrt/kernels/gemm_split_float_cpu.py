@@ -17,7 +17,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import HALVES
 from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.gemm_tile import panel_width
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.util.math import ceil_div, round_up
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
@@ -27,6 +27,8 @@ _LANES = 16
 _COLUMNS = 32
 # bfloat16 terms per float32 operand.
 _TERMS = 3
+# Reason of the minimum sizes, with the size's name.
+_LEAST = "Minimum {} for which splitting into terms pays."
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,31 @@ class SplitFloatThresholds(Thresholds):
     """Block sizes of the AMX path of a GEMM, and minimum sizes for which it pays.
 
     Attributes:
-        most_rows: Maximum number of rows of A per piece. The terms of these rows, and of some
-            panels of B, then stay in the second-level cache.
-        groups: Maximum number of work-groups per core; each needs memory for its terms.
-        splitting: Time to split one operand block into terms, in units of the time to multiply two
-            blocks.
-        least_rows: Minimum number of rows of A.
-        least_k: Minimum size of K, the summed axis.
-        least_n: Minimum number of columns of B.
-        least_millions: Minimum number of multiply-adds per core, in millions. For comparison:
-            GEMMs of MiniLM for 128 tokens have 37, for which the path is not faster.
         rows: Rows of A that are split and multiplied at a time.
         depth: Terms are padded to a multiple of this along K.
         macro: Macro that enables the path in the kernel.
     """
 
-    most_rows: int
-    groups: int
-    splitting: int
-    least_rows: int
-    least_k: int
-    least_n: int
-    least_millions: int
+    most_rows: int = tunable(
+        512,
+        "rows of A",
+        "Maximum per piece, so that their terms and those of some panels of B stay in the "
+        "second-level cache.",
+    )
+    groups: int = tunable(2, "work-groups per core", "Maximum; each needs memory for its terms.")
+    splitting: int = tunable(
+        2,
+        "block products",
+        "Time to split one operand block into terms, relative to that to multiply two blocks.",
+    )
+    least_rows: int = tunable(128, "rows", _LEAST.format("M"))
+    least_k: int = tunable(128, "elements", _LEAST.format("K"))
+    least_n: int = tunable(64, "columns", _LEAST.format("N"))
+    least_millions: int = tunable(
+        50,
+        "million multiply-adds per core",
+        "Minimum for which the path pays; MiniLM's GEMMs have 37 at 1 x 128, where it does not.",
+    )
 
     group: ClassVar = "matrix_unit_shares"
     rows: ClassVar[int] = 32
@@ -93,6 +98,14 @@ class Int16DotThresholds(SplitFloatThresholds):
 
     A 4-byte word holds two int16 terms; `depth` elements share a scale.
     """
+
+    groups: int = tunable(1, "work-groups per core", "Maximum; each needs memory for its terms.")
+    least_rows: int = tunable(32, "rows", _LEAST.format("M"))
+    least_k: int = tunable(64, "elements", _LEAST.format("K"))
+    least_n: int = tunable(32, "columns", _LEAST.format("N"))
+    least_millions: int = tunable(
+        2, "million multiply-adds per core", "Minimum for which the path pays."
+    )
 
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from clrt.ir.graph import Value
 from clrt.kernels.gemm_problem import GemmProblem
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 from clrt.util.math import round_up
+
+
+def _speed(percent: int, tile: str) -> Any:
+    return tunable(percent, "percent", f"Speed of a tile of {tile}.")
 
 
 @dataclass(frozen=True)
 class GemmTiles(Thresholds):
     """Tiles that a GEMM may use instead of the tuning record's, for less padding of its columns.
 
-    Attributes:
-        worth_percent: Maximum time with another tile, as a percentage of the time with the record's
-            tile, for which it is worth compiling another program.
-        speeds: Alternatives by tile, with their speed in percent of the tile's speed: "4x3x8", a
-            tile of 4 rows and 3 vectors of 8 lanes, may map to {"6x2": 60}.
-
-    Source: PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 60 % of 4 x 3.
+    Speeds were measured on PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 60 % of 4 x 3.
     """
 
-    worth_percent: int
-    speeds: Mapping[str, Mapping[str, int]]
+    worth_percent: int = tunable(
+        90,
+        "percent",
+        "Maximum time of another tile, relative to the record's tile, for which it is worth "
+        "compiling another program.",
+    )
+    wide_6x4: int = _speed(100, "6 x 4 vectors of 16 relative to 8 x 3")
+    wide_8x2: int = _speed(98, "8 x 2 vectors of 16 relative to 8 x 3")
+    wide_14x1: int = _speed(82, "14 x 1 vectors of 16 relative to 8 x 3")
+    narrow_4x2: int = _speed(85, "4 x 2 vectors of 8 relative to 4 x 3")
+    narrow_12x1: int = _speed(70, "12 x 1 vectors of 8 relative to 4 x 3")
 
     group: ClassVar = "gemm_tiles"
 
@@ -40,9 +47,12 @@ class GemmTiles(Thresholds):
             vectors: Vectors per row of the tile (T_NV).
             lanes: Elements per vector (T_VW).
         """
-        speeds = self.speeds.get(f"{rows}x{vectors}x{lanes}", {})
-        pairs = ((name.split("x"), percent / 100) for name, percent in speeds.items())
-        return [(int(r), int(v), speed) for (r, v), speed in pairs]
+        if (rows, vectors, lanes) == (8, 3, 16):
+            speeds = ((6, 4, self.wide_6x4), (8, 2, self.wide_8x2), (14, 1, self.wide_14x1))
+            return [(r, v, percent / 100) for r, v, percent in speeds]
+        if (rows, vectors, lanes) == (4, 3, 8):
+            return [(4, 2, self.narrow_4x2 / 100), (12, 1, self.narrow_12x1 / 100)]
+        return []
 
 
 def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dict[str, int]:

@@ -22,6 +22,7 @@ from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
 from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
 from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Emit,
@@ -42,8 +43,10 @@ BLOCKS = tuned(
     T_MR=4,
     T_NV=3,
     T_VW=8,
-    T_MB=16,
-    T_KC=128,
+    T_MB=Tunable(16, "row blocks", "Blocks of T_MR rows that share an unpacked block of B."),
+    T_KC=Tunable(
+        128, "elements of K", "Depth of B unpacked at a time, so that it stays in the L1 cache."
+    ),
 )
 LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Maximum number of rows per work-group of `gemm_levels_cpu`, and target number of work-groups per

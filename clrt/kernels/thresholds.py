@@ -1,16 +1,14 @@
-"""Thresholds: measured numbers that decide the partition of launches and the choice of kernels.
+"""Tunables that are not macros: numbers that decide tiles, partitions, splits and kernel choice.
 
-Unlike tunables, thresholds are not macros of a kernel. `cpu.json` has their default values; a
-tuning record under the name of a group of thresholds overrides them.
+A group of them is a dataclass beside its kernels. Each field is declared by `tunable`, with its
+unit and the reason for its value; a tuning record under the name of the group overrides it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib.resources import files
 from typing import Any, ClassVar, TypeVar, cast
 
 T = TypeVar("T", bound="Thresholds")
@@ -21,17 +19,38 @@ GROUPS: dict[str, type[Thresholds]] = {}
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Base class of a group of thresholds; tuning records may set its integer fields.
+class Tunable:
+    """Declaration of a number that decides performance, not results.
 
     Attributes:
-        group: Name of the group in `cpu.json` and in tuning records.
+        default: Value on devices without a tuning record.
+        unit: What it counts.
+        reason: What it decides, and why the default is as it is.
+    """
+
+    default: int
+    unit: str
+    reason: str
+
+
+def tunable(default: int, unit: str, reason: str) -> Any:
+    """Declares a field of `Thresholds`; arguments as the attributes of `Tunable`."""
+    return field(default=default, metadata={"tunable": Tunable(default, unit, reason)})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Base class of a group of thresholds: every field is an int declared by `tunable`.
+
+    Attributes:
+        group: Name of the group in tuning records.
     """
 
     group: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        GROUPS[cls.group] = cls
+        if GROUPS.setdefault(cls.group, cls) is not cls:
+            raise TypeError(f"two classes of thresholds have the group '{cls.group}'")
 
     @classmethod
     def of(cls: type[T], record: Mapping[str, int]) -> T:
@@ -40,10 +59,14 @@ class Thresholds:
         Args:
             record: Values by field name; other names are ignored.
         """
-        overrides = {name: record[name] for name in _names(cls.group) & record.keys()}
-        if not overrides:
+        if not record:
             return cast(T, _default(cls.group))
-        return cls(**{**_shipped("cpu")[cls.group], **overrides})
+        return cls(**{name: record[name] for name in cls.declared().keys() & record.keys()})
+
+    @classmethod
+    def declared(cls) -> Mapping[str, Tunable]:
+        """Returns the declarations of the fields, by name."""
+        return _declared(cls.group)
 
     @classmethod
     def check(cls, record: Mapping[str, int]) -> None:
@@ -53,7 +76,7 @@ class Thresholds:
             ValueError: The record sets an unknown name, or a number that is not positive or exceeds
                 31 bits.
         """
-        unknown = sorted(record.keys() - _names(cls.group))
+        unknown = sorted(record.keys() - cls.declared().keys())
         if unknown:
             raise ValueError(f"a tuning record of {cls.group} sets {', '.join(unknown)}")
         for name, value in record.items():
@@ -62,16 +85,10 @@ class Thresholds:
 
 
 @cache
-def _names(group: str) -> frozenset[str]:
-    return frozenset(f.name for f in fields(GROUPS[group]) if f.type == "int")
+def _declared(group: str) -> Mapping[str, Tunable]:
+    return {f.name: f.metadata["tunable"] for f in fields(GROUPS[group])}
 
 
 @cache
 def _default(group: str) -> Any:
-    return GROUPS[group](**_shipped("cpu")[group])
-
-
-@cache
-def _shipped(kind: str) -> dict[str, dict[str, Any]]:
-    text = files("clrt.kernels").joinpath(f"{kind}.json").read_text("utf-8")
-    return cast("dict[str, dict[str, Any]]", json.loads(text))
+    return GROUPS[group]()

@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from clrt.kernels.thresholds import Tunable
+
 TUNED: dict[str, TunedKernel] = {}
 # Maximum value in a record of a macro without listed choices, as a multiple of its default.
 _MAX_TIMES_DEFAULT = 4
+# Unit and reason of the macros that mean the same in every kernel.
+_COMMON = {
+    "T_VW": ("lanes", "Elements per vector: as many as a vector register of the compiler holds."),
+    "T_MR": ("rows", "Rows of a register tile: more reuse each load, until registers spill."),
+    "T_NV": ("vectors", "Vectors of columns processed together, as far as registers permit."),
+    "T_MC": ("row blocks", "Blocks of T_MR rows per chunk, whose panel of B stays in cache."),
+    "T_KU": ("steps of K", "Unrolled steps: hides loop overhead."),
+    "T_ITEMS": ("work-items", "Size of a work-group: enough to hide the latency of memory."),
+    "T_RM": (
+        "rows",
+        "Rows of the tile of a work-item: more reuse each load, until registers spill.",
+    ),
+    "T_RN": ("columns", "Columns of the tile of a work-item, as for T_RM."),
+    "T_TK": ("elements of K", "Depth of a slice in local memory: fewer barriers, more memory."),
+    "T_ROWS": ("rows", "Rows that a work-group processes: amortizes its start."),
+}
 
 
 @dataclass(frozen=True)
@@ -19,11 +37,13 @@ class TunedKernel:
         defaults: Values for devices without a record.
         choices: Candidate values of the macros that are worth tuning. Candidates of T_VW are
             limited to the float lanes of the device.
+        declared: Declarations of the macros, by name.
     """
 
     entry: str
     defaults: Mapping[str, int]
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    declared: Mapping[str, Tunable] = field(default_factory=dict)
 
     def with_record(self, record: Mapping[str, int]) -> dict[str, int]:
         """Returns the values of all tunables: defaults, overridden by a tuning record.
@@ -66,14 +86,20 @@ class TunedKernel:
 
 
 def tuned(
-    entry: str, choices: Mapping[str, tuple[int, ...]] | None = None, **defaults: int
+    entry: str, choices: Mapping[str, tuple[int, ...]] | None = None, **defaults: int | Tunable
 ) -> TunedKernel:
     """Registers the tunables of a kernel; called once, in the module that launches the kernel.
 
     Args:
         entry: Entry point of the kernel.
         choices: Candidate values that `clrt tune` measures, by macro; None for none.
-        defaults: Default value of each macro.
+        defaults: Declaration of each macro; the default value alone if the macro means the same in
+            every kernel.
     """
-    kernel = TUNED[entry] = TunedKernel(entry, defaults, choices or {})
+    declared = {
+        macro: d if isinstance(d, Tunable) else Tunable(d, *_COMMON[macro])
+        for macro, d in defaults.items()
+    }
+    values = {macro: d.default for macro, d in declared.items()}
+    kernel = TUNED[entry] = TunedKernel(entry, values, choices or {}, declared)
     return kernel

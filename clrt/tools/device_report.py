@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
-from clrt.kernels.tuned import TUNED
+from clrt.kernels.tunables import declarations
 from clrt.kernels.tuning_records import find_record
 from clrt.runtime.opencl.compiler_probes import PROBES, compiled_probes, driver_facts
 from clrt.runtime.opencl.peaks import launch_times, peaks_of
@@ -108,7 +108,7 @@ def _measured(session: DeviceSession) -> Record:
 
 def _tuned(caps: DeviceCaps) -> Iterator[Record]:
     """Yields the user's own tuning records for a device, without records shipped with clrt."""
-    for entry in sorted(TUNED):
+    for entry in sorted(declarations()):
         record = find_record(entry, caps)
         if record.source not in ("", "clrt"):
             yield {"kernel": entry, **record.facts, "tunables": dict(record.tunables)}

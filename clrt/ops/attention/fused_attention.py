@@ -20,6 +20,7 @@ from clrt.kernels.attention_gpu import Attended, emit_gpu
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
@@ -35,10 +36,10 @@ CPU = tuned(
     "fused_attention_cpu",
     {"T_VW": (4, 8, 16), "T_NQ": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
     T_VW=8,
-    T_NQ=3,
-    T_MK=4,
-    T_MV=4,
-    T_KB=64,
+    T_NQ=Tunable(3, "vectors", "Vectors of queries per work-group, as far as registers permit."),
+    T_MK=Tunable(4, "keys", "Keys per register tile, as far as registers permit."),
+    T_MV=Tunable(4, "columns", "Columns of V per register tile, as far as registers permit."),
+    T_KB=Tunable(64, "keys", "Keys per block, whose scores stay in cache; a multiple of T_MK."),
 )
 # Maximum elements of a head: kernels hold a row of it in private memory.
 MAX_HEAD_SIZE = 512

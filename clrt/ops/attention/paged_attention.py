@@ -21,6 +21,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unread_arg
 from clrt.kernels.sub_group import sub_group_of
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_layout import Int8PageLayout, PageLayout
@@ -36,9 +37,9 @@ CPU = tuned(
     {"T_VW": (4, 8, 16), "T_MR": (2, 4, 6), "T_NK": (1, 2), "T_ROWS": (16, 32, 64)},
     T_VW=8,
     T_MR=4,
-    T_NK=2,
+    T_NK=Tunable(2, "vectors", "Vectors of keys per register tile, as far as registers permit."),
     T_ROWS=32,
-    T_PAGES=4,
+    T_PAGES=Tunable(4, "pages", "Pages of keys per block, whose scores stay in cache."),
 )
 # Minimum work-groups per compute unit on CPUs before a work-group handles several tokens.
 _GROUPS_PER_UNIT = 8
@@ -50,7 +51,12 @@ _PARTS_PER_UNIT = 3
 _MAX_ROWS, _MAX_DOT_ROWS = 8, 4
 # Floats of a partial result per query (one split of the pages), besides the weighted value sum.
 _PART = 3
-GPU = tuned("paged_attention_gpu", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, T_HELD=16)
+GPU = tuned(
+    "paged_attention_gpu",
+    {"T_ITEMS": (64, 128, 256)},
+    T_ITEMS=128,
+    T_HELD=Tunable(16, "elements", "Loads of a work-item in flight before the first is used."),
+)
 # GPU kernel: maximum rows of a tile (limited by registers), work-groups per core, keys per block,
 # and minimum pages of a split.
 _GPU_ROWS, _GPU_GROUPS, _BLOCK, _MIN_PAGES = 4, 4, 64, 2

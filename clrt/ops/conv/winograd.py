@@ -20,7 +20,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import Launch, PackedWeight
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_but_float32
 from clrt.ops.conv.channels_last_gemm import launch_rows, product_of, zeros
@@ -50,23 +50,30 @@ class WinogradPartition(Thresholds):
 
     Weights are transformed at load (`block_kib`, `least_tiles`), or, for few tiles, in each run by
     each block (`few_tiles`, `weights_kib`).
-
-    Attributes:
-        block_kib: Maximum KiB of the transformed windows and products of a block of tiles, so that
-            they stay in a core's L2 cache. For weights transformed at load.
-        least_tiles: Minimum tiles of the largest block, even if that exceeds `block_kib`, since
-            each block rereads the weights. For weights transformed at load.
-        groups: Maximum work-groups per core; each reuses its own scratch memory for many blocks.
-        few_tiles: Maximum tiles of a block. For weights transformed in each run.
-        weights_kib: Maximum KiB of transformed weights at a time, so that they stay in the L2
-            cache. For weights transformed in each run.
     """
 
-    block_kib: int
-    least_tiles: int
-    groups: int
-    few_tiles: int
-    weights_kib: int
+    block_kib: int = tunable(
+        512,
+        "KiB",
+        "Maximum size of the transformed windows and products of a block of tiles, so that "
+        "they stay in a core's L2 cache. For weights transformed at load.",
+    )
+    least_tiles: int = tunable(
+        24,
+        "tiles",
+        "Lower bound of the maximum block size that block_kib gives, since each block "
+        "rereads the weights. For weights transformed at load.",
+    )
+    groups: int = tunable(
+        2, "work-groups per core", "Maximum; each reuses its own scratch memory for many blocks."
+    )
+    few_tiles: int = tunable(32, "tiles", "Maximum per block. For weights transformed in each run.")
+    weights_kib: int = tunable(
+        160,
+        "KiB",
+        "Maximum size of transformed weights at a time, so that they stay in the L2 cache. "
+        "For weights transformed in each run.",
+    )
 
     group: ClassVar = "winograd_shares"
 

@@ -29,6 +29,7 @@ from clrt.kernels.spec import (
     optional,
 )
 from clrt.kernels.sub_group import sub_group_of
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -42,7 +43,14 @@ from clrt.util.math import ceil_div, round_up
 # Histogram buckets. Chunks per row, and tokens per chunk, are limited to the number of buckets too.
 _BUCKETS, _FEW_BUCKETS, _DIGITS = 1024, 512, 256
 _MAX_TOKENS = _BUCKETS**2
-DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1024, T_ITEMS=128)
+DRAW = tuned(
+    "sample_draw",
+    {"T_VW": (4, 8, 16)},
+    T_VW=8,
+    T_CHUNK=Tunable(1024, "tokens", "Minimum per chunk, each of which has a work-group."),
+    T_LIST=Tunable(1024, "tokens", "Tokens of a bucket listed in local memory; more are reread."),
+    T_ITEMS=128,
+)
 _SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunk sizes are multiples of the widest vector
 _MAX_CHUNKS = 8  # maximum chunks per CPU work-group

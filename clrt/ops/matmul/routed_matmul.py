@@ -17,6 +17,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -31,7 +32,7 @@ CPU = tuned(
     {"T_VW": (4, 8, 16), "T_MR": (2, 4, 6), "T_NR": (2, 4), "T_ROWS": (16, 32, 64)},
     T_VW=8,
     T_MR=4,
-    T_NR=4,
+    T_NR=Tunable(4, "rows of w", "Rows of w per register tile, as far as registers permit."),
     T_ROWS=32,
 )
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)

@@ -16,6 +16,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.subview import Subview
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -28,7 +29,10 @@ from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 VECTOR_BYTES = 16
-CPU = tuned("gather_cpu", T_BYTES=16384)
+CPU = tuned(
+    "gather_cpu",
+    T_BYTES=Tunable(16384, "bytes", "Bytes that a work-group copies: amortizes its start."),
+)
 
 
 @dataclass(frozen=True)

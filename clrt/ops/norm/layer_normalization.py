@@ -20,6 +20,7 @@ from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Lowering,
@@ -35,7 +36,10 @@ from clrt.ops.traits import MemoryTraits, OnnxTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
-GROUP = of_groups("layer_normalization_group", T_HELD=8)
+GROUP = of_groups(
+    "layer_normalization_group",
+    T_HELD=Tunable(8, "elements", "Loads of a work-item in flight before the first is used."),
+)
 _SOURCE = "norm/layer_normalization.cl"
 
 

@@ -40,6 +40,7 @@ from clrt.kernels.spec import (
     number_inputs,
 )
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
+from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, lacks_float64, runs_as
 from clrt.ops.base import Accuracy, Op, Types
@@ -50,7 +51,12 @@ from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
-CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
+CPU = tuned(
+    "elementwise_cpu",
+    {"T_VW": (4, 8, 16)},
+    T_VW=8,
+    T_ELEMS=Tunable(2048, "elements", "Elements per work-group: amortizes its start."),
+)
 
 
 _VARIABLE, _NUMBER = Code("v{}"), Code("c{}")

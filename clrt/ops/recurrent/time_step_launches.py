@@ -25,7 +25,7 @@ from clrt.kernels.spec import (
     optional,
     unread_arg,
 )
-from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.index_checks import check_launch
@@ -43,20 +43,24 @@ _SETS = {4: 2, 3: 2, 1: 8}
 
 @dataclass(frozen=True)
 class RecurrentPartition(Thresholds):
-    """Thresholds of the partition of a recurrent op's time steps into work-groups and launches.
+    """Thresholds of the partition of a recurrent op's time steps into work-groups and launches."""
 
-    Attributes:
-        part_kflop: Minimum thousands of floating-point operations per core and time step, if
-            several cores share the work of a step.
-        launch_mflop: Approximate maximum of millions of floating-point operations per launch, since
-            a run can be cancelled only between launches.
-        inner_steps: Maximum number of time steps T for which the kernel itself multiplies X by W;
-            for a larger T one GEMM multiplies X of all steps by W first.
-    """
-
-    part_kflop: int
-    launch_mflop: int
-    inner_steps: int
+    part_kflop: int = tunable(
+        100,
+        "thousand FLOPs",
+        "Minimum work per core and time step if several cores share the work of a step.",
+    )
+    launch_mflop: int = tunable(
+        1000,
+        "million FLOPs",
+        "Approximate maximum per launch: a run can be cancelled only between launches.",
+    )
+    inner_steps: int = tunable(
+        2,
+        "time steps",
+        "Maximum number for which the kernel itself multiplies X by W; for more, one GEMM "
+        "multiplies X of all steps by W first.",
+    )
 
     group: ClassVar = "recurrent_shares"
 
