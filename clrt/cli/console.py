@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 # Exit code of a comparison whose difference exceeds the tolerance; 2 is for usage errors.
 EXIT_DIFFERS = 3
-# File name that stands for standard output.
+# File name that means standard output.
 STDOUT = Path("-")
 # Suffixes of HTML files.
 PAGE_SUFFIXES = (".html", ".htm")

@@ -22,7 +22,7 @@ from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 
-# Minimum elements behind the axis for one CPU work-group per row instead of a work-item per
+# Minimum number of elements after the axis for one CPU work-group per row, not a work-item per
 # element: starting a work-group costs about as much as ten work-items.
 _LONG_ROW = 16
 

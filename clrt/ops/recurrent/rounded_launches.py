@@ -40,7 +40,7 @@ _LANES = 8
 _TILE_ROWS = 8
 # Maximum work-items of a work-group of the rounding kernel.
 _ITEMS = 64
-# Bytes that the kernel keeps of a row behind its quantized elements (BYTE_ROW of
+# Bytes that the kernel stores after the quantized elements of a row (BYTE_ROW of
 # recurrent_bytes.clh).
 _ROW_BYTES = 12
 
