@@ -135,7 +135,7 @@ def decoder_of(
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a file of `write_language_model`, except for the graph, of which it reads the header.
+    """Reads a file of `write_language_model`; the model's graph is then the file's header.
 
     Args:
         path: File to read.

@@ -179,9 +179,9 @@ class Constraint:
         raise InputError(f"Token {token} violates the {self._kind}.")
 
     def forced(self) -> list[int]:
-        """Returns the next tokens, as far as the rule allows only one text; may be empty.
+        """Returns the tokens of the text that the rule requires next; [] if it allows several.
 
-        The tokens are the tokenization of that text. The state does not change.
+        The state does not change.
 
         Raises:
             InputError: The rule takes too much work.

@@ -382,8 +382,8 @@ class BoundPlan:
     def draining(self) -> _DrainOnError:
         """Returns a context manager for the code that enqueues a run's commands.
 
-        If an exception leaves its block, it waits for the commands enqueued so far, and converts
-        errors of the driver to clrt's.
+        If an exception leaves the block, the context manager waits for the commands enqueued so
+        far, and converts errors of the driver to clrt's errors.
         """
         return _DrainOnError(self)
 

@@ -232,7 +232,7 @@ class Execution:
                 self._fail()
 
     def _bind(self) -> None:
-        """Binds the plan. Meanwhile this run counts as in flight: a fork of the process waits."""
+        """Binds the plan, with this run marked as in flight so that a fork waits for it."""
         connection = self.bound.session.connection
         with connection.lock:
             if connection.undrained_queues:

@@ -144,7 +144,7 @@ class Transfers:
         """Enqueues a copy of a value to the host, and returns the array that receives it.
 
         Args:
-            wait: Whether to wait for the copy; else the elements are complete after `complete`.
+            wait: Whether to wait for the copy; else the array is filled once `complete` returns.
         """
         array = np.empty(value.dims, value.dtype.numpy)
         if array.nbytes and (wait or self.bound.host_memory(value) is None):

@@ -25,7 +25,8 @@ class Worker:
     """Runs the methods of a model in another process, and switches to a fallback device on failure.
 
     The process is started by multiprocessing's "spawn": the program needs the usual
-    `if __name__ == "__main__":`, and a frozen one calls `multiprocessing.freeze_support()` first.
+    `if __name__ == "__main__":`, and a frozen program calls `multiprocessing.freeze_support()`
+    first.
 
     Args:
         make: Creates the model: `clrt.load`, `clrt.SentenceEncoder`, or another function that can
@@ -63,7 +64,7 @@ class Worker:
 
     @property
     def device(self) -> str | int | None:
-        """Requested device of the current process: the fallback after a failure of the first."""
+        """Requested device of the current process: `device`, or `fallback` after a failure."""
         return self._device
 
     def run(self, *args: Any, **options: Any) -> Any:
