@@ -109,7 +109,7 @@ class Sampling:
         frequency_penalty: Subtracted from a token's logit once per occurrence in the generated
             text.
         stop: Stop string or strings, which end the text.
-        seed: Seed of the random draws; None for a random one.
+        seed: Seed of the random draws; None for a random seed.
         logit_bias: Numbers added to logits, by token id; -inf bans a token.
         num_return_sequences: Number of texts per prompt.
         num_beams: Number of beams of a beam search; 1 for none.

@@ -52,7 +52,7 @@ class Options:
             "input_ids:0".
         outputs: Names of the outputs to keep; all if empty.
         optimize_level: 0 to run no graph passes, 2 to run all graph passes.
-        weights: Dtype to store weights in; None leaves them unchanged.
+        weights: Dtype to store weights in; None leaves weights unchanged.
         calibration: Yields sample inputs by name, given the descriptions of the model's inputs.
             4-bit integer weights are rounded so that results for these inputs change least. None
             rounds each weight independently.

@@ -54,7 +54,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Renders an object as `Console.render`, with control characters in its text escaped."""
+        """Renders an object like `Console.render`, with control characters in its text escaped."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(visible(text, lines=True), style)

@@ -82,7 +82,8 @@ class _External:
 class BoundPlan:
     """A plan bound to an arena's memory. One run uses it at a time.
 
-    Holds the plan's own constants (masks, positions); the model's are in `weights`.
+    Holds the plan's own constants (masks, positions); the model's constants are in
+    `weights`.
 
     Attributes:
         weights: Constants of the model, shared by its plans.

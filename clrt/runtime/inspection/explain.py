@@ -227,7 +227,8 @@ def flops_of(step: PlanStep) -> int:
 def _flops_at(node: Node, step: PlanStep) -> int:
     """Returns the number of floating-point operations of a node in a plan step.
 
-    Sums the FLOPs of the node's launches. If no launch of the step counts FLOPs, the op does.
+    Sums the FLOPs of the node's launches. If no launch of the step counts FLOPs, returns those
+    that the op counts.
     """
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))

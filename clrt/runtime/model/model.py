@@ -122,8 +122,8 @@ class Model(PlannedModel, PicklesBySource):
     """A model on a device. Use `load` to create one.
 
     `run` may be called from several threads. As a context manager, the model frees its device
-    memory at the end. It can be copied and pickled. The pickle has the model's path or, if it was
-    not loaded from a file, its graph.
+    memory at the end. A model can be copied and pickled. The pickle has the model's path or, if the
+    model was not loaded from a file, its graph.
 
     Attributes:
         inputs: Description of each input of `run`, in order.

@@ -106,7 +106,7 @@ class DeviceContext:
 
     Attributes:
         device: The device.
-        context: Its OpenCL context.
+        context: OpenCL context of the device.
         undrained_queues: Queues that may hold commands of runs that failed.
         in_flight: Runs that have commands in a queue, or are about to.
         begun: Number of runs begun so far.
