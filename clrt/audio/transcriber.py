@@ -53,7 +53,8 @@ class Transcriber:
             `preprocessor_config.json`; clrt-convert's output for it works, too. The folder of a CTC
             model needs the model as ONNX, `preprocessor_config.json` and `vocab.json`.
         device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
-        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT. Whisper
+            uses it for feature extraction only; its encoder and decoder read CLRT_STRICT.
         cache_dir: Folder for compiled programs; None for the default.
 
     Raises:

@@ -82,7 +82,7 @@ def _letters() -> dict[str, int]:
 
 
 class ByteTokens:
-    """Streaming decoder ByteFallback: a run of tokens such as <0xE2> is UTF-8 encoded text.
+    """Streaming decoder ByteFallback: consecutive tokens such as <0xE2> are UTF-8 encoded text.
 
     If a run is invalid UTF-8, each byte becomes U+FFFD; so a run is buffered until it ends.
     """

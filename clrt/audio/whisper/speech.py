@@ -39,7 +39,8 @@ class WhisperSpeech:
     Args:
         source: A Hugging Face folder, or a compiled file.
         device: "auto", "cpu", "gpu", part of a device name, or an index; None reads CLRT_DEVICE.
-        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        strict: Whether a node of the feature extractor without a fitting kernel is an error; None
+            reads CLRT_STRICT. The encoder and decoder always read CLRT_STRICT.
         cache_dir: Folder for compiled programs; None for the default.
 
     Raises:
