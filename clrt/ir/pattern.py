@@ -93,11 +93,8 @@ class Pattern:
         roots: Op classes of the node that computes the value; () if any value may match.
     """
 
-    def __init__(self, ways: _Ways, label: str, roots: tuple[type[IrOp], ...] = ()) -> None:
-        self.ways, self.roots, self._label = ways, roots, label
-
-    def __str__(self) -> str:
-        return self._label
+    def __init__(self, ways: _Ways, roots: tuple[type[IrOp], ...] = ()) -> None:
+        self.ways, self.roots = ways, roots
 
     def find(self, value: Value, edges: Edges) -> Captures | str | None:
         """Matches a value.
@@ -130,7 +127,7 @@ class Pattern:
             yield from other.ways(value, found)
 
         roots = (*self.roots, *other.roots) if self.roots and other.roots else ()
-        return Pattern(ways, f"{self} or {other}", roots)
+        return Pattern(ways, roots)
 
     def used_once(self) -> Pattern:
         """Returns this pattern with the condition that only one node reads the value."""
@@ -138,7 +135,7 @@ class Pattern:
         def ways(value: Value, found: Captures) -> Iterator[None]:
             return _NO_WAYS if found.edges.only_user(value) is None else self.ways(value, found)
 
-        return Pattern(ways, self._label, self.roots)
+        return Pattern(ways, self.roots)
 
     def where(self, test: Callable[[Captures], Verdict]) -> Pattern:
         """Returns this pattern with a test of the matched values, such as for equal shapes.
@@ -153,24 +150,7 @@ class Pattern:
                 return inner
             return (None for _ in inner if _passes(test(found)))
 
-        return Pattern(ways, self._label, self.roots)
-
-    def or_miss(self, reason: str = "") -> Pattern:
-        """Returns this pattern as a decisive part: if it does not match, there is a near miss.
-
-        Args:
-            reason: Reason of the near miss; "" for one that names the value and the expected ops.
-        """
-
-        def ways(value: Value, found: Captures) -> Iterator[None]:
-            matched = False
-            for _ in self.ways(value, found):
-                matched = True
-                yield
-            if not matched:
-                raise _NearMiss(reason or f"'{value.name}' is not {self}")
-
-        return Pattern(ways, self._label)
+        return Pattern(ways, self.roots)
 
 
 def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
@@ -184,7 +164,7 @@ def any_value(name: str = "", test: Callable[[Value], Verdict] | None = None) ->
     def ways(value: Value, found: Captures) -> Iterator[None]:
         return _named(name, value, found) if test is None or _passes(test(value)) else _NO_WAYS
 
-    return Pattern(ways, name or "a value")
+    return Pattern(ways)
 
 
 def constant(name: str = "", test: Callable[[Value], Verdict] | None = None) -> Pattern:
@@ -258,7 +238,7 @@ def op(
                 yield from _named(name, value, found)
         found.path.pop()
 
-    return Pattern(ways, " or ".join(r.name for r in roots), roots)
+    return Pattern(ways, roots)
 
 
 def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "") -> Pattern:
@@ -279,7 +259,7 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
                 yield from _named(name, value, found)
             found.path.pop()
 
-    return Pattern(ways, f"computed from {source}")
+    return Pattern(ways)
 
 
 def _named(name: str, value: Value, found: Captures) -> Iterator[None]:
