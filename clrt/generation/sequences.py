@@ -85,7 +85,7 @@ class KvSequence:
         return len(self.tokens) - self.guessed
 
     def guess(self, tokens: Sequence[int]) -> None:
-        """Appends draft tokens, which run like other tokens until `commit` replaces them."""
+        """Appends draft tokens. They run like others until `commit` puts verified tokens there."""
         self.tokens += tokens
         self.guessed += len(tokens)
 

@@ -24,16 +24,17 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 @dataclass(frozen=True)
 class VariableArguments:
-    """The 32-bit launch arguments that vary with input shape, as parallel columns.
+    """The 32-bit launch arguments of a plan that vary with input shape.
 
-    Each argument is the value of a formula of the sizes. If the argument is the offset of a tensor
-    in the arena, the start of its arena buffer, in elements, is added.
+    The columns are arrays with an element per argument. An argument is the value of a formula of
+    the dims. For the offset of a tensor in the arena, in elements, the start of the arena buffer
+    that holds the tensor is added.
 
     Attributes:
-        launches: Index in the plan of each argument's launch.
-        arguments: OpenCL index of each argument. The offset of a buffer is the argument after the
-            buffer.
-        tenants: Index of the arena buffer whose start is added to each argument; -1 for none.
+        launches: Index in the plan of the launch that has the argument.
+        tenants: Index of the arena buffer whose start is added; -1 if nothing is added.
+        arguments: OpenCL index of the argument in its launch. A buffer takes two indices: first
+            the pointer, then the offset.
     """
 
     launches: Ints

@@ -162,7 +162,7 @@ class ConfigValues:
         )
 
     def name_of(self, key: str) -> str:
-        """Returns the name that the file has for a key."""
+        """Returns the key in the file for clrt's name of it; `key` itself if the two are equal."""
         return self._names.get(key, key)
 
     def wrong(self, key: str, kind: str, value: object) -> ModelError:

@@ -407,7 +407,10 @@ def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
 
 
 def _sinks(value: Value | None) -> bool:
-    """Returns whether a captured value is a constant with known elements; False for None."""
+    """Returns whether a value that a subgraph captures can move into it as a constant.
+
+    True for constants with known elements; False for None.
+    """
     return value is not None and value.is_constant and value.has_numbers
 
 

@@ -84,9 +84,10 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class GatherND(Op):
-    """Selects slices: y[b, t] = x[b, indices[b, t]] with index tuples on the last axis of indices.
+    """Selects slices of x: y[b, t] = x[b, i], with the index tuple i = indices[b, t, :].
 
-    b stands for the first `batch_dims` axes, t for the other axes of the tuples.
+    b stands for positions on the first `batch_dims` axes of x and indices. t stands for positions
+    on the other axes of indices, except its last axis, which holds the tuples.
 
     Source: ONNX GatherND, opset 11 to 13.
     """

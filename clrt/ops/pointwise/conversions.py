@@ -22,7 +22,11 @@ def widened(array: Array) -> Array:
 
 
 def literal(value: float, dtype: DType) -> Code:
-    """Returns `value` as an OpenCL C literal that is exact in `dtype`."""
+    """Returns `value` as an OpenCL C literal.
+
+    For float64 it is a double; for narrower floats it is a float, since kernels compute them in
+    float32. For other dtypes it is an integer, cast to the C type of `dtype`.
+    """
     if not dtype.is_float:
         return Code("({})({})").substitute(dtype.cl, int(value))
     with np.errstate(over="ignore"):

@@ -201,7 +201,10 @@ class Execution:
 
     @property
     def is_allocating(self) -> bool:
-        """Whether the execution's plan is not bound yet; binding it allocates memory."""
+        """Whether the execution may still allocate its arena and the plan's constants.
+
+        False once the plan is bound to this memory, or the execution has ended.
+        """
         return not self._ended and not self.bound.ready
 
     @property

@@ -102,7 +102,7 @@ class LaunchThrottle:
         """Returns the number of launches to split one launch into, so none exceeds `most_s`.
 
         Args:
-            cost: Cost of the launch before splitting, in any unit used throughout.
+            cost: Cost of the launch before splitting, in the unit of the constructor's `rate`.
             most_s: Maximum duration of a launch in seconds.
         """
         return max(1, math.ceil(self._rate * cost / most_s))

@@ -315,7 +315,8 @@ class Planner:
             known: Elements of the inputs that planning needs, by name.
             contract: Which inputs and outputs are tensors on the device.
             tunables: `T_` macros by kernel entry point, in place of the tuning records.
-            repeated: Whether the plan is for many runs, so that including loops pays off.
+            repeated: Whether the plan serves many runs. If so, Loop and Scan nodes may be unrolled
+                to more nodes, which takes longer to plan.
 
         Returns:
             The plan, and the graph break after it, which is None at the end of the graph.

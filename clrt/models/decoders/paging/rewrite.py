@@ -61,8 +61,9 @@ class PagedDecoder:
         heads: Number of query heads of the first layer.
         hidden: Elements per token of the graph's output `hidden`.
         vocabulary: Number of tokens in the vocabulary.
-        places: Maximum number of positions, limited by tables that are indexed by position, or by
-            the length up to which masks were checked; None for no limit.
+        places: Maximum number of positions; None for no limit. Limits are the length of constant
+            tables that are indexed by position, and the sequence length up to which the attention
+            masks of the original graph were compared with the pattern that replaces them.
     """
 
     graph: Graph
