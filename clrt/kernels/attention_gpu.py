@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
@@ -12,7 +12,7 @@ from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import clamp, pure
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -28,13 +28,6 @@ GPU = tuned(
     T_RK=Tunable(4, "keys", "Keys per work-item, as far as registers permit."),
     T_TD=Tunable(16, "elements", "Depth of heads in local memory at a time: fewer barriers."),
 )
-# Minimum number of work-groups that a compute unit runs concurrently, in estimates of the time.
-_MIN_GROUPS = 2
-# Work-groups per compute unit that a split of the keys aims for.
-_GROUPS = 4
-# Minimum number of key tiles per split: below it, the launch that merges the splits costs more than
-# the splits save.
-_MIN_SPLIT_TILES = 2
 # Padding of each row of a tile in local memory, in elements, against bank conflicts.
 _PAD = 4
 # Further floats per query row in local memory.
@@ -43,6 +36,27 @@ _ROW_FLOATS = 4
 _MIN_V_ROWS = 4
 # Defines of other attention kernels that are arguments, in lower case, of this one.
 MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
+
+
+@dataclass(frozen=True)
+class AttentionSplits(Thresholds):
+    """Thresholds of the choice of tiles and key splits of attention on GPUs."""
+
+    resident_groups: int = tunable(
+        2,
+        "work-groups per core",
+        "Minimum that a core runs concurrently, in estimates of the time of a tile.",
+    )
+    split_groups: int = tunable(
+        4, "work-groups per core", "Target of a split of the keys, so that every core has work."
+    )
+    split_tiles: int = tunable(
+        2,
+        "key tiles",
+        "Minimum per split: below it, merging the splits costs more than they save.",
+    )
+
+    group: ClassVar = "attention_gpu_splits"
 
 
 @dataclass(frozen=True)
@@ -99,9 +113,11 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     max_rows = tiles[0].tunables["T_RQ"]
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
     smallest = len(tiles) - 1
-    chosen = smallest and takes_few(rows, pairs, units, lines, max_rows)
+    shares = ctx.thresholds(AttentionSplits)
+    chosen = smallest and takes_few(rows, pairs, units * shares.resident_groups, lines, max_rows)
+    max_splits = heads.keys // (shares.split_tiles * tiles[smallest].keys)
     splits = (
-        split_count(rows, pairs, units, lines, heads.keys, tiles[smallest].keys)
+        split_count(rows, pairs, units * shares.split_groups, lines, max_splits)
         if chosen == smallest
         else 1
     )
@@ -219,7 +235,7 @@ def _merge_launch(heads: Attended, sums: Scratch, splits: int) -> Launch:
 
 
 @pure
-def takes_few(rows: int, pairs: int, units: int, lines: int, max_rows: int) -> int:
+def takes_few(rows: int, pairs: int, min_groups: int, lines: int, max_rows: int) -> int:
     """Returns 1 if tiles with one row per work-item are faster than with `max_rows` rows, else 0.
 
     Large tiles read less memory; small tiles leave no compute unit idle.
@@ -227,7 +243,7 @@ def takes_few(rows: int, pairs: int, units: int, lines: int, max_rows: int) -> i
     Args:
         rows: Query rows per head of keys: queries times query heads that share the head.
         pairs: Batch size times heads of keys.
-        units: Compute units of the device.
+        min_groups: Number of work-groups that the device runs concurrently.
         lines: Work-items of a work-group along the rows (T_LINES).
         max_rows: Rows per work-item of the large tile.
     """
@@ -235,22 +251,21 @@ def takes_few(rows: int, pairs: int, units: int, lines: int, max_rows: int) -> i
     def time(tile: int) -> int:
         groups = ceil_div(rows, lines * tile) * pairs
         # Cycles of a work-item for four elements of four keys: products, reads and bookkeeping.
-        return max(groups, _MIN_GROUPS * units) * (16 * tile + tile + 14)
+        return max(groups, min_groups) * (16 * tile + tile + 14)
 
     return int(time(1) < time(max_rows))
 
 
 @pure
-def split_count(rows: int, pairs: int, units: int, lines: int, keys: int, tile: int) -> int:
+def split_count(rows: int, pairs: int, target_groups: int, lines: int, max_splits: int) -> int:
     """Returns the number of splits of the keys that gives each compute unit work.
 
     Args:
         rows: Query rows per head of keys: queries times query heads that share the head.
         pairs: Batch size times heads of keys.
-        units: Compute units of the device.
+        target_groups: Number of work-groups to aim for.
         lines: Work-items of a work-group along the rows (T_LINES).
-        keys: Number of keys.
-        tile: Keys that a work-group reads per iteration.
+        max_splits: Maximum number of splits, at least 1 if lower.
     """
     groups = ceil_div(rows, lines) * pairs
-    return clamp(_GROUPS * units // groups, 1, max(1, keys // (_MIN_SPLIT_TILES * tile)))
+    return clamp(target_groups // groups, 1, max(1, max_splits))

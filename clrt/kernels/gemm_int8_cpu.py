@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.device.caps import VNNI_INT8, DeviceCaps
+from clrt.device.caps import VNNI_INT8
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
@@ -22,6 +22,7 @@ from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
 from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
@@ -33,9 +34,19 @@ _SIGN = np.uint8(0x80)
 # Rows per tile, and maximum number of rows per work-group.
 _TILE_ROWS = 8
 _MAX_ROWS = 64
-# Target number of work-groups per core if the rows alone give fewer. More would repeat the
-# quantization of rows of A, which each work-group does for itself.
-_GROUPS = 2
+
+
+@dataclass(frozen=True)
+class Int8Partition(Thresholds):
+    """Threshold of the partition of a GEMM of bytes (gemm_bytes_cpu) over cores."""
+
+    groups: int = tunable(
+        2,
+        "work-groups per core",
+        "Target if the rows alone give fewer; more would repeat the quantization of rows of A.",
+    )
+
+    group: ClassVar = "gemm_bytes_shares"
 
 
 @dataclass(frozen=True)
@@ -230,7 +241,7 @@ def _emit(
     weights = product.weights
     assert isinstance(weights, Int8Weights)
     tunables = ctx.tunables(LEVELS)
-    height, columns = _shares(product, ctx.caps)
+    height, columns = _shares(product, ctx)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
     macros = {
         **product.epilogue.defines,
@@ -249,14 +260,15 @@ def _emit(
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def _shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
+def _shares(product: GemmProblem, ctx: Lowering) -> tuple[int, int]:
     """Returns rows and columns of the result per work-group, so that all cores finish together."""
-    panels = ceil_div(product.n, WIDTH)
+    panels, caps = ceil_div(product.n, WIDTH), ctx.caps
+    target_groups = ctx.thresholds(Int8Partition).groups * caps.compute_units
 
     def shares() -> Iterator[tuple[int, int, int]]:
         for height in range(_TILE_ROWS, _MAX_ROWS + 1, _TILE_ROWS):
             stripes = ceil_div(product.m, height) * product.batches
-            spans = clamp(ceil_div(_GROUPS * caps.compute_units, stripes), 1, panels)
+            spans = clamp(ceil_div(target_groups, stripes), 1, panels)
             width = ceil_div(panels, spans)
             groups = stripes * ceil_div(panels, width)
             rows = min(height, product.m)

@@ -18,8 +18,6 @@ from clrt.util.math import ceil_div, round_up
 
 MOST_ROWS = 8
 """Maximum number of rows of A for the small-M kernel."""
-# Work-groups per core. More would repeat the normalization of A, which each does for itself.
-_GROUPS = 4
 SECOND_GEMM = Code("second[i * T_NV + j]")
 """Expression by which an epilogue reads the second product of a launch: value of the macro."""
 
@@ -32,6 +30,11 @@ class SmallMThresholds(Thresholds):
         512,
         "KiB",
         "Minimum size of 16-bit weights: smaller ones save less time than the compilation takes.",
+    )
+    groups: int = tunable(
+        4,
+        "work-groups per core",
+        "Target; more would repeat the normalization of A, which each does for itself.",
     )
 
     group: ClassVar = "few_rows"
@@ -75,7 +78,8 @@ def emit_few_rows(
     panel = panel_width(tunables)
     _, product = merge(product, ctx)
     _, b, _ = pack_b(product, panel, ctx)
-    spans = clamp(_GROUPS * ctx.caps.compute_units, 1, ceil_div(product.n, panel))
+    groups_per_core = ctx.thresholds(SmallMThresholds).groups
+    spans = clamp(groups_per_core * ctx.caps.compute_units, 1, ceil_div(product.n, panel))
     columns = round_up(ceil_div(product.n, spans), panel)
     groups = ceil_div(product.n, columns)
     defines = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
@@ -22,7 +23,7 @@ from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
 from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
 from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Emit,
@@ -49,11 +50,26 @@ BLOCKS = tuned(
     ),
 )
 LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Maximum number of rows per work-group of `gemm_levels_cpu`, and target number of work-groups per
-# core. Each work-group quantizes its rows itself, which takes as long as three to five panels of 32
-# columns.
-_MAX_LEVELS_ROWS = 32
-_LEVELS_GROUPS = 2
+
+
+@dataclass(frozen=True)
+class LowBitPartition(Thresholds):
+    """Thresholds of the partition of a GEMM with low-bit weights (gemm_levels_cpu) over cores.
+
+    Each work-group quantizes its rows itself, which takes as long as three to five panels of 32
+    columns.
+    """
+
+    rows: int = tunable(
+        32, "rows", "Maximum per work-group, which quantizes them before it multiplies."
+    )
+    groups: int = tunable(
+        2,
+        "work-groups per core",
+        "Target if the rows alone give fewer; more would repeat the quantization of rows.",
+    )
+
+    group: ClassVar = "gemm_levels_shares"
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -132,7 +148,7 @@ def emit_levels_cpu(
     levels = product.weights
     assert isinstance(levels, QuantizedPanels)
     tunables = ctx.tunables(LEVELS)
-    height, columns = _levels_shares(product, ctx.caps)
+    height, columns = _levels_shares(product, ctx)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
     defines = {
         **levels.defines,
@@ -152,14 +168,15 @@ def emit_levels_cpu(
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
+def _levels_shares(product: GemmProblem, ctx: Lowering) -> tuple[int, int]:
     """Returns the rows and columns of the result per work-group of `emit_levels_cpu`.
 
     Each work-group quantizes its rows of A. So if there are enough rows for all cores, a work-group
     computes all columns, and each row is quantized only once.
     """
-    target_groups = _LEVELS_GROUPS * caps.compute_units
-    height = min(product.m, _MAX_LEVELS_ROWS)
+    shares = ctx.thresholds(LowBitPartition)
+    target_groups = shares.groups * ctx.caps.compute_units
+    height = min(product.m, shares.rows)
     stripes = ceil_div(product.m, height) * product.batches
     spans = clamp(ceil_div(target_groups, stripes), 1, ceil_div(product.n, WIDTH))
     return height, round_up(ceil_div(product.n, spans), WIDTH)

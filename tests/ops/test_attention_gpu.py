@@ -26,8 +26,8 @@ UNITS = 32
 def test_attention_split_fills_all_compute_units(
     rows: int, pairs: int, few: int, parts: int
 ) -> None:
-    assert takes_few(rows, pairs, UNITS, 8, 4) == few
-    assert not few or split_count(rows, pairs, UNITS, 8, 1024, 64) == parts
+    assert takes_few(rows, pairs, 2 * UNITS, 8, 4) == few
+    assert not few or split_count(rows, pairs, 4 * UNITS, 8, 1024 // (2 * 64)) == parts
 
 
 def test_attention_new_shape_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

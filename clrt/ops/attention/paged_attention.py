@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unread_arg
 from clrt.kernels.sub_group import sub_group_of
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_layout import Int8PageLayout, PageLayout
@@ -41,12 +41,6 @@ CPU = tuned(
     T_ROWS=32,
     T_PAGES=Tunable(4, "pages", "Pages of keys per block, whose scores stay in cache."),
 )
-# Minimum work-groups per compute unit on CPUs before a work-group handles several tokens.
-_GROUPS_PER_UNIT = 8
-# Maximum tokens of a step for the "few tokens" path, where work-groups split a token's pages.
-_FEW_TOKENS = 8
-# Work-groups per compute unit on that path, if there are enough pages: several balance the load.
-_PARTS_PER_UNIT = 3
 # Maximum rows of a tile, and of a tile of 8-bit dot products (common/dots.clh).
 _MAX_ROWS, _MAX_DOT_ROWS = 8, 4
 # Floats of a partial result per query (one split of the pages), besides the weighted value sum.
@@ -57,11 +51,43 @@ GPU = tuned(
     T_ITEMS=128,
     T_HELD=Tunable(16, "elements", "Loads of a work-item in flight before the first is used."),
 )
-# GPU kernel: maximum rows of a tile (limited by registers), work-groups per core, keys per block,
-# and minimum pages of a split.
-_GPU_ROWS, _GPU_GROUPS, _BLOCK, _MIN_PAGES = 4, 4, 64, 2
+# GPU kernel: maximum rows of a tile (limited by registers), and keys per block.
+_GPU_ROWS, _BLOCK = 4, 64
 # The row size of a slab must be a multiple of this many elements, so that vector loads are aligned.
 _VECTOR = 16
+
+
+@dataclass(frozen=True)
+class PagedCpuPartition(Thresholds):
+    """Thresholds of the partition of paged attention over CPU cores."""
+
+    groups: int = tunable(
+        8, "work-groups per core", "Minimum before a work-group handles several tokens."
+    )
+    few_tokens: int = tunable(
+        8, "tokens", "Maximum of a step for the path whose work-groups split a token's pages."
+    )
+    few_groups: int = tunable(
+        3,
+        "work-groups per core",
+        "Target on that path, if there are enough pages: several balance the load.",
+    )
+
+    group: ClassVar = "paged_attention_cpu_shares"
+
+
+@dataclass(frozen=True)
+class PagedGpuPartition(Thresholds):
+    """Thresholds of the partition of paged attention over GPU cores."""
+
+    groups: int = tunable(
+        4,
+        "work-groups per core",
+        "Target: fewer tokens per group, then splits of the pages, until it is reached.",
+    )
+    split_pages: int = tunable(2, "pages", "Minimum per split of a token's pages.")
+
+    group: ClassVar = "paged_attention_gpu_shares"
 
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
@@ -105,7 +131,8 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     defines, args = _launch_parts(node, ctx)
     form = op.form(node.arg(op.first_slab).dtype)
     levels = isinstance(form, Int8PageLayout)
-    group, few = op.num_heads // op.kv_num_heads, tokens <= _FEW_TOKENS
+    shares = ctx.thresholds(PagedCpuPartition)
+    group, few = op.num_heads // op.kv_num_heads, tokens <= shares.few_tokens
     tile = _tile_rows(group) if few else tunables["T_MR"]
     rows = max(tunables["T_ROWS"] // tile, 1) * tile
     macros = {**defines, **tunables, "T_VW": lanes, "S_NV": vectors, "T_MR": tile, "T_ROWS": rows}
@@ -116,9 +143,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     )
     units, pairs = ctx.caps.compute_units, tokens * op.kv_num_heads
     # Simulators report a race if a work-group reads results of others, despite the atomic counter.
-    splits = ceil_div(_PARTS_PER_UNIT * units, pairs) if few and not ctx.caps.simulator else 1
+    splits = ceil_div(shares.few_groups * units, pairs) if few and not ctx.caps.simulator else 1
     # With many tokens a work-group handles several, as long as all cores have enough groups.
-    span = clamp(pairs // (_GROUPS_PER_UNIT * units), 1, max(rows // group, 1))
+    span = clamp(pairs // (shares.groups * units), 1, max(rows // group, 1))
     size = (op.kv_num_heads, tokens if few else ceil_div(tokens, span), splits)
     if levels:
         assert isinstance(form, Int8PageLayout)
@@ -142,7 +169,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if not tokens:
         return []
     defines, args = _launch_parts(node, ctx)
-    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.cores
+    shares = ctx.thresholds(PagedGpuPartition)
+    group, wanted = op.num_heads // op.kv_num_heads, shares.groups * ctx.caps.cores
     slab, tunables = node.arg(op.first_slab), ctx.tunables(GPU)
     # A work-item sums four columns of the values.
     while 4 * tunables["T_ITEMS"] < op.head_size:
@@ -162,7 +190,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     # With many tokens a work-group handles as many as fill a tile.
     span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
     pairs = ceil_div(tokens, span) * op.kv_num_heads
-    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _MIN_PAGES))
+    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], shares.split_pages))
     source = "attention/paged_attention_gpu.cl"
     macros = {**defines, **tunables, "S_ROWS": rows, **sub_group}
     queries = tokens * op.num_heads
