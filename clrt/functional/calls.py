@@ -107,7 +107,7 @@ _NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MAX_MODELS)
 
 
 def clear_cache() -> None:
-    """Drops the cached models of all functions; calls in progress end normally."""
+    """Drops all cached models of `clrt.functional`; calls in progress end normally."""
     _MODELS.clear()
     _NEEDS.clear()
 

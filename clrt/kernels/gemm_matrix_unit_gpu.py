@@ -240,9 +240,10 @@ def _splits(product: GemmProblem, cores: int, size: tuple[int, int], min_k: int)
 def _num_splits(
     m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int, min_k: int
 ) -> int:
-    """Returns the number of splits of K, in whole slices, that gives each core work.
+    """Returns the number of equal splits of K that gives each core work.
 
-    Returns 1 for batches of matrices.
+    A split is a multiple of `_DEPTH` elements long. Returns 1 for batches of matrices, or if no
+    number of splits fits.
 
     Args:
         m: Rows of the result.

@@ -213,8 +213,8 @@ def variants(
     """Returns the variants of an op that is computed by a GEMM, one per GEMM kernel.
 
     Args:
-        lowered: Converts a function that emits a GEMM, such as `emit_cpu`, to the `emit` function
-            of the op's nodes.
+        lowered: Returns the op's `emit` function for a GEMM kernel, from the function that emits
+            this kernel, such as `emit_cpu`.
         reject_reason: Returns why none of the variants can run a node; None if one may.
         prefix: Prefix of the variants' names.
         work: Returns the work of a node; the same for all variants.
@@ -250,10 +250,12 @@ def variants(
 
 
 def unit_variant(lowered: Callable[[EmitProduct], Emit]) -> Variant:
-    """Returns the GEMM variant for matrix units of GPUs; ops list it before their other variants.
+    """Returns the variant "gemm_unit", which computes a GEMM on the matrix units of a GPU.
+
+    Ops list it before their other variants.
 
     Args:
-        lowered: Converts a function that emits a GEMM, such as `emit_cpu`, to the `emit` function
-            of the op's nodes.
+        lowered: Returns the op's `emit` function for a GEMM kernel, from the function that emits
+            this kernel, such as `emit_cpu`.
     """
     return Variant("gemm_unit", lowered(emit_unit), reject_unit, GPU_UNIT)

@@ -87,13 +87,13 @@ class ScaleIndexing:
     def launch(
         self, entry: str, defines: dict[str, Define], ctx: Lowering, **tensors: Buffer | None
     ) -> Launch:
-        """Returns the launch of a kernel of quantize_linear.cl over all elements.
+        """Returns the launch of a kernel of quantize_linear.cl over all elements of the tensor.
 
         A work-item computes several elements on CPUs, one on GPUs.
 
         Args:
-            entry: Name of the kernel.
-            defines: Macros besides those of the indexing.
+            entry: Name of the kernel function.
+            defines: Macros besides `ScaleIndexing.defines`, which are added.
             tensors: Tensor arguments by name; None for absent ones.
         """
         elems = _ELEMS if ctx.caps.is_cpu else 1

@@ -322,7 +322,10 @@ def _log2(power: int) -> int:
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int], dict[str, int]]:
-    """Returns the global size and the numeric kernel arguments of a CPU copy, by rows or tiles.
+    """Returns the global size and the numeric arguments of kernel copy_strided_cpu.
+
+    The kernel copies square tiles if source and destination are contiguous along different axes,
+    else rows (`_walk` decides).
 
     Args:
         dims: Sizes of the axes.

@@ -44,7 +44,11 @@ class EliminateCommonSubexpressions(Pass):
 
 
 def _key(value: Value | None) -> Hashable:
-    """Returns a dictionary key of a node's input, equal for inputs that hold the same elements."""
+    """Returns a dictionary key of a node's input, equal for inputs that count as the same.
+
+    The key of a constant is its dtype, shape and elements. The key of another value, or of numbers
+    of more than 1 KiB, is the value itself.
+    """
     if value is None or not value.is_constant:
         return value
     # Large constants are not compared: reading `data` may concatenate or convert their elements.

@@ -213,10 +213,10 @@ def _is_always(node: Node) -> bool:
 
 
 def _gathers_all(node: Node) -> str | None:
-    """Returns why a Gather does not read all rows in order; "" if it does.
+    """Returns why a Gather does not read all rows of x in order; "" if it does.
 
-    Returns None if its indices are not known to be affine, or if it gathers along another axis
-    than 0.
+    Returns None for nodes to which the question does not apply: the indices are not known to be an
+    affine function of their position (`Grid`), x has unknown rank, or the axis is not 0.
     """
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)

@@ -58,13 +58,13 @@ class ShardActor:
         self._writer = ShardWriter(job, replace(options, device=device))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Writes the part files of a batch of units.
+        """Embeds a batch of work units, and writes their vectors: a part file per unit.
 
         Args:
-            batch: Column "unit" with the indices of the units.
+            batch: Column "unit": indices of the work units, each some rows of an input file.
 
         Returns:
-            Column "rows" with the number of rows of each unit.
+            Column "rows": number of rows per unit, with and without a vector.
         """
         return {"rows": [self._writer.make(int(i)).rows for i in batch["unit"]]}
 

@@ -163,7 +163,9 @@ def _read_stage(kind: str, folder: Path) -> VectorStage:
 
 
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """Returns the torch class name of a Dense module's activation.
+    """Returns the torch class name, such as "Tanh", of the activation of a Dense module.
+
+    Dense is a module of sentence-transformers: a linear layer and an activation.
 
     Args:
         folder: Folder of the module, for the message.

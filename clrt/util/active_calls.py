@@ -40,7 +40,7 @@ class ActiveCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the function call has returned or raised, or `end` was called."""
+        """Whether the call that created this object has returned or raised, or `end` was called."""
         frame = self._frame
         if frame is None:
             return True

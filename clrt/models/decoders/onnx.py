@@ -122,7 +122,10 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
 def _shapes(
     names: DecoderNames, inputs: _Infos, head_size: int | None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the dims to set on each input: 1 for the batch, other numbers, symbols of sizes.
+    """Returns the shapes that replace those of the file, by input name; the batch size is 1.
+
+    Dims are numbers, "past", "tokens" or "past + tokens". Each past input is
+    `[1, heads, past, head size]`.
 
     Args:
         names: Names of the decoder's inputs and outputs.

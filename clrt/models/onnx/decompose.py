@@ -156,11 +156,15 @@ class DecompositionImporter:
 
 
 class _BodyImporter:
-    """Imports the nodes that a decomposition adds; implements `ImportsBodies`.
+    """Imports the nodes of a decomposition that takes the place of an ONNX node.
+
+    Implements `ImportsBodies`, the importer's interface for decompositions.
 
     Args:
-        title: Name of the replaced node.
-        scope: Scope of the added nodes.
+        context: Import state of the whole model.
+        nodes: Converts single nodes to IR.
+        title: Name of the replaced ONNX node.
+        scope: Scope to which nodes are added.
     """
 
     def __init__(self, context: Context, nodes: ImportsNodes, title: str, scope: Scope) -> None:

@@ -37,7 +37,10 @@ _FMAS_PER_OPERATION = 4
 
 
 def node_work(node: Node) -> int | None:
-    """Returns the number of operations of a node in a kernel loop; None if it is unsupported.
+    """Returns the cost of a node in one iteration of a KernelLoop; None if it is unsupported.
+
+    The unit is an operation on one element. Several multiply-adds of a matrix product count as one
+    operation, and views as none.
 
     Args:
         node: Node with static shapes.

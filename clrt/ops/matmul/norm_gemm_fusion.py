@@ -186,17 +186,18 @@ def _match_both(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch |
 
 
 def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | None:
-    """Returns a product node and the second product of the same A that its epilogue reads.
+    """Returns the launch of `node` and of a second product of the same A, as in a gated MLP.
 
-    Returns None if there is no second product, or if the kernels of the two cannot be fused.
+    Returns None if the epilogue of `node` reads no second product, or if one of the two products is
+    of a kind that this fusion does not handle (`_product` returns None).
 
     Args:
-        node: Node of the product with the epilogue.
+        node: Node of the first product, whose epilogue reads the second one.
         makers: Producer of each value.
 
     Raises:
-        UnsupportedError: The weights differ in layout, the second product has an epilogue or other
-            readers, or a product runs by another kernel.
+        UnsupportedError: The weights of the two differ in size or layout, the second product has an
+            epilogue or other readers, or one of the products runs by another kernel.
     """
     product = _product(node, ctx)
     second = None if product is None else _second(node, makers)

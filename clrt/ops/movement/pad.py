@@ -129,17 +129,19 @@ def _mirror_rows(
     lead: Sequence[int],
     mode: dict[str, Define],
 ) -> Launch:
-    """Returns the launch of Pad on CPUs in the modes that repeat elements of x.
+    """Returns the CPU launch of Pad in the modes that repeat elements of x (reflect, edge, wrap).
 
-    A row extends along the last padded axis; the axes after it are copied as contiguous elements.
+    Work-items copy parts of rows. A row extends along the last padded axis; each position in it
+    holds the contiguous elements of the axes after it.
 
     Args:
-        source: First element of the cropped input.
+        source: First element of the part of x that negative pads leave.
         y: Output.
-        kept: Shape of the cropped input.
-        strides: Strides of x.
-        lead: Elements added before each axis, up to the last padded axis.
-        mode: Macros of dtype and mode.
+        kept: Shape of that part.
+        strides: Strides of x, in elements.
+        lead: Elements added before each axis, up to the last padded axis; 0 where the pad is
+            negative.
+        mode: Macros DATA_T and MODE.
     """
     rank = len(lead)
     inner = num_elements(y.dims[rank:])

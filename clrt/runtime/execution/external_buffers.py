@@ -31,13 +31,13 @@ class ExternalBuffers:
     _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
-        """Acquires a buffer per external value: from the tensor that the caller passed, or new.
+        """Acquires a buffer per external value: that of the caller's device tensor, or a new one.
 
         Args:
             feeds: Array or device tensor per input of the run, by name.
 
         Returns:
-            The buffer of each external root value.
+            The buffer of each external root value (the value that owns the memory of its views).
 
         Raises:
             InputError: A tensor was donated to another run, or released.

@@ -134,14 +134,15 @@ class PlannedModel:
         return self._runner.room.own_limit
 
     def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """Returns an array of zeros per input, by name.
+        """Returns a NumPy array of zeros per input, by name, in the dtype of the input.
 
         Args:
             shapes: Shape of each input by name.
 
         Raises:
             InputError: The shapes do not match the model.
-            OutOfMemoryError: A single buffer is larger than the device can allocate.
+            OutOfMemoryError: A run with these shapes would need a single buffer that is larger than
+                the device can allocate.
         """
         dims = self._shapes(shapes)
         self.memory(dims)  # raises for too large shapes, before zeros are allocated
