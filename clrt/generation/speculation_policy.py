@@ -100,7 +100,10 @@ class AcceptanceRate:
 
     @classmethod
     def of_all(cls) -> AcceptanceRate:
-        """Creates the acceptance rate over all texts, which has no prior and decays more slowly."""
+        """Creates the acceptance rate over all texts, the `prior` of each text's own rate.
+
+        Its statistics decay more slowly than those of one text.
+        """
         return cls(None, _PRIOR_MEMORY, _PRIOR_FADING)
 
     @property

@@ -263,7 +263,11 @@ class GemmKernel:
         return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
 
     def _without_inputs(self) -> GemmKernel:
-        """Returns this kernel for a launch that only normalizes y and reads no GEMM operand."""
+        """Returns a copy of this kernel for the second launch of `with_norm`, which normalizes y.
+
+        That launch does not multiply. It does not read A, B and the epilogue operands, so y stands
+        in for them as an argument.
+        """
         product, y = self.product, self.product.y
         assert isinstance(y, Value)
         operands = tuple(replace(o, value=y) for o in product.epilogue.operands)

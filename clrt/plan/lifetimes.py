@@ -50,10 +50,11 @@ def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
 
 
 def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
-    """Yields a memory event per launch of a region.
+    """Yields a memory event for each launch of a region.
 
-    No launch after the one that computes a node reads the node's inputs (`LaunchFusionRule.emit`).
-    If some nodes are computed by no launch, a last event holds them.
+    The nodes of an event are those that its launch computes, because no later launch reads their
+    inputs (see `LaunchFusionRule.emit`). Nodes that no launch computes get one more event, at the
+    end.
 
     Args:
         index: Index of the region's step in the plan.

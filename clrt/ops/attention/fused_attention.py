@@ -447,10 +447,15 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
 
 
 def add_mask(scores: Array, mask: Array) -> Array:
-    """Applies a mask to attention scores: bool (true keeps, false gives -inf) or additive.
+    """Returns attention scores with a mask applied.
 
-    A mask with a finite number of magnitude 1e6 or more is added in float32, as models do. The sum
-    rounds the score away, so that a fully masked row gets uniform weights.
+    Some masks hold a large negative number, such as -1e9, in place of -inf. If a finite number of
+    the mask is 1e6 or more in magnitude, the sums are rounded to float32, as in the models. There
+    the scores get lost in rounding, so a row in which all keys are masked gets uniform weights.
+
+    Args:
+        scores: Scores before the softmax.
+        mask: Bools (false turns a score into -inf), or numbers to add to the scores.
     """
     if mask.dtype == bool:
         return np.where(mask, scores, -np.inf)

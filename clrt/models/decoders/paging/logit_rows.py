@@ -71,17 +71,21 @@ def _gather_rows(build: OpBuilder, value: Value, rows: Value) -> Value:
 def _rebuild(
     build: OpBuilder, value: Value, chain: list[Node], last: Node | None
 ) -> tuple[Value, Value]:
-    """Adds copies of a chain of nodes that compute requested tokens instead of all tokens.
+    """Adds a copy of a chain of nodes, which computes the logits of the requested tokens only.
 
     Args:
-        value: Input of the chain for the requested tokens.
+        value: Input of the copy: the requested tokens' part of the chain's input.
         chain: Nodes of the original graph, last one first.
-        last: Node of the chain that selects the last token, which is omitted; None if there is
-            none.
+        last: Node of the chain that selects the last token; None if no node does. It is not
+            copied, and neither are views then.
 
     Returns:
-        Input of the last matrix product, and output of the chain (logits): float32 matrices with a
-        row per requested token.
+        Input of the copy's last matrix product, and the logits: float32 matrices with a row per
+        requested token.
+
+    Raises:
+        UnsupportedError: `last` does something else than select the last token, or the width of a
+            result is not fixed.
     """
     hidden = value
     for node in reversed(chain):
