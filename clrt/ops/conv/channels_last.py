@@ -24,6 +24,7 @@ from clrt.kernels.gemm_cpu import GemmPartitionThresholds, emit_cpu
 from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
@@ -40,8 +41,16 @@ MAX_DEPTHWISE_TAPS = 128
 # Window widths (of depthwise kernels, and of those of one channel) and strides along the last axis
 # for which kernels are unrolled.
 _DEPTHWISE_WIDTHS, _WIDTHS, _STRIDES = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
-# Maximum output rows per work-group.
-_ROWS_PER_ITEM = 8
+
+
+@dataclass(frozen=True)
+class ChannelsLastPartition(Thresholds):
+    """Threshold of the partition of direct channels-last convolutions over CPU cores."""
+
+    rows: int = tunable(8, "output rows", "Maximum per work-group, to amortize its start.")
+
+    group: ClassVar = "conv_rows_shares"
+
 
 ROWS = tuned(
     "conv_rows_cpu",
@@ -146,7 +155,7 @@ def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
     tunables, rows = ctx.tunables(IMAGE), prod(node.output.dims[:-2])
     tunables["T_NV"] = min(tunables["T_NV"], ceil_div(w.dims[0], tunables["T_VW"]))
     across, step = _along_last(node)
-    height = chunks_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    height = chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows, ctx.caps)
     return launch_rows(
         node,
         product,
@@ -198,7 +207,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         "S_STEP": step if unrolled else 0,
         "S_WHOLE": int(channels % panel == 0),
     }
-    height = chunks_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    height = chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows, ctx.caps)
     return launch_rows(
         node,
         whole,

@@ -30,6 +30,7 @@ from clrt.kernels.gemm_problem import (
 )
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid, pad_rank
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
@@ -175,8 +176,13 @@ def _window_defines(window: WindowPool) -> dict[str, int]:
     return {f"S_{name.upper()}{axis}": geometry[f"{name}{axis}"] for name, axis in names}
 
 
-# Rows of a plane per CPU work-item.
-_ROWS = 16
+@dataclass(frozen=True)
+class DepthwisePartition(Thresholds):
+    """Threshold of the partition of depthwise convolutions over CPU cores."""
+
+    rows: int = tunable(16, "rows of a plane", "Rows per work-group, to amortize its start.")
+
+    group: ClassVar = "conv_depthwise_shares"
 
 
 def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -189,8 +195,9 @@ def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         **ctx.tunables(DEPTHWISE_CPU),
         **product.epilogue.defines,
     )
-    size, args = (ceil_div(rows, _ROWS), planes), _depthwise_args(node, product)
-    return [launch(kernel, size, (1, 1), product.flops, rows=_ROWS, **args)] if all(size) else []
+    share = ctx.thresholds(DepthwisePartition).rows
+    size, args = (ceil_div(rows, share), planes), _depthwise_args(node, product)
+    return [launch(kernel, size, (1, 1), product.flops, rows=share, **args)] if all(size) else []
 
 
 def _emit_depthwise_gpu(node: Node, ctx: Lowering) -> list[Launch]:
