@@ -30,11 +30,11 @@ GPU = tuned(
 )
 # Padding of each row of a tile in local memory, in elements, against bank conflicts.
 _PAD = 4
-# Further floats per query row in local memory.
+# Numbers per query row in local memory besides Q and scores: q_at, mask_at, first_of, end_of.
 _ROW_FLOATS = 4
-# Minimum number of rows of V in local memory: rows per read of softmax weights.
+# Minimum number of rows of V in local memory: the kernel reads softmax weights of 4 keys at a time.
 _MIN_V_ROWS = 4
-# Defines of other attention kernels that are arguments, in lower case, of this one.
+# Macros of other attention kernels that are arguments of this kernel, with names in lower case.
 MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
 
 
@@ -104,7 +104,7 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
-    # A work-item has registers for T_RQ / 2 times as many result elements as scores.
+    # Registers limit the result elements of a work-item to T_RQ / 2 times its scores.
     max_rows = clamp(
         tunables["T_RK"] * tunables["T_RQ"] ** 2 // 2 * lanes // columns, 1, tunables["T_RQ"]
     )

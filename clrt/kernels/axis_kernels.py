@@ -13,7 +13,7 @@ from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# Maximum number of outer indices per work-group.
+# Maximum number of outer indices (positions along the axes before `n`) per work-group.
 _MAX_BLOCKS = 16
 
 

@@ -28,8 +28,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# Tunables as of gemm_gpu; powers of two. T_SIDE: work-items along each side of a work-group; tests
-# on simulators use fewer.
+# T_RM, T_RN and T_TK mean the same as in gemm_gpu and are powers of two. T_SIDE: work-items along
+# each side of a work-group; tests on simulators use fewer.
 CONV = tuned(
     "conv_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16)},
@@ -48,7 +48,8 @@ _BY_TAP_PERCENT = 125
 _MIN_TILE_SIDE = 2
 # Bytes of local memory per index of K in a slice, for its position in the window.
 _K_INDEX_BYTES = 2 * 16
-# Minimum number of slices of K for split-K.
+# Minimum number of slices of K for split-K: with fewer, summing the splits costs more than it
+# saves.
 _MIN_SPLIT_SLICES = 16
 # Numbers of K splits to choose from.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -56,7 +57,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 # one element of memory.
 _WAIT = 300
 _MOVING = 180
-# Start and end of a work-group, in units of the time of a slice.
+# Estimated time to start and end a work-group, as a multiple of the time of a slice.
 _ENDS = 2
 
 
@@ -232,7 +233,8 @@ def best_split(
     def time(choice: tuple[int, tuple[int, int], int]) -> float:
         _, (r, c), splits = choice
         work_groups = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups * splits
-        # Cycles of a compute unit per slice: while one of its work-groups waits, others compute.
+        # Cycles of a compute unit per slice. Waiting is hidden as long as other work-groups
+        # compute.
         slice_cycles = ceil_div(work_groups, units) * depth * tile_cycles(r, c)
         computing = (ceil_div(slices, splits) + _ENDS) * max(slice_cycles, _WAIT)
         sums = splits * m * n * groups if splits > 1 else 0
@@ -241,7 +243,7 @@ def best_split(
 
     tile, _, splits = min(((i, t, s) for i, t in tiles for s in split_choices), key=time)
     slices_per_split = max(ceil_div(slices, splits), 1)
-    # Without splits that would have no slice.
+    # Rounding up the slices per split may leave the last splits without a slice: omit them.
     return TileSplit(tile, max(ceil_div(slices, slices_per_split), 1))
 
 

@@ -254,8 +254,8 @@ class GemmKernel:
 
         With enough rows there is one launch with whole rows per work-group, else two launches.
         """
-        # Each stripe of whole rows reads all of B: with few rows, tiles divide the reads better.
-        # The split-float path would split all of B for each stripe.
+        # A work-group with whole rows reads all of B. With few rows, tiles divide these reads among
+        # cores; and the split-float path would split all of B into terms once per work-group.
         if not self.has_few_rows(ctx.caps) and not self.goes_by_unit(ctx.caps):
             return [self.by_rows(ctx.caps, norm, multiplies=True)]
         unread = placeholder_args(norm.args, self.product.y)
@@ -360,7 +360,7 @@ def pack_b(
     if product.b.in_panels:
         return [], source, (s0, s1)
     constant = source.buffer
-    # A contiguous constant, maybe transposed, is packed at load; other views at each run.
+    # A contiguous constant, transposed or not, is packed once at load; any other B in each run.
     row_major = (s_n == 1 or n == 1) and (s_k == n or k == 1)
     is_contiguous = row_major or ((s_k == 1 or k == 1) and (s_n == k or n == 1))
     if (

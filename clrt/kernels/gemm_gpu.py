@@ -131,7 +131,7 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     few_rows = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     chosen = len(tiles) if few_rows else tile
-    # Split-K gives all compute units work: of the small-M kernel, or of the smallest tile.
+    # Split-K occupies all compute units. It uses the small-M kernel or the smallest tile.
     split_options = (
         (kernels[-1], _FEW_GROUPS * units, FEW_PART_K),
         (kernels[-2], _GROUPS * units, PART_K),

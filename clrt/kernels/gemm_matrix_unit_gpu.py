@@ -51,7 +51,8 @@ _ITEMS = "T_ITEMS", "T_SPLIT_ITEMS"
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
 # Elements of K per slice.
 _DEPTH = 32
-# Slices in local memory at a time, on NVIDIA's units with operands that are not split.
+# Slices of K in local memory at a time, on NVIDIA's units if no operand is split into terms: the
+# next slice loads while one is multiplied.
 _SLICES = 2
 # Work-groups per core that split-K aims for.
 _GROUPS = 2
@@ -63,12 +64,12 @@ _LINE_COST = 32
 _MAX_SMALL_M = 8 * FEW_ROWS
 # Multiply-adds per cycle of a core, and memory latency in cycles.
 _PER_CYCLE, _WAIT = 128, 600
-# The small-M kernel: elements of B that a work-item reads at a time, and cost of a multiply-add in
-# units of one with A in registers, since it also reads A.
+# The small-M kernel: elements of B that a work-item reads at a time; and time of a multiply-add,
+# which also reads A, relative to one with A in registers.
 _READ, _SMALL_M_COST = 4, 3
 # Number of bfloat16 terms per operand, by dtype.
 _TERMS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
-# Products of terms per product with A in three terms, by the number of terms of B.
+# Number of terms of B -> products of terms per multiply-add, with A in three terms.
 _PRODUCTS = {3: 6, 2: 5, 1: 3}
 # Work-items that execute one matrix instruction together.
 _LANES = {"mma": 32, "wmma": 32, "wmma_12": 32, "mfma": 64, "dpas_8": 8, "dpas_16": 16}
@@ -209,7 +210,7 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
         kernels.append(few_rows_kernel(product, ctx, builder.a_wide, builder.b_wide))
         small_m = _uses_small_m(product, kernels, config, ctx)
         chosen = len(tiles) if small_m else chosen
-        # Split-K gives all cores work: of the small-M kernel, or of the smallest tile.
+        # Split-K occupies all cores. It uses the small-M kernel or the smallest tile.
         split_options = (kernels[-1].size, FEW_PART_K), (kernels[-2].size, PART_K)
         splits = _splits(product, device_units, *split_options[0 if small_m else 1])
         max_splits = max(

@@ -25,7 +25,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import ChunkLowering, Lowering
 
-# Batch axes that kernels index; operands with more are copied so that axes merge.
+# Maximum number of batch axes that kernels index; operands with more are copied so that axes merge.
 _BATCH_AXES = 2
 # Maximum rank of a result for which an epilogue operand may be broadcast along any of its axes.
 _MAX_EXACT_RANK = 4
@@ -353,8 +353,8 @@ def _collapse(product: GemmProblem) -> GemmProblem:
         (*b[:-2], 0),
         *(o.strides for o in operands),
     )
-    # `collapse` drops axes of size 1: the last one left may then be a batch axis along which B
-    # varies.
+    # `collapse` drops axes of size 1, so the last axis may be a batch axis along which B varies.
+    # Such an axis is not the rows: add one of size 1.
     if not dims or strides[1][-1] != 0:
         dims, strides = (*dims, 1), [(*s, 0) for s in strides]
     return replace(

@@ -21,13 +21,13 @@ from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.util.math import ceil_div, round_up
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
-# Elements per vector (T_VW) that the split requires.
+# Required elements per vector (T_VW).
 _LANES = 16
-# Columns of B that are split at a time: a pair of vectors.
+# Columns of B that are split into terms at a time: a pair of vectors.
 _COLUMNS = 32
 # bfloat16 terms per float32 operand.
 _TERMS = 3
-# Reason of the minimum sizes, with the size's name.
+# Reason of a minimum size; {} is the name of the size.
 _LEAST = "Minimum {} for which splitting into terms pays."
 
 
@@ -169,7 +169,7 @@ class SplitFloatWork:
     height: int
     groups: int
 
-    # Number arguments of the macro MMA_INPUTS.
+    # Integer arguments that the macro MMA_INPUTS declares.
     NUMBERS: ClassVar = ("slot", "b_at", "sums_at", "sums_row", "pieces", "columns")
 
     @property

@@ -61,7 +61,7 @@ class Panels:
 
     def stack(self, shape: tuple[int, ...]) -> int:
         """Returns the number of matrices in an unpacked array of shape `shape`."""
-        # For K = 0 the sizes do not determine it: the leading axes do.
+        # Matrices with K = 0 have no elements to count by: count the leading axes instead.
         matrix = self.k * self.n
         return prod(shape) // matrix if matrix else prod(shape[:-2])
 

@@ -19,7 +19,7 @@ from clrt.util.math import ceil_div
 
 # Dtypes whose constants are stored two elements per byte on the device.
 _PAIRS = (DType.INT4, DType.UINT4)
-# Elements per work-item on CPUs.
+# Elements that a CPU work-item quantizes.
 _ELEMS = 1024
 
 

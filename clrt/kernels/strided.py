@@ -33,10 +33,10 @@ TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)
 # Elements per work-item of copy_tiled.
 _TILED_ELEMS = 4
 
-# Maximum number of elements that a CPU work-item copies, and the side of its tiles.
+# Maximum number of elements that a CPU work-item copies, and side of its square tiles in elements.
 _ITEM_ELEMS = 8192
 _SIDE = 16
-# Minimum side of a tile.
+# Minimum side of a tile in elements.
 _MIN_SIDE = 4
 # Copies per launch of copy_parts_cpu.
 _COPIES_PER_LAUNCH = 4
@@ -290,7 +290,8 @@ def _in_tiles(
     defines: dict[str, Define] = {"DATA_T": dtype.cl_bits, "T_ITEMS": items}
     kernel = KernelSpec.of("movement/copy_strided.cl", TILED.entry, **defines)
     size = groups * items if fills else 0
-    # The launch not used has no work-groups: other sizes use it without compiling a kernel.
+    # Both launches exist at all sizes, and one has no work-groups: no size needs to compile a
+    # kernel.
     by_tiles = launch(kernel, (size,), (items,), src=src, dst=dst, **steps)
     return [replace(untiled, global_size=(0,)) if fills else untiled, by_tiles]
 

@@ -10,7 +10,7 @@ from clrt.kernels.thresholds import Tunable
 TUNED: dict[str, TunedKernel] = {}
 # Maximum value in a record of a macro without listed choices, as a multiple of its default.
 _MAX_TIMES_DEFAULT = 4
-# Unit and reason of the macros that mean the same in every kernel.
+# Macro -> (unit, how its value is chosen), for macros that mean the same in every kernel.
 _COMMON = {
     "T_VW": ("lanes", "Elements per vector: as many as a vector register of the compiler holds."),
     "T_MR": ("rows", "Rows of a register tile: more reuse each load, until registers spill."),
