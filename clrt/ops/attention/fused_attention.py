@@ -101,7 +101,8 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
         args |= {name: BufferArg(tensor, offset), **head_steps(tensor, size, name)}
     strides = [0] * 4
     if mask is not None and op.by_distance:
-        # The window of a row that a query reads moves left by one element per query.
+        # The mask depends only on the distance of query and key. Each query reads the same row,
+        # shifted left by one element from query to query.
         args["mask"] = BufferArg(mask, queries - 1)
         strides = [0, 0 if provably_equal(mask.dims[0], 1) else mask.dims[1], -1, 1]
     elif mask is not None:

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 _FIRST_ITERATIONS = 8  # iterations run one by one before graphs of several iterations are built
 # Maximum nodes of a graph of several iterations: planning a node takes about 0.2 ms.
 _MAX_NODES = 2048
-# Maximum bytes of the outputs of such a graph, which are allocated together.
+# Maximum bytes of the outputs of a graph of several iterations, which are allocated together.
 _MAX_OUTPUT_BYTES = 64 << 20
-# Limits of an iteration that may run past the end of the loop: it costs less than the 200 us that
-# the host needs to run one iteration by itself.
+# Limits of an iteration that may run in surplus, past the end of the loop: it takes less than the
+# 200 us that the host needs to run one iteration by itself.
 _MAX_SURPLUS_FLOPS = 1 << 22
 _MAX_SURPLUS_BYTES = 1 << 20
 _MIN_ROWS = 64  # minimum capacity of a kernel loop's stacks, in rows
-# Runs with the same number of iterations before the loop starts with a graph of the maximum size.
+# Number of runs with equal iteration counts after which a loop starts with its largest graph.
 _MIN_SAME_RUNS = 3
 
 

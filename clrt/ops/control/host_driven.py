@@ -226,7 +226,7 @@ class Iterations:
             self._nbytes += sum(map(nbytes_of, results[states:]))
         lists = [x for x in results[:states] if isinstance(x, list)]
         items, held = sum(map(len, lists)), 0
-        if items >= self._due:  # growing lists are measured again only when they have doubled
+        if items >= self._due:  # doubling bounds the total time to measure growing lists
             self._due, held = 2 * items, sum(map(nbytes_of, lists))
         check_host_bytes(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
         return results
@@ -258,7 +258,7 @@ def dtype_of(x: Tensor) -> DType:
     return DType.of(x.dtype) if isinstance(x, np.ndarray) else x.dtype
 
 
-# These graphs are cached so that their plans, which belong to them, are reused.
+# The graphs below are cached, because plans are cached per graph object.
 
 
 @lru_cache(maxsize=256)

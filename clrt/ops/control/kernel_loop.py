@@ -33,16 +33,16 @@ from clrt.ops.traits import HostTraits
 _MAX_WORK = 1 << 14
 # Maximum operations per launch: about 0.1 s, so that runs stay cancellable and no display freezes.
 _MAX_LAUNCH_WORK = 1 << 26
-_MAX_NODES = 64  # per loop body
+_MAX_NODES = 64  # nodes of a loop body
 # Maximum elements of the stacked outputs of a launch.
 _MAX_STACK_ELEMS = 1 << 24
-_MAX_ITERATIONS = 1 << 16  # per launch
+_MAX_ITERATIONS = 1 << 16  # iterations per launch
 # Maximum size of the kernel parameters in bytes: the minimum that OpenCL guarantees.
 _MAX_PARAMETER_BYTES = 1024
 # Parameter bytes reserved for `held`, `first`, `limit`, `most`, scratch buffers and the row counts
 # of backward scans.
 _RESERVED_BYTES = 200
-_LANES = 64  # work-items on a GPU
+_LANES = 64  # work-items on a GPU, in one work-group
 
 
 @dataclass(frozen=True)

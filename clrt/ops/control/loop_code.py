@@ -252,7 +252,7 @@ class LoopCode:
             slot, source = self._slots[formal], self._slots[value]
             if slot == source:
                 continue
-            if source.pointer in carried:  # a state that this step overwrites: copy it first
+            if source.pointer in carried:  # this step overwrites the state: copy it first
                 copy = self._allocate(value)
                 self.body.append(_copy_statement(copy, source))
                 self.body.append(Code("MEET"))

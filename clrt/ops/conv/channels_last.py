@@ -38,8 +38,8 @@ from clrt.util.math import ceil_div
 
 # Maximum window elements of the depthwise kernel, which keeps their offsets in private memory.
 MAX_DEPTHWISE_TAPS = 128
-# Window widths (of depthwise kernels, and of those of one channel) and strides along the last axis
-# for which kernels are unrolled.
+# Unrolled sizes along the last axis: window widths of depthwise kernels, window widths of kernels
+# for one channel, and strides.
 _DEPTHWISE_WIDTHS, _WIDTHS, _STRIDES = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
 
 
@@ -187,7 +187,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     operands = tuple(
         replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
     )
-    # The groups are the columns of one GEMM.
+    # Depthwise: the groups, of one channel each, become the columns of one GEMM.
     whole = replace(
         product,
         batch=(product.batch[0], 1),

@@ -480,7 +480,7 @@ class FusedConv(FloatConvolution):
     steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
-    # See FusedMatMul.
+    # Epilogue operands may be overwritten, for the reason given at FusedMatMul.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(3, 64)))
 
     def program(self, inputs: Types) -> tuple[ElementwiseInstruction, ...]:

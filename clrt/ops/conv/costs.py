@@ -19,7 +19,8 @@ DIRECT_GPU = Efficiency(0.15, 0.5)
 DIRECT_ANY = Efficiency(0.02, 0.5)
 # Rows of a GEMM tile, to which output channels are padded.
 _TILE_ROWS = 4
-# Bytes moved per element of the columns: written, packed or reread, and read by the GEMM.
+# Bytes moved per float32 element of the im2col matrix: written, packed or reread, and read by the
+# GEMM.
 _COLUMN_BYTES = 3 * 4
 # Rows of a GPU tile, and elements of K per slice, to which rows and K are padded.
 _GPU_ROWS, _GPU_DEPTH = 32, 16

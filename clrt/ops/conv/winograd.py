@@ -32,15 +32,16 @@ from clrt.util.math import ceil_div, round_up
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
 # Assumed size of an image axis whose size the model does not fix.
 _USUAL_SIDE = 32
-# Bandwidth of the transforms, which work in the caches, relative to memory bandwidth.
+# Estimated bandwidth of the transforms, which work in the caches, relative to memory bandwidth.
 _CACHED = 4
 # Below _FEW_TILES tiles, weights are transformed as they are read: reading them from memory
 # dominates, and untransformed they take a fourth of the bytes. The transform of the weights of one
 # channel and output channel costs as much as about _TRANSFORM multiplications.
 _FEW_TILES, _TRANSFORM = 64, 100
-# Minimum bytes of transformed weights for that path.
+# Minimum bytes of transformed weights for transforming them as they are read.
 _MUCH_BYTES = 2 << 20
-# Tiles and output channels per core for that path: all cores must have work.
+# Tiles and output channels per core for transforming weights as they are read: all cores must have
+# work.
 _SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 

@@ -40,7 +40,8 @@ from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
-# Histogram buckets. Chunks per row, and tokens per chunk, are limited to the number of buckets too.
+# Number of histogram buckets, which also limits the chunks per row and the tokens per chunk. Few
+# buckets suffice for small vocabularies; _DIGITS: values of a digit of 8 bits.
 _BUCKETS, _FEW_BUCKETS, _DIGITS = 1024, 512, 256
 _MAX_TOKENS = _BUCKETS**2
 DRAW = tuned(
@@ -117,7 +118,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     histogram = dict(histogram=ctx.scratch(2 * rows * buckets, DType.UINT32))
     results |= histogram | dict(weights=ctx.scratch(rows * batch.chunks, DType.UINT64))
     request = dict(settings=node.arg(1), limits=node.arg(2))
-    # A draw reads one chunk per row, or the chunks with tokens that pass the cut-offs; and a logit.
+    # Estimated traffic of a draw per row: the scores of one chunk, and one logit.
     draw_args = batch.shared | {"scores": BufferArg(batch.scores, elems=rows * batch.chunk)}
     draw_args |= batch.drawn | {"logits": BufferArg(node.arg(0), elems=rows)}
     return [

@@ -45,7 +45,8 @@ class FusedMatMul(MatrixProduct, EpilogueOp):
     half_weight_dtypes = HALVES
     input_traits = InputTraits(half_storage=(1,))
     num_fixed_inputs = 2
-    # One work-item reads an element of an extra and stores the result; many read one of A or B.
+    # Only epilogue operands may be overwritten: the work-item that reads an element stores the
+    # result there, whereas many work-items read an element of A or B.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(2, 64)))
 
     def transposed(self) -> tuple[bool, bool]:

@@ -187,7 +187,7 @@ class MatMulNBits(QuantizedProduct):
     domain = "com.microsoft"
     accuracy = Accuracy.ACCUMULATED
     input_traits = InputTraits(plan_time=(1, 2, 3))
-    # See FusedMatMul.
+    # Epilogue operands may be overwritten, for the reason given at FusedMatMul.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(5, 64)))
     num_fixed_inputs = 6
     variants = (

@@ -239,7 +239,8 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
         more = None if second is None else second.weights
         return RegionLaunches(emit_levels_cpu(fused, ctx, normed, more))
     few, separate = emit_few_rows(fused, ctx, normed, second), _separate(shared, ctx)
-    # The kernels of the other path are compiled, too: a new number of rows must not compile.
+    # The kernels of the other path are compiled too, so that a new number of rows needs no
+    # compiler.
     launches, others = (few, separate) if shared.product.m <= MOST_ROWS else (separate, few)
     return RegionLaunches(launches, tuple(x.kernel for x in others))
 

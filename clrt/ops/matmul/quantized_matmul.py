@@ -93,7 +93,7 @@ class QuantizedMatMul(QuantizedProduct):
     accuracy = Accuracy.ACCUMULATED
     input_traits = InputTraits(plan_time=(1,))
     num_fixed_inputs = 2
-    # See FusedMatMul.
+    # Epilogue operands may be overwritten, for the reason given at FusedMatMul.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(2, 64)))
     variants = (
         Variant("gemm_levels_cpu", emit_panels, rounded(gemm_variants.reject_levels), requires.CPU),

@@ -71,7 +71,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
     accuracy = Accuracy.ACCUMULATED
     input_traits = InputTraits(plan_time=(1, 2, 3))
     num_fixed_inputs = 4
-    # See FusedMatMul.
+    # Epilogue operands may be overwritten, for the reason given at FusedMatMul.
     memory_traits = MemoryTraits(inplace_inputs=tuple(range(4, 64)))
     variants = (Variant("gemm_bytes", _emit, reject_but_float32),)
 

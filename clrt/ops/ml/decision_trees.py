@@ -24,7 +24,7 @@ AVERAGE: Final = 0
 SUM: Final = 1
 MIN: Final = 2
 MAX: Final = 3
-# ONNX's names: AGGREGATES in the order of the numbers above, BRANCHES in that of MODES.
+# ONNX's names: AGGREGATES is indexed by AVERAGE ... MAX, and BRANCHES in the order of MODES.
 Aggregate: TypeAlias = Literal[0, 1, 2, 3]
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")

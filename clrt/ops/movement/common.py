@@ -21,7 +21,7 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.util.math import ceil_div
 
 _NUMBERS = itertools.count()
-# Elements that a CPU work-item writes in a fill, which takes about a microsecond.
+# Elements that a CPU work-item of a fill writes, in about a microsecond.
 _FILL_RUN = 4096
 
 

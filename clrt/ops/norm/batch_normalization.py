@@ -29,7 +29,7 @@ from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Maximum number of channels (of an image) per work-group.
+# Maximum number of channel planes (a channel of an image) per work-group.
 _ROWS = 64
 SOURCE = "norm/channel_normalization.cl"
 

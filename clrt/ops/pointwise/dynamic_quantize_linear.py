@@ -24,8 +24,9 @@ from clrt.util.math import ceil_div, round_up
 _SOURCE = "pointwise/dynamic_quantize_linear.cl"
 TUNED = tuned("dynamic_quantize_linear", {"T_VW": (4, 8, 16)}, T_VW=8)
 _LEVELS = np.float32(255)
-# Minimum elements per work-item, and maximum number of work-items (on CPUs per core): each
-# work-item reads all partial ranges. Below 8192 elements one core is faster than a second launch.
+# (minimum elements per work-item, maximum number of work-items), the latter per core on CPUs. It is
+# limited because each work-item reads the partial ranges of all others. Below 8192 elements one
+# core is faster than a second launch.
 _CPU, _GPU = (8192, 8), (1024, 256)
 
 

@@ -32,7 +32,8 @@ CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 _COLUMNS = 1024
 # Columns per work-group are a multiple of this, at least a cache line of elements.
 _LINE = 16
-# Elements up to which a work-group takes further outer blocks.
+# Target elements per work-group: shorter outer blocks (indices of the axes before the summed one)
+# are combined up to it.
 _GROUP_ELEMS = 4096
 
 

@@ -35,15 +35,16 @@ GROUP = of_groups("reduce_group")
 PARTS = of_groups("reduce_parts")
 JOINED = of_groups("reduce_joined")
 _SOURCE = "reduce/reduce.cl"
-# Minimum elements per work-item if the elements of an output are split among work-groups.
+# Minimum elements per work-item if several work-groups split the elements of an output.
 _SPLIT_ELEMS = 16
-# Work-groups per core in that case.
+# Target number of work-groups per core if several work-groups split the elements of an output.
 _GROUPS = 4
-# Maximum number of merged axes of the kernels, for the kept and for the reduced ones.
+# Maximum number of kept axes, and of reduced axes, that kernels index after axes are merged.
 _MAX_AXES = 3
-# Maximum elements per output for which the kernel of vectors of outputs is faster.
+# Maximum elements per output for the kernel that computes a vector of outputs at a time: with more,
+# other kernels are faster.
 _MAX_PIECE = 16
-# Outputs per work-item of that kernel.
+# Outputs per work-item of the kernel that computes a vector of outputs at a time.
 _PIECES = 2048
 # Substitutions that turn expressions of floats into those of integers.
 _INTEGER_CODE = (

@@ -24,9 +24,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
-# Elements that a work-item sorts by insertion.
+# Elements per run that a work-item sorts by insertion, if k > _FEW.
 _BLOCK = 16
-# Maximum k for longer runs: only k elements of a run are kept, so that most are skipped.
+# Maximum k for runs longer than _BLOCK: only k elements of a run are kept, so most are skipped.
 _FEW = 64
 
 

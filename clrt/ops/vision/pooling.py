@@ -33,7 +33,8 @@ from clrt.ops.traits import OnnxTraits
 from clrt.util.math import ceil_div
 
 _AXES = 3
-# On CPUs: elements of a row that are processed together, and steps per work-item.
+# On CPUs: elements of a row that are processed together; and target number of steps per
+# work-item (additions or comparisons).
 _SPAN_ELEMS = 512
 _ITEM_STEPS = 65536
 POOL_PLANAR = tuned("pool_planar", {"T_VW": (4, 8, 16)}, T_VW=8)

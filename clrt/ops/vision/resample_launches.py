@@ -18,7 +18,8 @@ from clrt.kernels.variant import Lowering
 from clrt.ops.vision.resample import AxisSampling, SamplingTables
 from clrt.util.math import ceil_div
 
-# Elements per CPU work-item; and work-items per core if each needs its own scratch memory.
+# Output elements per CPU work-item; and work-items per core, which bounds scratch memory if each
+# work-item needs its own.
 _ITEM_ELEMS = 16384
 _ITEMS_PER_CORE = 8
 

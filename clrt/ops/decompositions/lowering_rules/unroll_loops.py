@@ -27,7 +27,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Squeeze, Unsqueeze
 from clrt.util.host_limits import allows_iterations
 
-# Maximum nodes of all copies together: on the first run with some shapes, and once these shapes
+# Maximum nodes of an unrolled loop: on the first run with its input shapes, and once these shapes
 # have repeated. Planning a node takes 0.2 ms, about as long as the host needs for an iteration.
 _FEW_NODES = 512
 _MANY_NODES = 2048
@@ -280,7 +280,7 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         results = _loop_in_kernel(node, builder, counting.limit)
         if results is not None:
             return results
-    # Counting takes host time as well.
+    # Bounded as unrolling is, because counting iterations takes host time as well.
     history = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
     if history is None or len(history) == 1 or not allows_iterations(len(history) - 1):
         return None
