@@ -11,7 +11,8 @@ from clrt.errors import InputError, ModelError
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.tool_calls import CallFormat, CallReader, ExpectedCalls
 
-#: Ordered: a format whose start may occur at the start of another's answer comes last.
+#: Known formats. The order counts: a format comes last if its start marker may begin an answer in
+#: another format.
 FORMATS = (
     CallFormat("<tool_call>", "</tool_call>"),  # Hermes, Qwen, SmolLM 3, Granite 4
     CallFormat("<tool_calls>", "</tool_calls>"),
@@ -24,7 +25,7 @@ FORMATS = (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
         tokens=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
-    ),  # DeepSeek, and what is distilled from it
+    ),  # DeepSeek and models distilled from it
     CallFormat("<|python_tag|>", is_bare=True),  # Llama 3
 )
 _NAME, _ARGUMENTS = "look_up", {"first": "value", "second": "other"}

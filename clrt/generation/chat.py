@@ -52,9 +52,10 @@ class Chat:
         self._generator = generator
         self._request = request
         self._lock = RLock()
-        # The call that starts the current turn, and the turn's stream.
+        # The call in progress that started the current turn, and the turn's stream; None between
+        # turns.
         self._turn: tuple[ActiveCall, ref[GeneratedStream] | None] | None = None
-        # Text rendered and generated so far, and its tokens.
+        # Text of the conversation so far (rendered by the template and generated), and its tokens.
         self._text, self._tokens = "", list[int]()
 
     def __repr__(self) -> str:
@@ -182,7 +183,8 @@ class Chat:
         ended = bool(tokens) and tokens[-1] in answer.ends
         if ended:
             tokens.pop()
-        # Tokens include a stop string, and text that was still uncertain, which the text does not.
+        # For other finish reasons the tokens spell more than the text: a stop string, or text that
+        # could have become one.
         spelled = ended or result.finish_reason in ("length", "constraint")
         special = _added(self._generator._model, special=True)
         includes = self._request.sampling.include_stop

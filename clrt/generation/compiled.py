@@ -178,7 +178,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     sizes = {n: extras[n] for n in (*_SIZES, "family")}
     max_context = extras["context"] if context is None else context
     encoder = _encoder(path, extras, context)
-    # The graph was built before: fields that only its construction needs stay at defaults.
+    # The file holds the built graph: fields that only graph construction needs keep their defaults.
     sizes |= {"long_beyond": long_beyond}
     decoder = DecoderConfig(**sizes, intermediate=0, context=max_context, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):

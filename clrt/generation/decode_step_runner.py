@@ -95,7 +95,7 @@ class DecodeStepRunner:
             blamed = _failed_row(error, rows)
             if blamed is None:
                 fail(running, error)
-            elif blamed[1]:  # the row is after a draft token, which may be wrong
+            elif blamed[1]:  # the row follows a draft token, which may be wrong
                 self._speculation.stop(blamed[0])
             else:
                 fail([blamed[0]], _no_token_error())
@@ -119,14 +119,15 @@ class DecodeStepRunner:
             turns: List to which the generations of the step are appended.
         """
         room, encoding = CHUNK, set[EncoderInput]()
-        # Short sequences first: generations past their prompt need few tokens, and are being read.
+        # Short sequences first: generations past their prompt need few tokens, and users wait for
+        # them.
         for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
             sequence = sequence_of(answer)
             count = min(sequence.left, room)
             if count <= 0:
                 break
             if (source := sequence.source) is not None and source not in encoding and source.left:
-                # One encoder input runs in any case, however long; else it might wait forever.
+                # The first encoder input runs however long it is; otherwise it might wait forever.
                 if encoding and source.left + count > room:
                     continue
                 encoding.add(source)

@@ -20,12 +20,15 @@ from clrt.generation.speculation_policy import DecodeTimeModel
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.files import expanded
 
-# The draft model reads a prompt once that takes at most this fraction of the time since the
-# request: so it does not delay short answers noticeably.
+# Maximum time for the draft model to read a prompt, as a fraction of the time since the request.
+# The draft model starts once the predicted time is within it, so that short answers are not
+# delayed.
 _MAX_READ_FRACTION = 0.1
-# Draft tokens count as free until this many steps are measured: few samples may be disturbed.
+# Number of measured steps before draft tokens have a predicted time; until then they count as free,
+# because few samples may be disturbed.
 _MIN_MEASURED_STEPS = 6
-# Maximum growth factor of the measured time per read token: the machine may have been busy.
+# Maximum factor by which one measurement raises the time per read token: the machine may have been
+# busy.
 _MAX_READ_TIME_GROWTH = 1.25
 
 

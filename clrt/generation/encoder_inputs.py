@@ -21,7 +21,8 @@ Given: TypeAlias = "Sequence[int] | Array"
 
 # Maximum number of positions of a batch, with padding, unless it holds one input only.
 _MAX_BATCH_POSITIONS = 4096
-# Maximum padding of an input in a batch: a fraction of the longest input, or a number of positions.
+# Maximum padding of an input in a batch: a fraction of the longest input, or a number of positions
+# if that is more.
 _PADDING, _FEW = 0.25, 16
 NOWHERE = -1
 """Row of an input that is not cached."""
@@ -155,7 +156,7 @@ def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dic
     """Returns the encoder graph's input arrays by name for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
-        # Limits the number of shapes, each of which has a plan.
+        # Rounding limits the number of input shapes, each of which needs a plan.
         places = ceil_div(places, _FEW) * _FEW
     shapes = input_shapes(encoder, len(batch), places)
     padded = np.zeros(shapes["source"], np.float32 if encoder.features else np.int32)

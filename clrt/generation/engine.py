@@ -237,7 +237,7 @@ class DecoderEngine(EngineMemory):
         self._open.append(sequence)
         if source is not None:
             source.users += 1
-        # The cache has no texts of an input that is not encoded.
+        # No prefix is cached for an encoder input that has not been encoded yet.
         if not anew and (source is None or source.done):
             # The last token is always run, as its logits are needed.
             sequence.pages, sequence.content = self.cache.pool.match_prefix(

@@ -17,7 +17,8 @@ from clrt.util.math import ceil_div
 
 # Maximum number of tokens per step; the rest of a prompt waits for the next step.
 CHUNK = 512
-# Upper bound of a step's memory besides twice the weights, in bytes, for `_certainly_fits`.
+# Upper bound, in bytes, of the memory of a step beyond twice the weights; used by
+# `_certainly_fits`.
 _STEP_BYTES = 64 << 20
 
 

@@ -129,7 +129,8 @@ def _next_parts(
         if not count:
             break
         room -= count
-        # After a failure of another request a text restarts: rows already returned are not wanted.
+        # A text restarts after the failure of another request: skip rows that were already
+        # returned.
         wanted = range(max(text.at, sequence.done), sequence.done + count)
         parts.append(
             (text, ScheduledSequence(sequence, count, [sampler(text.number, p) for p in wanted]))

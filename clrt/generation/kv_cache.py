@@ -18,7 +18,8 @@ from clrt.runtime.opencl.row_transfers import read_rows, write_rows
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
-# Initial pages: those of a context divided by the first number, clamped to the other two.
+# Number of pages of the first slab: the pages of a full context divided by _FIRST_SLAB_DIVISOR,
+# clamped to the other two. Later slabs grow the cache as it fills.
 _FIRST_SLAB_DIVISOR, _MIN_FIRST_PAGES, _MAX_FIRST_PAGES = 8, 8, 64
 
 
@@ -148,7 +149,7 @@ class KvCache:
         pages = min(pages, _MAX_FIRST_PAGES, max_pages, self._largest)
         if self._grown or not self._fits(pages * self.page_bytes):
             num_pages, free_pages = self.nbytes // self.page_bytes, self._room() // self.page_bytes
-            # Growth factor of the cache per slab.
+            # Growth factor of the cache per slab: all of the memory is reached with the last slab.
             ratio = max(
                 (min(max_pages, num_pages + free_pages) / pages) ** (1 / (MAX_SLABS - 1)), 2.0
             )

@@ -10,11 +10,11 @@ from typing import TypeAlias
 from clrt.errors import OutOfMemoryError
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 
-# Identity of a page's content: the content id of the page before it, and its own tokens or part of
-# an encoder input.
+# Identity of a page's content: the content id of the page before it; then the tokens of the page,
+# or its part of an encoder input.
 _Key: TypeAlias = "tuple[int, tuple[Hashable, ...]]"
 NOTHING = 0  # content id before the first page of a sequence
-LONG = -1  # the same, for texts whose length changes the rotary angles of keys (LongRoPE)
+LONG = -1  # as NOTHING, for texts so long that their keys have other rotary angles (LongRoPE)
 
 
 class KvPagePool:

@@ -10,7 +10,7 @@ from clrt.ir.dtypes import DType
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
-# Maximum initial number of columns.
+# Maximum initial number of columns (KV pages per sequence); the table grows beyond it on demand.
 _MAX_INITIAL_COLUMNS = 4096
 
 

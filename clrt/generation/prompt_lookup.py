@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 _LENGTHS = (3, 2)
 # Maximum number of occurrences kept per n-gram, the latest ones.
 _MAX_OCCURRENCES = 8
-# Of several occurrences the one with the longest common context wins; compares at most this many.
+# Maximum number of tokens compared before an occurrence. Of several occurrences the one with the
+# most equal tokens before it wins.
 _MAX_MATCH = 16
 
 

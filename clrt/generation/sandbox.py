@@ -63,7 +63,7 @@ _CHARGED_PER_ELEMENT = {
     *("batch", "items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
     "slice",
 }
-# Filters that make an element of each character of a string, and methods that split one.
+# Filters that turn each character of a string into an element, and methods that split a string.
 _CHARGED_PER_CHARACTER = _CHARGED_PER_ELEMENT | {
     "groupby",
     "max",
@@ -79,7 +79,7 @@ _SIZED = {"batch", "center", "indent", "ljust", "rjust", "slice", "zfill"}
 # Formats with a width or precision above 9,999, or one taken from an argument: for % and format.
 _WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*[\d*]*\.?(?:\*|\d{5})")
 _WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
-# Names of internal filters: the space in them keeps templates from using them.
+# Names of internal filters. They contain a space, so that templates cannot use them.
 _MADE, _READ, _JOINED = "clrt made", "clrt read", "clrt joined"
 _COUNTED, _STATIC = "clrt counted", "clrt static"
 

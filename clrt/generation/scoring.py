@@ -58,7 +58,8 @@ def log_likelihoods(
         OutOfMemoryError: A text does not fit into the cache.
     """
 
-    # The sampler allows only the right token: so the step returns its log-probability, not logits.
+    # The sampler allows only the text's next token, so the step returns the log-probability of that
+    # token instead of all logits.
     def sampler(text: int, place: int) -> TokenSampler:
         token_sampler = TokenSampler(Sampling(), vocabulary, seed=0)
         token_sampler.allowed = np.zeros(-(-vocabulary // 32), np.uint32)

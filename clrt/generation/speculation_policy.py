@@ -6,10 +6,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-# Larger steps are padded to a multiple of this, because each size has its own plan.
+# Steps with more tokens are padded to a multiple of this, because each step size has its own plan.
 _BUCKET = 16
-# Numbers of draft tokens per step. With the token before them they are sizes that suit kernels;
-# few sizes mean few plans, and sizes between them cost about as much as the next one.
+# Allowed numbers of draft tokens per step. Together with the token before them they are step sizes
+# that suit kernels. Few sizes mean few plans, and a size in between takes about as long as the
+# next.
 _COUNTS = (1, 3, 7, 15, 31, 47, 63)
 MAX_DRAFT_TOKENS = _COUNTS[-1]
 # Initial cost of one extra token relative to a one-token step; measured on CPUs.
@@ -25,8 +26,8 @@ _PRIOR_ACCEPTANCE = 0.7
 _PRIOR_MEMORY, _PRIOR_FADING = 0.97, 0.99
 # Minimum speedup for which draft tokens are used: predicted times are not exact.
 _MIN_SPEEDUP = 1.05
-# Decay per step of the counted draft cost while no draft tokens pay: its measurement may have been
-# disturbed, so drafting is tried again after a while.
+# Factor per step on the assumed cost of draft tokens while they do not pay off: its measurement may
+# have been disturbed, so they are tried again after a while.
 _DISCOUNT_DECAY = 0.995
 
 

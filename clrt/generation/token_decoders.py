@@ -267,7 +267,7 @@ def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecoderStage | None
         return Stripped(one["content"], one["start"], one["stop"], whole)
     if kind == "Replace":
         old = one["pattern"].get("String")
-        # In a whole text a longer pattern could span tokens.
+        # Once the input is one text, a pattern of several characters could span tokens.
         return Replaced(old, one["content"]) if old and not (whole and len(old) > 1) else None
     if whole:
         return None

@@ -164,7 +164,7 @@ class NextTokenRules:
         options = self.sampling
         if options.forced_eos_token_id and len(text) == self._start + self._limit - 1:
             assert isinstance(options.forced_eos_token_id, tuple)
-            # transformers gives all of them the same score, so that the first one wins.
+            # transformers scores all forced end tokens equally, so that the lowest id wins.
             return _tokens([min(options.forced_eos_token_id)])
         if options.forced_bos_token_id is not None and len(text) == 1:
             return _tokens([options.forced_bos_token_id])

@@ -110,7 +110,7 @@ class TextConfig:
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         del values["folder"], values["source"]
-        # Turns tuples into lists, as they read back.
+        # The round trip turns tuples into lists, as when the file is read back.
         kept: dict[str, Any] = json.loads(json.dumps({**values, "tokenizer": tokenizer}))
         return {"class": self.wanted, **kept}
 
@@ -323,7 +323,7 @@ def _read_shared(
         **tokenizer_steps(folder, tokenizer),
     }
     if not path.is_file() and onnx_file(folder) is None:
-        # Graphs built from weights give the same vectors for either side.
+        # Graphs built from weights return equal vectors for both padding sides, so one is enough.
         shared["padding_side"] = "right"
     return shared, model, whole
 

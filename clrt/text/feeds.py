@@ -20,13 +20,15 @@ Feeds = dict[str, NDArray[Any]]
 INPUTS = ("input_ids", MASK, "token_type_ids", "position_ids")
 """Inputs that a text model may have; the first two are required."""
 
-# Calibration data: texts per batch, paragraphs (and as many sentences), longest text in tokens.
+# Calibration data: texts per batch; number of paragraphs, and of sentences; maximum tokens per
+# text.
 _BATCH = 16
 _NUM_TEXTS = 384
 _MAX_TOKENS = 256
-# Of a batch on a CPU, the share of padding above which shorter texts go to the next batch, and the
-# tokens up to which padding is ignored. Measured with MiniLM on mixed text: at 3 %, runs of 256
-# tokens and more take as long per token as larger ones, and padding falls from 6.6 to 2.5 %.
+# Batches on a CPU: maximum fraction of padding, above which shorter texts go to the next batch; and
+# batch size in tokens up to which padding is ignored. Measured with MiniLM on mixed text: at 3 %,
+# runs of 256 tokens and more take as long per token as larger ones, and padding falls from 6.6 to
+# 2.5 %.
 MAX_PADDING = 0.03
 _MIN_BATCH_TOKENS = 256
 

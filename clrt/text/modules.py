@@ -22,7 +22,7 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
-# Module class -> name used here: sparse encoders call a Transformer with its head so.
+# Module class -> name used here. MLMTransformer is the Transformer, with head, of sparse encoders.
 _KINDS = {"MLMTransformer": "Transformer"}
 
 Chains = Mapping[tuple[str, ...], str]
