@@ -60,7 +60,8 @@ SUFFIX = ".clrt"
 FORMAT = "clrt"
 VERSION = 1
 _VERSIONS = [str(n) for n in range(1, VERSION + 1)]
-# Largest element count of constants printed in the text: each tensor costs a page and an entry.
+# Maximum number of elements of a constant printed in the graph's text; a stored tensor would take a
+# page and a header entry.
 _TEXT_ELEMS = 16
 _TEXT_DTYPES = {DType.BOOL, DType.INT32, DType.INT64}
 
@@ -182,7 +183,7 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     except ClrtError as error:
         raise damaged(path, str(error).rstrip(".")) from error
     except Exception as error:
-        # Any error of parsing and inference is the file's fault; the traceback keeps the cause.
+        # Parsing and inference fail only if the file is damaged; the traceback keeps the cause.
         raise damaged(path, f"its graph cannot be read, {error!r}") from error
     if unread:
         raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
@@ -260,7 +261,7 @@ def _stored_elements(
         raise ModelError(f"layout '{layout}' of '{key}' is unknown or not one for {type_}")
     dtype = type_.dtype.numpy
     native = next((code for code, known in safetensors.DTYPES.items() if known == dtype), None)
-    # A dtype that the format lacks is stored as bytes.
+    # A dtype that safetensors lacks is stored as bytes, with the item size as last axis.
     code, shape = ("U8", (*stored, dtype.itemsize)) if native is None else (native, stored)
     if type_.dtype is DType.STRING or (entry.dtype, entry.shape) != (code, shape):
         raise ModelError(

@@ -91,7 +91,7 @@ def _transformer_folder(folder: Path) -> Path:
     return inner
 
 
-# The importers are imported on first use, to keep start-up short.
+# Each function below imports its importer on first use, to keep start-up short.
 
 
 def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:

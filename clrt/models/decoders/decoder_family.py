@@ -15,7 +15,7 @@ from clrt.models.huggingface.config_values import ConfigValues
 
 Option: TypeAlias = Callable[[ConfigValues], Mapping[str, Any]]
 
-#: Values of `GgufForm.fixed` for a family without windows in llama.cpp.
+#: Value of `GgufForm.fixed` for families that llama.cpp runs without sliding windows.
 NO_WINDOWS: Mapping[str, object] = {"sliding_window": 0}
 
 

@@ -9,15 +9,15 @@ from clrt.models.decoders.t5_families import T5_FAMILIES
 
 FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAMILIES}
 
-#: Families and forms of their GGUF files by llama.cpp's architecture.
+#: llama.cpp's architecture name -> decoder family and the form of its GGUF files.
 ARCHITECTURES: dict[str, tuple[DecoderFamily, GgufForm]] = {
     family.architecture: (family, family.gguf)
     for family in FAMILIES.values()
     if isinstance(family.gguf, GgufForm)
 }
 
-#: Model types with a nested text decoder: the object of config.json that describes it, and its
-#: model type if the object does not say.
+#: Model type with a nested text decoder -> (object of config.json that describes the decoder,
+#: default model type of the decoder).
 COMPOSITE_MODELS: dict[str, tuple[str, str]] = {
     "gemma3": ("text_config", "gemma3_text"),
     "mistral3": ("text_config", "mistral"),

@@ -14,7 +14,8 @@ from clrt.models.decoders.gguf_rotary import gguf_rotary
 from clrt.models.decoders.gguf_values import GgufValues
 from clrt.models.decoders.gguf_weights import GgufWeights
 
-# Maximum number of positions: the page table has an entry per KV page of each sequence.
+# Maximum context length in tokens, which bounds the page table: it has an entry per KV page of each
+# sequence.
 _MAX_PLACES = 1 << 24
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
@@ -82,7 +83,7 @@ def _values(file: GgufFile, family: DecoderFamily, form: GgufForm) -> GgufValues
     stored = GgufValues(file.metadata, names, defaults)
     fixed = {"vocab_size": embeddings.shape[0], **form.values_in(stored, file.tensors)}
     if "num_experts" in stored and "intermediate_size" not in stored:
-        fixed["intermediate_size"] = 1  # no layer has a network without experts
+        fixed["intermediate_size"] = 1  # unused: every feed-forward network has experts
     return GgufValues(file.metadata, names, defaults, fixed)
 
 

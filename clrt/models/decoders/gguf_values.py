@@ -13,7 +13,8 @@ from clrt.formats.gguf.metadata import Metadata
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
 _REMEDY = "download the model again, or convert it with a newer llama.cpp."
-#: Metadata key, without the architecture before it, by Llama's key; others have the same name.
+#: Key of Llama's config.json -> GGUF metadata key without the architecture's prefix. Other keys
+#: have the same name in both.
 _KEYS = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",

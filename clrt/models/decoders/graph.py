@@ -21,7 +21,7 @@ from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.table import Add
 
-_TOKEN, _PLACE = 0, 2  # columns of `step`
+_TOKEN, _PLACE = 0, 2  # columns of the graph input `step`: token id and position
 
 
 def decoder_graph(

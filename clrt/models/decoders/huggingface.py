@@ -27,7 +27,7 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig
         InputError: `context` exceeds the number of position embeddings.
     """
     decoder, family, config = read_decoder(folder, context)
-    # For T5, transformers sets the flag also if there is a separate head.
+    # T5's flag is no evidence: transformers sets it even if the model has a separate head.
     tied = config.flag("tie_word_embeddings", False) and decoder.encoder is None
     kind = "CausalLM" if decoder.encoder is None else "Seq2SeqLM"
     checkpoint = Checkpoint(folder, f"AutoModelFor{kind}")

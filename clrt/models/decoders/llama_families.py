@@ -9,8 +9,8 @@ from clrt.models.decoders import family_options as by
 from clrt.models.decoders import tensor_names
 from clrt.models.decoders.decoder_family import NO_WINDOWS, DecoderFamily, GgufForm
 
-# Touvron et al., LLaMA (2023); also SmolLM, Yi, Vicuna and many others.
-# GGUF files of Mixtral, too.
+# Touvron et al., LLaMA (2023); also SmolLM, Yi, Vicuna and many others. Its GGUF architecture also
+# covers Mixtral.
 _LLAMA = DecoderFamily(
     defaults={"max_position_embeddings": 2048},
     gguf=GgufForm(
@@ -196,7 +196,8 @@ _SEED_OSS = DecoderFamily(
     gguf=GgufForm("seed_oss", names={"ffn_norm": "post_attention_norm"}),
 )
 
-# Ai2 (2025): windows in three of four layers, without RoPE scaling. GGUF files of OLMo 2, too.
+# Ai2 (2025): windows in three of four layers, without RoPE scaling. GGUF files have the
+# architecture of OLMo 2.
 _OLMO3 = replace(
     _OLMO2,
     windows="kinds",

@@ -49,12 +49,12 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
     for name, dims in _shapes(names, inputs, head_size).items():
         _set_dims(inputs[name], dims)
     for node in (n for n in graph.node if n.op_type == "GroupQueryAttention"):
-        # A windowed cache holds only the window; the paged one keeps all, and the attention mask
-        # hides them.
+        # A windowed cache holds only the tokens of the window. The paged cache keeps all tokens,
+        # and the attention mask hides those outside the window.
         attributes = [a for a in node.attribute if a.name != "sliding_window_cache"]
         del node.attribute[:]
         node.attribute.extend(attributes)
-    # Other shapes in the file use the file's own dim names.
+    # Remove the remaining shapes, which use the file's own dim names.
     del graph.value_info[:]
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -112,7 +112,7 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
     for name in names:
         words = _WORDS.findall(name.lower())
         numbers = [n for n in map(whole_number, words) if n is not None]
-        # "past_key_values.3.key", "past_key_3": the last such word decides.
+        # The last kind counts: "past_key_values.3.value" is a value.
         kinds = [_KINDS[w] for w in words if w in _KINDS]
         if words[:1] == [word] and len(numbers) == 1 and kinds:
             by_layer.setdefault(numbers[0], {})[kinds[-1]] = name

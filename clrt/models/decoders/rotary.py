@@ -134,7 +134,7 @@ def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
     rope = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling")
     if kind in rope:
         rope = rope.inner(kind)
-    elif local:  # in older files scaling applies to the other layers only
+    elif local:  # in older files scaling applies only to layers without a window
         rope = ConfigValues(config.file, {})
     return rope, rope.number("rope_theta", theta, least=1.0, most=1e12)
 

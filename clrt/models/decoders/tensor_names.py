@@ -49,7 +49,7 @@ _GATED: Names = {
     "ffn_down": "mlp.down_proj",
 }
 
-#: Also those of Mistral, Qwen 2 and 3, SmolLM3, Gemma, Granite, OLMo and Cohere.
+#: Llama, Mistral, Qwen 2 and 3, SmolLM3, Gemma, Granite, OLMo and Cohere.
 LLAMA: Names = {**_EDGES, **_layers({**_ATTENTION, **_GATED})}
 
 #: Gemma 2 and 3: norms before and after attention and feed-forward network.

@@ -10,7 +10,7 @@ from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.checkpoint import Checkpoint
 
-# Prefixes of tensor names: classes that contain the decoder add the attribute's name.
+# Prefixes of tensor names: a class that contains the decoder adds the name of its attribute.
 PREFIXES = (
     "",
     "model.",
@@ -136,9 +136,10 @@ class HuggingFaceWeights:
             return []
         kind = name.rpartition(".")[2]
         paths = [pattern.format(layer, index) for pattern in paths_of(self._family, key)]
-        # The head is outside of the decoder's prefix.
+        # The head is not part of the decoder module, so its name lacks the decoder's prefix.
         prefixes = (self._prefix,) if key != _HEAD else ("", "language_model.", self._prefix)
-        # A parameter that is not of a submodule has the kind after an underscore, or no kind.
+        # A parameter outside submodules is named `<path>_bias` instead of `<path>.bias`, and a
+        # weight just `<path>`.
         ends = (f".{kind}", "" if kind == "weight" else f"_{kind}")
         return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
 

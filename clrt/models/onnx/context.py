@@ -22,8 +22,8 @@ from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import DimNames, captured_type
 
-# Maximum number of times that loops' subgraphs are imported again, over all levels; real models
-# stay far below.
+# Maximum number of imports per node, on average: loop bodies are imported again if the types of
+# carried values change. Real models stay far below.
 _MAX_IMPORTS = 16
 _FEW_NODES = 2048
 
@@ -65,7 +65,7 @@ class Context:
         values: Mapping[str, Array] | None = None,
     ) -> None:
         self.graph = model.graph
-        # the opset of files before IR version 3
+        # Files before IR version 3 have no imports; they use opset 1.
         self.opsets = opsets_of(model.opset_import) or {"": 1}
         self.tensors = tensors
         self.functions = local_functions(model)
@@ -128,7 +128,8 @@ class Context:
             reason = without_title(str(reason), call.title, call.op_type)
         schema = schema_of(call.domain, call.op_type, call.opset)
         decomposes = schema is not None and schema.has_context_dependent_function
-        # Whether the body of such an op is supported depends on its inputs' types.
+        # A context-dependent function body depends on input types, which a broken call lacks, so
+        # its ops may be supported: do not report it.
         if reason or not (call.is_broken and decomposes):
             self.unsupported.append(note(call, reason))
         return broken(call)

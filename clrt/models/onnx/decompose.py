@@ -21,7 +21,8 @@ from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import Decomposition, imported_as
 from clrt.ops.node_errors import NodeErrorContext
 
-# Opsets of the nodes in clrt's decompositions; "clrt" has ops that only clrt generates.
+# Domain -> opset of the nodes in clrt's decompositions. Domain "clrt" has ops that only clrt
+# generates.
 _OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
@@ -139,7 +140,7 @@ class DecompositionImporter:
             results=results,
             attrs={**function.defaults, **{a.name: a for a in call.attributes}},
             calls=(*scope.calls, function.key),
-            # The body may contain subgraphs of the call, which see the call's scope.
+            # Subgraphs that the call passes to the body read values of the call's scope.
             outer=scope if any(a.type == GRAPH for a in call.attributes) else None,
         )
         self._nodes.import_nodes(function.nodes, inner, f"function '{function.key[1]}'")
@@ -174,7 +175,7 @@ class _BodyImporter:
         self._title = title
         self._scope = scope
         self._count = 0
-        # In the subgraph of a Scan: its own values, as all others are captured; else None.
+        # Values defined in the subgraph of a Scan, which captures all others; None outside a Scan.
         self._local: set[Value] | None = None
 
     def add(self, node: BodyNode) -> list[Value]:

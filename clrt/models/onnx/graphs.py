@@ -107,7 +107,7 @@ class SubgraphImporter:
         graph, _ = self._body(body, Op, formals, call, scope)
         context.value_names.shrink(before[0])
         context.node_names.shrink(before[1])
-        # Unsupported nodes are recorded again by the final import.
+        # Restore the notes: the final import records unsupported nodes again.
         context.unsupported = notes
         typed = onnx.GraphProto()
         typed.CopyFrom(body)
@@ -156,7 +156,7 @@ class SubgraphImporter:
             if cls.host_traits.loop_carried_offsets is not None and not settled and not refused:
                 varying = varying_types(graph, cls.host_traits.loop_carried_offsets, types)
             if refused and input_types is not previous:
-                # an op needs the shape that may vary: keep it as declared
+                # An op needs the shape that may vary: keep the declared one.
                 context.unsupported, input_types, settled = notes, previous, True
             elif varying:
                 previous = input_types

@@ -19,17 +19,17 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from clrt.ir.op import Array
 
-# Smaller tensors cost more as a view (pages, alignment) than as a copy.
+# Minimum bytes of a tensor that stays mapped: smaller ones are cheaper to copy (pages, alignment).
 MIN_VIEW_BYTES = 1 << 16
-# Maximum size of a protobuf message.
+# Maximum size of a protobuf message in bytes.
 MAX_MODEL_BYTES = (1 << 31) - 1
-# Maximum number of fields to walk: bounds the time for files with many tiny fields, such as
-# unpacked numbers.
+# Maximum number of protobuf fields to walk, which bounds the time for files with many tiny fields,
+# such as unpacked numbers.
 _MAX_FIELDS = 1 << 20
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 
-# Field numbers on the path to large tensors, with the fields to follow in each message.
+# Field number -> fields to follow in that message, on the paths to large tensors.
 _Fields: TypeAlias = "Mapping[int, _Fields]"
 _RAW: _Fields = {}
 _TENSOR: _Fields = {TensorProto.RAW_DATA_FIELD_NUMBER: _RAW}
@@ -64,7 +64,7 @@ def cut_tensors(
         return bytes(data), {}
     cutter = _Cutter(data, min_bytes)
     rest = b"".join(cutter.cut(_MODEL, 0, len(data)))
-    # Reading a header may have mapped a megabyte around it.
+    # Release the pages that reading headers brought in: the system maps up to 1 MB around each.
     if isinstance(data, mmap.mmap) and sys.platform != "win32":
         data.madvise(mmap.MADV_DONTNEED)
     return rest, cutter.views

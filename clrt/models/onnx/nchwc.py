@@ -11,7 +11,7 @@ import onnx
 from clrt.errors import UnsupportedError
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 
-# Channels per block on CPUs with AVX-512, and on others.
+# Channels per block of ONNX Runtime's NCHWc layout: on CPUs with AVX-512, and on others.
 _WIDE, _NARROW = 16, 8
 
 

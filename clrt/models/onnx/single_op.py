@@ -171,7 +171,7 @@ def with_texts(array: Array) -> Array:
     return array
 
 
-# By kind: whether it is a list, the converter of one element, and the expected value for messages.
+# Kind of attribute -> (whether it is a list, converter of one element, expected value in messages).
 _COERCIONS: Mapping[str, tuple[bool, Any, str]] = {
     "int": (False, _integer, "an integer, or a dtype where it means one"),
     "ints": (True, _integer, "a list of integers"),

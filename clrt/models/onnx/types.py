@@ -285,7 +285,7 @@ def _dim_text(dim: Dim, named: bool) -> int | str | None:
 
 
 def _is_plain(text: str) -> bool:
-    # `fresh_dim` generates the names that start with "unknown_".
+    # Names that start with "unknown_" are reserved: `fresh_dim` generates them.
     return (
         text.isidentifier()
         and text.isascii()

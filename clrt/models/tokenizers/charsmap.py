@@ -34,7 +34,7 @@ def check_charsmap(raw: bytes, file: Path, key: str) -> int:
     units, texts = np.frombuffer(raw, "<u4", size // 4, 4), raw[4 + size :]
     offsets = (units >> 10) << ((units & 0x200) >> 6)
     inner = units < 2**31
-    inner[0] = True  # the root is followed unconditionally
+    inner[0] = True  # lookups follow the root whatever its flags
     children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[inner]
     leaves = children[(units[inner] & 0x100) != 0]
     if (children | 0xFF).max(initial=0) >= len(units):

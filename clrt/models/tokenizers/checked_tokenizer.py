@@ -28,22 +28,22 @@ from clrt.util.dedicated_thread import call_in_thread
 
 T = TypeVar("T")
 
-# Maximum factor by which all replacements together lengthen a text; models stay below 20.
+# Maximum factor by which all replacements together lengthen a text; published models stay below 20.
 _MAX_GROWTH = 1 << 12
 # Maximum characters of a replacement, and of a text prepended to the input.
 _MAX_CONTENT = 1 << 12
-# Maximum characters that a Unicode normal form makes of one: NFKC of U+FDFA has 18.
+# Normalizer -> maximum characters that it makes of one: U+FDFA becomes 18 in NFKC.
 _NORMAL_FORMS = {"NFD": 4, "NFC": 3, "NFKD": 18, "NFKC": 18, "ByteLevel": 4, "BertNormalizer": 12}
-# Maximum number of steps, number of added tokens, and nesting depth.
+# Limits of a tokenizer file: number of steps, number of added tokens, and nesting depth.
 _MAX_STEPS, _MAX_ADDED, _MAX_DEPTH = 2048, 4096, 100
-# Maximum characters of a decoder's Strip, and of a WordPiece word, whose work grows with the
-# square.
+# Maximum characters that a decoder's Strip removes, and maximum characters of a WordPiece word. The
+# time grows with their square.
 _MAX_STRIPPED, _MAX_WORD = 1024, 1 << 12
 _MAX_PATTERN = 1 << 14
-# Maximum characters of all added tokens after normalization; of one added token if is_slow.
+# Maximum characters of all added tokens after normalization, and of a single one if `is_slow`.
 _MAX_NORMALIZED, _MAX_TOKEN = 1 << 26, 256
 _ID_LIMIT = 1 << 30
-# Time limit of a call in seconds: fixed part, and part per character.
+# Time limit of a call in seconds: fixed part, and part per character of text.
 _PATIENCE_S, _PATIENCE_S_PER_CHAR = 6.0, 2e-5
 _COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 # Patterns of published tokenizers, whose matching time is linear in the text.
@@ -160,7 +160,8 @@ def check_tokenizer(text: str, file: Path) -> bool:
     if not isinstance(content, dict):
         raise ModelError(f"{what} (it is not a JSON object); download the model's own file.")
     check = _Check(file)
-    for name in reversed(_COMPONENTS):  # normalizer last: `added` needs its growth
+    # The normalizer comes last, because `added` reads its growth.
+    for name in reversed(_COMPONENTS):
         check.growth = 1.0
         check.component(content.get(name), name, 0)
     check.added(content.get("added_tokens"))
@@ -390,7 +391,8 @@ class _Check:
             content = token.get("content")
             size = len(content) if isinstance(content, str) else 0
             chars += size
-            # The library normalizes them while it reads the file, which cannot be interrupted.
+            # The library normalizes added tokens while it reads the file, which cannot be
+            # interrupted.
             if chars * self.growth > _MAX_NORMALIZED or (self.is_slow and size > _MAX_TOKEN):
                 raise self._wrong("added_tokens", "has too much text for its normalizer")
             number = token.get("id")

@@ -74,7 +74,7 @@ _GPT_2 = SplitRule((_GPT2,))
 _NEOX = replace(_GPT_2, nfc=True)
 _STARCODER = SplitRule((r"\p{N}", _GPT2))
 _BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
-# Cased letters, without those added in later versions of Unicode.
+# Cased letters, except those that Unicode added after DeepSeek's pattern was written.
 _DEEPSEEK_LETTERS = "[\\p{Lu}\\p{Ll}\\p{Lt}&&[^\u10d0-\u10ff\U0001d400-\U0001d7ff]]"
 _DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _DEEPSEEK_SYMBOLS = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]"
@@ -92,7 +92,7 @@ _MARKED_SPACES = SplitRule(("[^\n]+|\n+",), byte_level=False)
 
 DEFAULT = SplitRule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))
 
-# Values of "tokenizer.ggml.pre", separated by spaces, of each rule.
+# Rule -> its values of the metadata key "tokenizer.ggml.pre", separated by spaces.
 _NAMES: Mapping[SplitRule, str] = {
     DEFAULT: "default",
     _LLAMA3: "dbrx smaug-bpe chatglm-bpe glm4",

@@ -37,12 +37,12 @@ _TURN_ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
     *("<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>", "<turn|>"),
 )
-# Tokens that end generation.
+# Tokens that end generation, if the vocabulary has them.
 _ENDS = (
     *(*_TURN_ENDS, "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOS]"),
     *("<|tool_response>", "[e~["),
 )
-# In models with these tokens a turn has several messages, and "<|end|>" only ends a message.
+# With one of these tokens in the vocabulary, "<|end|>" ends a message but not the turn.
 _CALLS = {"<|call|>", "<|calls|>"}
 # Phi-3's special tokens that do not strip the spaces after them.
 _KEEPING_SPACES = ("<unk>", "<s>", "<|endoftext|>")

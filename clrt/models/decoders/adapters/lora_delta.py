@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = Callable[[slice], Floats]
 """Function of a slice of row indices that returns these rows of a matrix as float32."""
-# Elements merged at a time: size of the temporary copy.
+# Elements merged at a time, which bounds the temporary copy.
 _CHUNK_ELEMS = 1 << 22
 
 
-# Overflow is not warned of: callers check sums for infinities.
+# Suppresses NumPy's warnings of overflow, because callers check sums for infinities.
 _large = np.errstate(over="ignore", invalid="ignore")
 
 

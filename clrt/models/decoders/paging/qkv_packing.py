@@ -187,7 +187,8 @@ class HeadJoiner:
         ops = [n.op for n in nodes if isinstance(n.op, MatMulNBits)]
         if len(ops) < len(nodes) or len({replace(op, N=1) for op in ops}) > 1 or first.op.steps:
             return None
-        # All inputs have the columns of the product as first axis, or in the same order.
+        # Concatenation joins the columns: they are the first axis of each input, or its elements'
+        # order.
         joined = [
             None if operands[0] is None else self._build.constant(np.concatenate(operands))
             for operands in zip(*weights, strict=True)

@@ -44,7 +44,7 @@ from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.pipeline import find_subgraphs, tidy
 
-_TOKEN, _PLACE = 0, 2  # columns of `step`
+_TOKEN, _PLACE = 0, 2  # columns of the graph input `step`: token id and position
 # Names of the inputs of the rewritten graph; values of the file with these names are renamed.
 _INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(MAX_SLABS)))
 

@@ -148,7 +148,7 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
         axes: Axis of tokens by input index, for inputs that have one.
     """
     if isinstance(node.op, FusedRotary):
-        return None  # its shapes imply that x and the tables have the same positions
+        return None  # its shape rules guarantee that x and the tables have the same positions
     rank = len(node.output.shape or ())
     behind = set()
     for index, axis in axes.items():
@@ -176,7 +176,7 @@ def _product(node: Node, axes: Mapping[int, int]) -> str | None:
         for pair in (("trans_a", "transA"), ("trans_b", "transB"))
     ]
     ranks = [len(node.arg(i).shape or ()) for i in (0, 1)]
-    # The reduced axes. B has tokens as columns in products that compute rotary angles.
+    # Reduced axes of A and B. B may have tokens along its columns: products for rotary angles do.
     columns, rows = ranks[0] - 1 - transposed[0], ranks[1] - 2 + transposed[1]
     if {0, 1} <= axes.keys() or axes.get(0) == columns or axes.get(1) == rows:
         return "it multiplies tokens with each other"

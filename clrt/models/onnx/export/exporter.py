@@ -36,10 +36,11 @@ from clrt.ops.decompositions.export_rules.general import check_decomposable, dec
 from clrt.ops.movement.views import Reshape
 from clrt.util.files import atomic_write
 
-# Maximum bytes of inline weights: protobuf messages are limited to 2 GiB; the rest is for
-# everything else.
+# Maximum bytes of inline weights: a protobuf message is limited to 2 GiB, of which 0.5 GiB remain
+# for nodes and names.
 MAX_INLINE_BYTES = 3 << 29
-# Smaller tensors stay in the model: ONNX Runtime reads shapes and axes while loading it.
+# Minimum bytes of a tensor in the external file. Smaller ones, such as shapes and axes, stay in the
+# model, because ONNX Runtime reads them while loading it.
 _MIN_EXTERNAL_BYTES = 1 << 10
 # Alignment of external tensors in bytes: a page, so that they can be mapped.
 _ALIGNMENT = 1 << 12

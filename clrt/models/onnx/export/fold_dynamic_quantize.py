@@ -15,7 +15,7 @@ from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 from clrt.ops.reference_interpreter import evaluate
 
-# Maximum number of nodes that compute a scale and zero point to be recognised.
+# Maximum number of nodes that compute the scale and zero point, which bounds the search.
 _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
@@ -63,7 +63,7 @@ def _is_dynamic(node: Node) -> bool:
     if cone is None or not {n.op.name for n in cone} >= _ENDS:
         return False
     trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"])
-    # The nodes may read symbolic sizes of x; any number serves.
+    # The nodes may read symbolic sizes of x. The trial run substitutes an arbitrary number.
     symbols = {name: 4 for d in x.shape if isinstance(d, Expr) for name in d.symbols}
     sizes = tuple(int(substitute(d, symbols)) for d in x.shape)
     try:
