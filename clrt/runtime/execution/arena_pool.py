@@ -25,8 +25,8 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.active_calls import ActiveCall, Waiters
 
-# Maximum number of arenas, and so of a model's runs on the device: while one computes the next is
-# enqueued.
+# Maximum number of arenas of a model, and so of its runs on the device at a time: one computes
+# while the next is enqueued.
 MAX_ARENAS = 2
 # Timeout of waits in seconds, which then check again: on Windows Ctrl-C cannot interrupt a wait
 # without a timeout.
@@ -77,7 +77,7 @@ class ArenaPool:
         self.lock = lock
         self.ends = Waiters()
         self._closed = False
-        # All arenas; `_idle` and `_in_use` follow from their runs.
+        # All arenas. `_idle` and `_in_use` filter them by whether a run uses them.
         self._arenas: list[ArenaMemory] = []
         self.used_s = 0.0
         self._bound: WeakSet[BoundPlan] = WeakSet()
@@ -366,7 +366,8 @@ class ArenaPool:
             self._free(keeps_weights=True)
 
     def _free(self, keeps_weights: bool = False) -> None:
-        for bound in tuple(self._bound):  # a thread may still refer to one, and so to its weights
+        # Released explicitly: a thread that still refers to one would keep its weights alive.
+        for bound in tuple(self._bound):
             if not bound.slabs.in_use:
                 bound.release()
         self._planner.kept.clear()

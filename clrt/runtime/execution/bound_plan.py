@@ -43,8 +43,8 @@ _DEFAULT_LOCAL_SIZES = {
     "cpu": {1: (64,), 2: (16, 1), 3: (16, 1, 1)},
     "gpu": {1: (256,), 2: (64, 1), 3: (64, 1, 1)},
 }
-# Low estimates for the duration of a plan's first run: floating-point operations per second and
-# compute unit, and bytes per second of the device.
+# Low rates that estimate the duration of a plan's first run: floating-point operations per second
+# of a compute unit, and bytes per second of the device.
 _MIN_FLOPS = 5e9
 _MIN_BYTES_PER_S = 1e9
 
@@ -113,7 +113,8 @@ class BoundPlan:
     _status: TrackedBuffer | None = None
     _generation: int = -1
     _external: dict[Value, _External] = field(default_factory=dict)
-    # Buffers of constants by `id()`: the driver does not keep host memory that they use alive.
+    # `id()` of a buffer -> buffer of a constant. The driver does not keep the host memory of such
+    # buffers alive, so this plan does.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
     _patcher: ArgumentPatcher | None = None
     _views: dict[Value, Array | None] = field(default_factory=dict)

@@ -19,14 +19,14 @@ from clrt.plan.specialise import fix_inputs
 from clrt.runtime.execution.signature import bind_dims
 
 _LOG = logging.getLogger(__name__)
-# Maximum number of elements, and dtypes, of an input that decides conditions: it is a sampling
-# rate, say, or a flag for the use of a cache.
+# Maximum number of elements, and dtypes, of an input on which conditions depend, such as a sampling
+# rate or a flag for the use of a cache.
 _MAX_ELEMS = 4
 _DTYPES = (DType.BOOL, DType.INT32, DType.INT64)
-# Maximum number of values searched from a condition back to inputs: exporters write a cast and a
-# comparison between them.
+# Maximum number of values searched from a condition back to inputs, which bounds the time.
+# Exporters write only a cast and a comparison between them.
 _MAX_NODES = 32
-# Maximum number of specialised graphs per model, for inputs that change from run to run.
+# Maximum number of specialised graphs per model, which bounds memory if inputs change in every run.
 _MAX_GRAPHS = 16
 # Maximum number of nodes in a graph that is specialised for its shapes, which takes about 0.1 ms
 # per node. It saves launches, which matter little in a larger graph.
@@ -131,7 +131,8 @@ class Branches:
             graph = make()
             self._rewrite(graph)
         except ClrtError:
-            # Types that the file declares for a branch may be wrong; a run that needs them says so.
+            # The types that the file declares for a branch may be wrong; a run of the branch
+            # reports it.
             _LOG.debug("no branch of %s", branch.graph.name, exc_info=True)
             return branch
         if _ifs(graph) >= _ifs(branch.graph):

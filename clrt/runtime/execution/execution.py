@@ -274,7 +274,7 @@ class Execution:
         self._began_s = time.perf_counter()
         connection.in_flight.add(self)
         connection.begun += 1
-        # Equals `begun` at the end only if no other run was in flight meanwhile.
+        # At the end of the run it equals `begun` only if no other run was in flight meanwhile.
         self._nth = connection.begun if len(connection.in_flight) == 1 else 0
         bound.broken = True
         self._moves.feed(self.feeds)

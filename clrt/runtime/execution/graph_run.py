@@ -207,7 +207,8 @@ class GraphRun:
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]
         contract = HOST_ONLY
         if tensors or kept:
-            # Scalars are copied: a loop has them on the host or on the device.
+            # Scalars go through the host: a loop has them on either side, and one plan must serve
+            # both.
             on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
             contract = DeviceIo(on_device, on_device.intersection(donated), frozenset(kept))
         with self.room.lock:
@@ -262,7 +263,7 @@ class GraphRun:
             self.room.release()
             if stage.plan.device_io.donated:
                 raise self.room.no_room(stage, error) from error
-        # Again, after freeing what other shapes and released tensors occupied.
+        # Retry, now that the memory of other shapes and of released tensors is free.
         try:
             return self._begin(stage, feeds, outputs).run()
         except OutOfMemoryError as error:

@@ -11,17 +11,18 @@ from clrt.errors import ClrtError
 from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 
-# A run that takes longer, in seconds, is enqueued in parts so that it can be cancelled.
+# Estimated duration of a run, in seconds, above which it is enqueued in parts, so that it can be
+# cancelled.
 LONG_S = 0.05
-# Maximum duration of one launch, in seconds, on a device that may have a watchdog; and in the
-# background, where the desktop draws between two launches.
+# Maximum duration of one launch, in seconds: in the foreground, limited by the watchdog of a
+# device; and in the background, where the desktop draws between two launches.
 LAUNCH_S = 0.5
 BACKGROUND_LAUNCH_S = 0.05
-# Duration of a part, in seconds. The queue holds at most two parts, in the background one, or a
-# single longer launch.
+# Target duration of a part, in seconds. The queue holds at most two parts (one in the background),
+# or a single longer launch.
 _PART_S = 0.01
-# Maximum wait, in seconds, for other runs before each part; or the duration of the part before, if
-# longer. It is bounded, so that long runs make progress beside any number of short ones.
+# Maximum wait, in seconds, for other runs before each part; in the foreground it is at least the
+# duration of the previous part. The bound lets long runs progress beside any number of short ones.
 _GIVE_WAY_S = 0.02
 _BACKGROUND_GIVE_WAY_S = 0.5
 

@@ -37,15 +37,15 @@ from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
-# Number of cached plans that are never evicted; more are kept, up to `MAX_PLANS`, within
-# `MAX_PLAN_BYTES`: a loop with a growing state has a plan for each iteration.
+# Number of cached plans that are never evicted. Up to MAX_PLANS are kept while they take at most
+# MAX_PLAN_BYTES of host memory: a loop with a growing state has a plan for each iteration.
 MIN_CACHED_PLANS = 64
 MAX_PLAN_BYTES = 64 << 20
 MAX_PLANS = 4096
-# Number of runs with the same shapes before loops become part of their plan: planning them costs
-# about what that many later runs save.
+# Number of runs with the same shapes before loops become part of the plan: planning the loops costs
+# about as much time as that many later runs save.
 _FEW_RUNS = 12
-# Host memory of a plan without steps, in bytes.
+# Estimated host memory of a plan without steps, in bytes.
 _PLAN_BYTES = 8 << 10
 
 # `T_` macros and their values, by kernel entry point.
@@ -213,7 +213,7 @@ class Planner:
                 on the host.
         """
         asked = (graph, contract, shapes)
-        latest = self.kept.latest  # once: another thread may set it
+        latest = self.kept.latest  # read once, because another thread may replace it
         if not known and latest is not None and latest[0] == asked and not latest[1].runs:
             return latest[1]
         data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())

@@ -82,7 +82,7 @@ class Recorder:
         bound.lane.finish()
         try:
             spans = self._record(bound.lane, steps, run_host)
-        finally:  # commands left in this queue use the arena, which the next run overwrites
+        finally:  # commands still queued here use the arena, which the next run overwrites
             try:
                 self._queue.finish()
             except cl.Error:

@@ -24,7 +24,7 @@ from clrt.util.active_calls import ActiveCall
 
 # Maximum time, in seconds, that `close` waits for runs in other threads.
 _CLOSE_S = 1.0
-# Polling interval, in seconds, of runs that wait for others: whether they were cancelled.
+# Interval, in seconds, at which a run that waits for others checks whether it was cancelled.
 _POLL_S = 0.05
 
 
@@ -337,7 +337,8 @@ class Runner:
         this_thread, end = get_ident(), time.monotonic() + _CLOSE_S
         while True:
             with self.lock:
-                # A run of this thread that a signal handler interrupts can only end after it.
+                # A run of this thread cannot end before `close` returns: it was interrupted by the
+                # signal handler that called `close`.
                 others = any(call.thread != this_thread for call in self._calls)
                 frees = not self._calls
                 ticket = self.room.ends.enter()

@@ -13,10 +13,10 @@ from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
-# Maximum number of templates per graph. Each serves the sizes at which the same kernels run, and
-# takes as much host memory as a plan.
+# Maximum number of templates per graph, which bounds host memory: a template takes as much as a
+# plan. Each serves all sizes at which the same kernels run.
 _MAX_TEMPLATES = 8
-# Maximum number of graphs (with what is known of their inputs) that have templates.
+# Maximum number of cached (graph, known input values) pairs that have templates.
 _MAX_GRAPHS = 16
 
 

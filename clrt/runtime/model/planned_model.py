@@ -168,7 +168,7 @@ class PlannedModel:
         contract = replace(contract, device_inputs=frozenset(dims))
         planner = self._runner.planner
         plan, _ = planner.plan(self._graph, dims, contract=contract, tunables=tunables)
-        # Other tunables pack weights in other layouts, which are unused once this plan is gone.
+        # own: with other tunables, weights have other layouts, which no other plan uses.
         return self._runner.room.bind(plan, own=bool(tunables))
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

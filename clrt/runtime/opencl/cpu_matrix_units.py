@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clrt.device.caps import AMX_BFLOAT16, AVX2_INT8, AVX_VNNI_INT8, VNNI_INT8, MatrixShape
 
-# Flags of /proc/cpuinfo that AMX requires; then those of each int8 dot product, best first.
+# Required flags of /proc/cpuinfo: of AMX, and of each int8 dot product, the fastest first.
 _AMX = {"amx_tile", "amx_bf16"}
 _AVX2 = {"avx2", "f16c", "fma"}
 _DOTS = {

@@ -16,7 +16,7 @@ from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import check_process, cl, is_left_behind, never_release
 
-# Maximum wait of a fork for the end of runs, and its polling interval, in seconds.
+# Maximum time that a fork waits for runs to end, and its polling interval, both in seconds.
 _FORK_S = 5.0
 _FORK_POLL_S = 0.001
 # Polling interval, in seconds, of a run that waits for another run to end (`give_way`).

@@ -24,10 +24,10 @@ from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.session import DeviceSession
 
-# Minimum size of a weight to pack on the device, in bytes: the host packs a smaller one before the
-# device's program is compiled.
+# Minimum size in bytes of a weight to pack on the device: the host packs a smaller one in less time
+# than the device's program takes to compile.
 _MIN_BYTES = 2 << 20
-# Bytes of rows packed per launch; they fit into the caches.
+# Bytes of rows packed per launch, so that they stay in the caches.
 _CHUNK_BYTES = 4 << 20
 
 

@@ -28,7 +28,7 @@ from clrt.util.files import atomic_write, make_cache_folder, parse_json, read_re
 
 # Families whose kernels use inline assembler.
 _ASSEMBLER_FAMILIES = (MMA,)
-# Families of matrix units to test, by prefix of an extension that the device has.
+# Prefix of an extension that the device reports -> families of matrix units to test.
 _CANDIDATES = {
     "cl_nv_": (MMA,),
     "cl_amd_": (WMMA, WMMA_12, MFMA),

@@ -17,7 +17,8 @@ from pathlib import Path
 from clrt.util.files import SHIPPED
 
 _STUBS = Path(__file__).parent / "link_stubs"
-# Has the conversions of numbers that the CPU has no instruction for.
+# The compiler's support library. Kernels call it for conversions that the CPU has no instruction
+# for.
 _COMPILER_LIBRARY = "libgcc_s.so.1"
 
 

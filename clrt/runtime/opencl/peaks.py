@@ -13,8 +13,8 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import DeviceSession
 
-# As in the kernels of peaks.cl: independent FMA chains per work-item; rows and columns of a tile of
-# the matrix unit; vectors in flight per work-item.
+# Constants that peaks.cl shares: independent FMA chains per work-item; rows and columns of a tile
+# of the matrix unit; vectors in flight per work-item.
 _CHAINS = 12
 _TILE = 16
 _UNROLLED = 8
@@ -22,17 +22,18 @@ _UNROLLED = 8
 _STEPS = 20_000
 # Vectors that a work-item of the read kernel sums.
 _READ_VECTORS = 1024
-# Size of the buffers for memory bandwidth: larger than any cache.
+# Size in bytes of the buffers that measure memory bandwidth: larger than any cache.
 _BUFFER_BYTES = 128 << 20
 # Working sets in bytes, from the size of a level-1 cache to more than any cache, in steps of 4.
 _CACHED_BYTES = tuple(1 << k for k in range(15, 28, 2))
 # Minimum number of bytes that a launch moves in a cached working set, to make its start negligible.
 _MOVED_BYTES = 64 << 20
-# Minimum seconds to measure a probe, and one of a cached working set; minimum number of rounds.
+# Minimum seconds to measure a probe, and to measure one of a cached working set; minimum number of
+# rounds of each.
 _SECONDS = 0.2
 _CACHED_SECONDS = 0.02
 _TURNS = 6
-# Number of launches in the queue at a time, to measure the time of one among many.
+# Number of launches enqueued at once, to measure the time of a launch among many.
 _CHAIN = 200
 
 

@@ -13,7 +13,7 @@ from clrt.runtime.profiling.timings import HostTime, KernelTime, StepTime, Timin
 
 Event: TypeAlias = "dict[str, Any]"
 
-# Numbers of the process, and of the track that shows gaps; plans have tracks from 1 on.
+# Ids in the trace: of the process, and of the track that shows gaps. Tracks of plans start at 1.
 _PROCESS = 1
 _GAPS = 0
 

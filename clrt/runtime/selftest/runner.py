@@ -26,8 +26,8 @@ from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.runtime.selftest.cases import Case, cases
 from clrt.util.accuracy import max_difference
 
-# Allowed error as a multiple of the tests' tolerance: drivers round differently, and wrong results
-# are off by far more. Then the maximum relative error that is allowed in any dtype.
+# Allowed error as a multiple of the tests' tolerance, since drivers round differently and wrong
+# results are off by far more; and maximum relative error whatever the dtype.
 _SLACK, _MAX_ERROR = 16, 0.02
 # Error recorded for NaN and infinite results, which JSON cannot represent.
 _NOT_FINITE = 1e30
