@@ -38,7 +38,8 @@ _BY_MODEL = {
     ),
     "Wav2Vec2FeatureExtractor",
 )
-# Ranges of options: the DFT matrix is n_fft times n_fft, and a result a few hundred MiB at most.
+# Minimum and maximum of options. They bound host memory: the DFT matrix has n_fft * n_fft elements,
+# and features take a few hundred MiB at most.
 _BOUNDS = {
     "sampling_rate": (MIN_RATE_HZ, MAX_RATE_HZ),
     "n_fft": (4, 4096),

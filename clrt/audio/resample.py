@@ -17,12 +17,14 @@ from numpy.lib.stride_tricks import as_strided
 from clrt.audio.wav import MAX_RATE_HZ, MIN_RATE_HZ, FloatArray
 from clrt.errors import InputError
 
-# Zero crossings of the sinc per side, its cutoff (-6 dB) relative to the lower Nyquist frequency,
-# and the Kaiser window's beta for 90 dB: Oppenheim and Schafer, Discrete-Time Signal Processing.
+# The low-pass filter: zero crossings of the sinc per side; its cutoff (-6 dB) as a fraction of the
+# lower Nyquist frequency; and the Kaiser window's beta for a stop band of -90 dB (Oppenheim and
+# Schafer, Discrete-Time Signal Processing).
 _ZEROS = 48
 _CUTOFF = 0.94
 _BETA = 0.1102 * (90 - 8.7)
-# Maximum number of outputs per matrix product, and of input rows copied at a time.
+# Maximum number of outputs per matrix product, and of input rows copied at a time. Both bound
+# memory.
 _COLUMNS, _ROWS = 128, 1 << 12
 
 

@@ -8,7 +8,7 @@ from clrt.errors import InputError
 from clrt.util.renamed import renamed, renamed_arguments
 
 _MAX_TEMPERATURE = 10.0
-# The present name of each former name of a limit.
+# Deprecated name of a threshold -> its current name.
 _RENAMED = {
     "compression_ratio": "compression_ratio_threshold",
     "logprob": "logprob_threshold",

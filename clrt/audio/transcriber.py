@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Organization of model names without one.
 _ORGANISATION = "openai"
-# The present name of each former name of an option.
+# Deprecated name of an option -> its current name.
 _RENAMED = {"condition": "condition_on_previous_text"}
 
 

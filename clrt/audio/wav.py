@@ -18,10 +18,10 @@ from clrt.errors import InputError, counted, warn_user
 
 FloatArray = NDArray[np.float32]
 
-# Plausible ranges: a header outside them is damaged.
+# Limits of plausible headers: a header outside them counts as damaged.
 MAX_CHANNELS = 256
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
-# Maximum number of frames read at a time.
+# Maximum number of frames read at a time, which bounds memory.
 BLOCK_FRAMES = 1 << 16
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _DTYPES: Mapping[tuple[int, int], np.dtype[Any]] = {
@@ -32,7 +32,7 @@ _DTYPES: Mapping[tuple[int, int], np.dtype[Any]] = {
     (_FLOAT, 32): np.dtype("<f4"),
     (_FLOAT, 64): np.dtype("<f8"),
 }
-# Placeholder for unknown sizes, by programs that write to a pipe.
+# Size in headers of programs that write to a pipe, since they do not know the size yet.
 _UNKNOWN_BYTES = 0xFFFFFFFF
 
 

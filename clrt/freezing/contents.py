@@ -28,8 +28,8 @@ LINKER_FOLDER = "clrt/shipped/linker"
 POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util)\.so")
-# Files that Intel's runtime opens on any CPU: libraries, configuration, bitcode. On Linux they and
-# those for all kinds of CPUs are 422 of the 807 MB that pip installs.
+# Files that Intel's runtime opens on any CPU: libraries, configuration, bitcode. On Linux they
+# take, with the files for all kinds of CPUs, 422 of the 807 MB that pip installs.
 _INTEL = re.compile(
     r"libintelocl\.so|libcommon_clang\.so\.\d[\d.]*|libtbb(malloc)?\.so\.\d+"
     r"|lib(imf|svml|irng)\.so|libintlc\.so\.\d+"
@@ -37,8 +37,8 @@ _INTEL = re.compile(
     r"|(libmmd|svml_dispmd|libirngmd|libircmd)\.dll"
     r"|cl\.cfg|clbltfnshared\.rtl|cllibrary\.rtl"
 )
-# Intel's built-in functions, compiled for one kind of CPU; then the names that `cpus` has for the
-# kinds.
+# Intel's built-in functions, compiled for one kind of CPU; then Intel's code of each kind -> its
+# names in `cpus`.
 _INTEL_BUILTINS = re.compile(r"(?:clbltfn|cllibrary|libocl_svml_)(\w\d)\.(?:rtl|o|so|dll)")
 _INTEL_CPUS = {"h8": {"sse41"}, "e9": {"avx", "avx_f16c", "avx_fma4"}, "l9": {"avx2"}}
 _INTEL_CPUS |= {"z0": {"avx512"}, "z1": {"avx512"}}

@@ -192,7 +192,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, device: Device = None) -> A
     Returns:
         [..., outputs].
     """
-    # All inputs must have one dtype. The schema of Sum says so for any number of inputs.
+    # The schema of Sum requires one dtype for all inputs, as `linear` does.
     inputs = coerce_inputs(form_of("Sum"), [x, weight, *([] if bias is None else [bias])])
     return results_of(Operation("linear", _linear_graph), inputs, device)[0]
 

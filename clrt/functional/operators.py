@@ -133,8 +133,8 @@ def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) 
     cls = REGISTRY.find(form.domain, form.name)
     known = frozenset(() if cls is None else cls.input_traits.plan_time)
     parts = tuple((n, _hashable(v)) for n, v in sorted(attributes.items()))
-    # Decompositions may depend on sizes.
     key = form.domain, form.name, parts, outputs
+    # An op without a class is decomposed, and decompositions may depend on sizes.
     return Operation(key, graph, known, sized=cls is None)
 
 

@@ -24,7 +24,8 @@ from clrt.ir.dims import (
     terms_of,
 )
 
-# Maximum number of atoms, and maximum nesting, of one dim; dims of real models have a tenth of it.
+# Maximum number and maximum nesting of the atoms (non-polynomial operations) of one dim: ten times
+# those of real models.
 _MAX_ATOMS = 512
 _MAX_DEPTH = 48
 # Maximum length of a dim's text in characters; a symbol's name has up to 200.
@@ -42,7 +43,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     quotient = _exact_quotient(left, right)
     if quotient is not None:
         return quotient
-    if isinstance(right, int) and right > 0:  # canonical form for sizes of nested windows
+    if isinstance(right, int) and right > 0:  # makes sizes of nested windows comparable
         match _with_number(left):
             case "floordiv", x, divisor, more if divisor > 0:
                 return floordiv(x + divisor * more, divisor * right)
@@ -88,7 +89,7 @@ def broadcast(left: Dim, right: Dim) -> Dim:
         contained = (1, one, *_arguments(one, "broadcast"))
         if any(provably_equal(other, dim) for dim in contained) or provably_different(one, 1):
             return one
-        match _with_number(other):  # min(one, n): the first rows of a table with enough rows
+        match _with_number(other):  # min(one, n): slice of a table that has enough rows
             case "min", dim, most, 0 if most >= 1 and provably_equal(dim, one):
                 return one
     return _opaque("broadcast", left, right)

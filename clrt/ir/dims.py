@@ -32,13 +32,13 @@ _Bounds = tuple[float, float]  # integers, or infinite
 OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {}
 # Name prefix of symbols that the shapes of inputs do not determine.
 UNKNOWN = "unknown_"
-# Bounds of one dim: terms, products of terms in one multiplication (which take 1 ms), degree of a
-# term, and magnitude of coefficients. Dims of real models have a tenth of these terms.
+# Bounds of one dim: number of terms (ten times that of real models), products of terms in one
+# multiplication (which take 1 ms), degree of a term, and magnitude of coefficients.
 _MAX_TERMS = 128
 _MAX_PRODUCTS = 2048
 _MAX_DEGREE = 16
 _MAX_NUMBER = 2**63 - 1
-# Magnitude from which a bound of a dim's value counts as infinite, so that floats do not overflow.
+# Magnitude from which the minimum or maximum of a dim counts as infinite: floats must not overflow.
 _FAR = 1e60
 _TOO_COMPLEX = (
     "A size inside the model is too long an expression of the sizes of its inputs; "

@@ -358,7 +358,7 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._used = dict.fromkeys(taken)
-        # By prefix, the number below which all names are used: keeps generation linear in time even
+        # Prefix -> number below which all its names are used. It keeps the total time linear even
         # if a file uses such names for all its nodes.
         self._counts: dict[str, int] = {}
 

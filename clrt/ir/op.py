@@ -344,7 +344,7 @@ class IrOp:
     domain: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        # Otherwise each dataclass would generate its own methods, which compare floats by value.
+        # Dataclasses would generate their own methods, which compare floats by value.
         cls.__eq__ = IrOp.__eq__  # type: ignore[method-assign]
         cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
 

@@ -111,7 +111,7 @@ class _Parser:
         self.text, self.registry, self.fetch = text, registry, fetch
         self.kind, self.token, self.position = "", "", 0
         self.values: dict[str, Value] = {}
-        # Ends of the next token and of the last consumed one.
+        # Offsets in the text: end of the next token, and of the last consumed token.
         self._end = self._consumed_end = 0
         self._depth = 0
         self._types: dict[tuple[str, str], TensorType] = {}

@@ -68,9 +68,10 @@ class Captures:
         return list(dict.fromkeys(reversed(self.path)))
 
 
-# Yields once per way to match a value; `Captures` then holds that way until the next is asked for.
+# Yields once per way to match a value. `Captures` holds the captures of that way until the iterator
+# advances.
 _Ways: TypeAlias = Callable[[Value, Captures], Iterator[None]]
-# What it returns if there is none; most searches end so, without the cost of a generator.
+# Result of _Ways if a value does not match. Most do not, and this saves the cost of a generator.
 _NO_WAYS: Iterator[None] = iter(())
 
 

@@ -259,7 +259,7 @@ def pure(function: _Function) -> _Function:
     searches and float arithmetic. The function must be called with positional arguments, and return
     an integer or a NamedTuple of integers; each integer becomes a formula.
     """
-    # The formulas of one record are evaluated one after another, from a single call.
+    # Caches results: the formulas of a NamedTuple are evaluated one after another, each by a call.
     latest = lru_cache(maxsize=8)(function)
 
     @cache

@@ -29,7 +29,7 @@ from clrt.util.host_limits import FoldBudget
 
 # Maximum number of sweeps of one pass over a graph; more mean that rewrites undo each other.
 MAX_SWEEPS = 64
-# Key of type inference as a reader of the worklist, beside the passes.
+# Key of type inference in the worklist, whose other readers are passes.
 _INFERENCE = "infer_types"
 
 
@@ -268,8 +268,8 @@ class GraphView:
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
             self.graph.nodes = [n for n in nodes if n in self.worklist.places]
-        # A new node has the position of its root, and a value may be replaced by one computed after
-        # its users.
+        # Sort again: a new node has the position of the match root that it replaces, and the
+        # replacement of a value may be computed after the value's users.
         if self._added or self._replaced:
             self.graph.sort()
         self._added, self._dead, self._replaced = [], 0, False

@@ -13,7 +13,7 @@ from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import keeps_shape, op_name, operand_orders
 
-# Not 16 bits: factors and folded weights would be rounded.
+# Dtypes that are folded. In 16 bits, factors and folded weights would be rounded.
 _DTYPES = (DType.FLOAT32, DType.FLOAT64)
 
 

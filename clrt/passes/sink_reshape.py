@@ -47,7 +47,7 @@ class SinkReshape(Pass):
         value = build.add(match.root.op, *match.payload)
         if isinstance(match.root.op, FusedMatMul):
             return build.patch({output: reshape(build, value, output)})
-        # Keeps the target input: it may be all that determines the dims.
+        # Keeps the input with the target shape: the dims may depend on it alone.
         return build.patch({output: build.add(inner.op, value, inner.arg(1))})
 
 

@@ -37,7 +37,8 @@ class StackingOrder:
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
         supports: list[tuple[int, ...]] = []
-        below = [0] * len(places)  # bit mask of all buffers below, transitively
+        # Per buffer: bit mask of all buffers below it, directly or transitively.
+        below = [0] * len(places)
         seen: list[int] = []
         for index in order:
             if seen and places[seen[-1]].slab != places[index].slab:

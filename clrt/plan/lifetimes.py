@@ -87,7 +87,7 @@ def assign_roots(
         Maps each value that shares memory to its root, the value that owns the memory.
     """
     roots: dict[Value, Value] = dict(inside)
-    subviews = set(inside)  # and views of them
+    subviews = set(inside)  # subviews, and views of subviews
 
     def root(value: Value) -> Value:
         while value in roots:
@@ -154,11 +154,12 @@ def _reusable_root(
         owner = root(value)
         if value in subviews or owner.is_constant or last.get(owner) != now:
             continue
-        # Every other input in the same memory must be overwritable too: in x W + x, x is not.
+        # Every input in that memory must be overwritable. In x W + x, x is overwritable as
+        # residual, but not as operand of the product.
         sharing = [(i, v) for i, v in enumerate(node.inputs) if v is not None and root(v) is owner]
         if not all(i in candidates and v.dims == output.dims for i, v in sharing):
             continue
-        # No other node of the launch may read that memory, unless its own output is in it.
+        # Nodes of the same launch must not read that memory, unless their own output is in it.
         others = (n for n in tick.nodes if n is not node and root(n.output) is not owner)
         if not any(v is not None and root(v) is owner for n in others for v in n.inputs):
             return owner

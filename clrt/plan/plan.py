@@ -147,7 +147,7 @@ def make_plan(
         OutOfMemoryError: A buffer is larger than the device can allocate.
         ShapeError: A kernel index or argument would exceed 32 bits.
     """
-    lowering = Lowering(caps, cache(record))  # layers share kernels
+    lowering = Lowering(caps, cache(record))  # the cache lets equal layers share kernels
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
     parts = place_subviews(graph, steps, lowering)
@@ -255,7 +255,7 @@ def step_lifetimes(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
         -1,
         *(t.step for t in memory_events(plan.steps)),
         len(plan.steps),
-    ]  # by memory event + 1
+    ]  # index: memory event + 1
     return [
         (owner, LiveInterval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
         for owner, i in arena_buffers(plan)

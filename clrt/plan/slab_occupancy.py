@@ -56,7 +56,8 @@ class SlabOccupancy:
     """Records which byte ranges of one slab are occupied at which times."""
 
     def __init__(self) -> None:
-        # By tree node: ranges that are occupied at some tick below it, and at all of its ticks.
+        # Tree node -> byte ranges that are occupied at some ticks below the node; and those that
+        # are occupied at all of its ticks.
         self._somewhere: dict[int, _Ranges] = {}
         self._throughout: dict[int, _Ranges] = {}
 

@@ -440,6 +440,6 @@ def _grows_weight(node: Node) -> bool:
     return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
 
 
-@pure  # a trace records one guard instead of two
+@pure  # a trace records one guard instead of one per comparison
 def _grows(stored_bytes: int, made_bytes: int) -> int:
     return int(made_bytes > stored_bytes >= MIN_WEIGHT_BYTES)

@@ -92,5 +92,5 @@ def launches_of(steps: Iterable[PlanStep]) -> list[Launch]:
     return [x for s in steps if isinstance(s, DeviceStep) for x in s.launches]
 
 
-# A buffer that has an allocation in the arena.
+# What the arena allocates: the buffer of a value, or a kernel's scratch buffer.
 Placed: TypeAlias = "Value | Scratch"

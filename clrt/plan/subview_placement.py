@@ -29,7 +29,8 @@ from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 # cost nothing; from memory, prefetchers load the gaps too: a pooling that reads 32 of 96 channels
 # took 840 us instead of 220 (docs/kernels/convolution.md).
 _CACHE_BYTES = 1 << 20
-# Maximum number of subviews inside a subview plus parents around it: each attempt checks them all.
+# Maximum number of subviews nested in a subview plus its parents, which bounds the time: each
+# attempt to alias a subview checks them all.
 _MAX_NESTED = 32
 
 
@@ -211,7 +212,8 @@ class _SubviewSearch:
         parents = list(islice(self._chain(whole), _MAX_NESTED))
         if len(inner) + len(parents) > _MAX_NESTED:
             return f"%{value.name} would be nested with more than {_MAX_NESTED} others"
-        # The step of the node no longer accesses an aliased subview, unless it occurs twice there.
+        # If the subview is aliased, its copy is omitted: leave out the node's step, unless the
+        # value occurs in it twice.
         skipped = index if alone else None
         is_large = parents[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
         if is_large:

@@ -31,7 +31,8 @@ from clrt.runtime.execution.execution import run_and_hold
 from clrt.runtime.model.model import Model
 
 Shapes = Mapping[str, tuple[int, ...]]
-# Maximum ratio of a candidate's time to the best's for it to count as faster; above is noise.
+# Maximum ratio of a candidate's time to the best time so far for it to count as faster; ratios
+# above are noise.
 _GAIN = 0.98
 # Timed rounds per comparison, after one that is not timed.
 _TURNS = 5

@@ -16,10 +16,11 @@ from clrt.util import env_vars
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-# Constant folding may add this many times the bytes of a model's constants, since it widens
-# low-bit weights, and CLRT_FOLD_LIMIT bytes beyond that.
+# Maximum growth by constant folding, as a multiple of the bytes of a model's constants: it widens
+# low-bit weights. CLRT_FOLD_LIMIT bytes are allowed beyond that.
 _MAX_GROWTH_FACTOR = 4
-# Constant folding may perform this many operations, and read all constants this many times.
+# Maximum work of constant folding: number of operations, and bytes read as a multiple of the bytes
+# of all constants.
 _MAX_FOLD_OPERATIONS = 1 << 33
 _MAX_CONSTANT_READS = 16
 

@@ -11,9 +11,9 @@ from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.vision.exports import Export
 
-# How transformers scores logits [queries, classes], by image processor: _SOFTMAX, whose last class
-# means no object; or a sigmoid over (query, class) pairs, of which the best are kept: at most this
-# number, 0 for the number of queries.
+# Image processor or model type -> how transformers scores logits [queries, classes]. _SOFTMAX: a
+# softmax, whose last class means no object. Otherwise a sigmoid of each (query, class) pair, and
+# the value is the maximum number of pairs that are kept (0: the number of queries).
 _SOFTMAX = -1
 _BY_PROCESSOR = {"Detr": _SOFTMAX, "Yolos": _SOFTMAX, "ConditionalDetr": 100,
                  "DeformableDetr": 100, "RTDetr": 0}  # fmt: skip

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TASKS = ("transcribe", "translate")
 # Minimum vocabulary size of multilingual models; English-only ones have one token less.
 _MIN_MULTILINGUAL_TOKENS = 51_865
-# Options of generation_config.json that transcription follows, or whose limits it keeps anyway.
+# Keys of generation_config.json that cause no warning: transcription applies the suppressed tokens,
+# and its own length limits are within the file's.
 _FOLLOWED = ("suppress_tokens", "begin_suppress_tokens", "max_length", "max_new_tokens")
 
 

@@ -54,7 +54,8 @@ def _gridded(name: str, index: NDArray[Any], negative: Bytes, zero: int) -> Byte
     """
     points: Bytes = grid(name)[index].reshape(len(index), -1).view(np.uint8)
     minus = unpack_bits(negative, 1, 1)
-    points ^= np.negative(minus)  # with the next line: negates elements whose sign bit is set
+    # Negates elements whose sign bit is set, by two's complement.
+    points ^= np.negative(minus)
     points += minus
     points += np.uint8(zero)
     return points

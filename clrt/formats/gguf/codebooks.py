@@ -35,8 +35,8 @@ class _PackedGrid(NamedTuple):
     bitmap: bytes
 
 
-# The values of IQ1_S, and so the levels of both IQ1 types, are 8 times those of llama.cpp, which
-# adds or subtracts 1/8.
+# The values of IQ1_S, and so the levels of both IQ1 types, are 8 times those of llama.cpp: it adds
+# or subtracts 1/8, which is an integer here.
 _GRIDS: Mapping[str, _PackedGrid] = {
     "IQ1_S": _PackedGrid(
         (-8, 0, 8),

@@ -29,11 +29,12 @@ from clrt.formats.safetensors import damaged, open_weights
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
-# Minimum bytes of a metadata key with its value, and of a tensor's record.
+# Minimum size in bytes of a metadata entry, and of a tensor's record: they bound the counts in a
+# header by the size of the file.
 _MIN_FIELD_BYTES, _MIN_RECORD_BYTES = 14, 25
 # Alignment of tensors in bytes if the metadata has none.
 _DEFAULT_ALIGNMENT = 32
-# Maximum rank of ggml.
+# Maximum rank of a tensor in ggml, llama.cpp's tensor library.
 _MAX_RANK = 4
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 

@@ -11,7 +11,7 @@ from clrt.formats.gguf.block_fields import halves, joined, split, unpack_bits
 from clrt.formats.gguf.block_type import SIGNED, BlockReader, BlockType, Bytes, Unpacked
 from clrt.ir.cl_code import Code
 
-# As NumPy scalars, since Python ints would make result dtypes unclear to mypy.
+# NumPy scalars, because mypy cannot infer the result dtypes of Python ints.
 _FOUR, _SIX = np.uint8(4), np.uint8(6)
 _FOUR_BITS, _SIX_BITS = np.uint8(15), np.uint8(63)
 
@@ -71,11 +71,11 @@ def _q8_k(blocks: Bytes) -> Unpacked:
     return Unpacked(signed ^ np.uint8(SIGNED), d.view("<f4").astype(np.float32))
 
 
-# Levels in 4 bits from byte {0} on: two sub-blocks of 32 share 32 bytes.
+# OpenCL expression: levels of 4 bits from byte {0} on. Two sub-blocks of 32 share 32 bytes.
 _NIBBLES = Code("word_at(x, {0} + part / 2 * 32 + 4 * i) >> (part % 2 * 4) & LOW_4")
-# Levels in 2 bits from byte {0} on: 128 elements share 32 bytes.
+# OpenCL expression: levels of 2 bits from byte {0} on. 128 elements share 32 bytes.
 _PAIRS = Code("word_at(x, {0} + part / 8 * 32 + PLACE % 32) >> (PLACE / 32 * 2) & LOW_2")
-# See `_scales_and_minima`.
+# OpenCL expressions for the 6-bit scale and minimum of a sub-block; see `_scales_and_minima`.
 _SCALE = Code("part < 4 ? x[4 + part] & 63 : (x[8 + part] & 15) | x[part] >> 6 << 4")
 _MINIMUM = Code("part < 4 ? x[8 + part] & 63 : x[8 + part] >> 4 | x[4 + part] >> 6 << 4")
 _READ_Q2_K = BlockReader(_PAIRS.substitute(16), Code("x[part] & 15"), Code("x[part] >> 4"))

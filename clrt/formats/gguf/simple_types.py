@@ -11,16 +11,17 @@ from clrt.formats.gguf.block_fields import halves, joined, split, unpack_bits
 from clrt.formats.gguf.block_type import SIGNED, BlockReader, BlockType, Bytes, Unpacked
 from clrt.ir.cl_code import Code
 
-# Levels 4 i to 4 i + 3 in 4 bits each, from byte {0} on. The high bits of a byte belong to the
-# second half of the block.
+# OpenCL expression: reads levels 4 i to 4 i + 3 of 4 bits each, which start at byte {0}. The high
+# bits of a byte belong to the second half of the block.
 _NIBBLES = Code("word_at(x, {0} + i % 4 * 4) >> (i / 4 * 4) & LOW_4")
-# The same with a fifth bit, in the four bytes from byte {0} on; the others are behind them.
+# OpenCL expression: reads levels 4 i to 4 i + 3 of 5 bits each. The four bytes from byte {0} on
+# hold the fifth bits; the low 4 bits follow as in _NIBBLES.
 _FIVES = Code(
     "(word_at(x, {0} + 4 + i % 4 * 4) >> (i / 4 * 4) & LOW_4)"
     " | spread_4(word_at(x, {0}) >> 4 * i) << 4"
 )
 _BYTES = Code("word_at(x, 2 + 4 * i) ^ 0x80808080u")
-# In files minima are numbers to add.
+# Factor of minima: files store numbers to add, whereas readers subtract minima.
 _ADDED = Code("-1")
 
 
