@@ -65,8 +65,8 @@ def write_cache(
         fingerprint: Hash of the model (`LanguageModel.fingerprint`).
         tokens: Prompt tokens; tokens after the last full page are left out.
         pages: KV pages of the tokens, `[pages, elements]`.
-        start: Content id before the first page: `NOTHING`, or `LONG` for LongRoPE's rotary angles
-            for long sequences.
+        start: `LONG` if keys have the LongRoPE rotary angles for long sequences, which the file
+            then records; else `NOTHING`.
 
     Raises:
         InputError: The file cannot be written.

@@ -24,16 +24,16 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 @dataclass(frozen=True)
 class VariableArguments:
-    """The 32-bit launch arguments of a plan that vary with input shape.
+    """The 32-bit launch arguments of a plan that vary with input shape, as the rows of a table.
 
-    The columns are arrays with an element per argument. An argument is the value of a formula of
-    the dims. For the offset of a tensor in the arena, in elements, the start of the arena buffer
-    that holds the tensor is added.
+    An argument is a number, or the offset in elements at which the kernel accesses a tensor. Its
+    value is that of a formula of the dims. If the tensor lies in the arena, its formula counts from
+    the start of its arena buffer, and the offset of that buffer in its slab is added.
 
     Attributes:
         launches: Index in the plan of the launch that has the argument.
-        tenants: Index of the arena buffer whose start is added; -1 if nothing is added.
-        arguments: OpenCL index of the argument in its launch. A buffer takes two indices: first
+        tenants: Index of the arena buffer whose offset is added; -1 if nothing is added.
+        arguments: OpenCL index of the argument in its launch. A tensor takes two indices: first
             the pointer, then the offset.
     """
 

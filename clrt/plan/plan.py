@@ -239,7 +239,11 @@ def _without_copies(
 
 
 def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
-    """Returns the buffers of a plan's arena with size and lifetime, in indices of memory events."""
+    """Returns each buffer of a plan's arena with its size and lifetime.
+
+    Lifetimes are indices of `memory_events(plan.steps)`: -1 stands for before the first event, the
+    number of events for after the last.
+    """
     owners, intervals = buffer_lifetimes(
         plan.graph, memory_events(plan.steps), plan.roots, plan.external
     )

@@ -47,10 +47,12 @@ class RawDetections:
 class QueryHead:
     """Head of DETR-like models: `logits` `[queries, classes]` and `pred_boxes` `[queries, 4]`.
 
+    Scores are a softmax over the classes of each query, or a sigmoid of each logit.
+
     Attributes:
-        pairs: `_SOFTMAX` for softmax scores; the last class then means no object. Other numbers are
-            for sigmoid scores: the maximum number of (query, class) pairs to return, 0 for as many
-            as there are queries.
+        pairs: If scores are sigmoids, the maximum number of (query, class) pairs to return; 0 for
+            the number of queries. `_SOFTMAX` (-1) if scores are a softmax, whose last class means
+            no object; each query then gives one pair.
     """
 
     pairs: int
