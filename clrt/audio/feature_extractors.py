@@ -131,7 +131,7 @@ class Waveform:
             sounds: Audio inputs, float32 `[samples]`.
 
         Returns:
-            float32 `[sounds, samples]`, by the name `output`.
+            float32 `[sounds, samples]`, by its name "input_values".
         """
         padded = np.full((len(sounds), max(map(len, sounds))), self.padding_value, np.float32)
         for row, sound in zip(padded, sounds, strict=True):

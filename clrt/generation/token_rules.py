@@ -160,7 +160,13 @@ class NextTokenRules:
         return allowed
 
     def _forced(self, text: Tokens) -> Tokens | None:
-        """Returns the only tokens that may follow a text; None if no rule forces a token."""
+        """Returns the one token that must follow a text, as int64 `[1]`; None if none is forced.
+
+        The last token before the length limit may be forced, and the one after the first token.
+
+        Args:
+            text: Tokens of prompt and generated text so far.
+        """
         options = self.sampling
         if options.forced_eos_token_id and len(text) == self._start + self._limit - 1:
             assert isinstance(options.forced_eos_token_id, tuple)

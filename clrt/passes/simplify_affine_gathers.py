@@ -264,11 +264,15 @@ def _gathers_all_nd(node: Node) -> str | None:
 
 
 def _columns(indices: Value) -> list[Grid | None] | None:
-    """Splits an array of index tuples, `[…, components]`, into one grid per component.
+    """Returns the affine form (`Grid`) of each component of index tuples.
+
+    Args:
+        indices: Indices of a GatherND, `[…, components]`: a tuple along the last axis.
 
     Returns:
-        A grid per component, None in place of one that is not affine. None instead of the list if
-        `indices` is neither constant nor a Concat along the last axis.
+        For a constant, a grid `[…, 1]` per component. For a Concat along the last axis, a grid per
+        input, which the caller must check to be one component. An entry is None where the affine
+        form is not known. None instead of the list for all other values.
     """
     known = _known(indices)
     if known is not None:

@@ -215,11 +215,16 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
 def _enlarger(model: Model) -> Model:
     """Builds a model that enlarges logits to a band of image rows and selects each pixel's class.
 
-    The classes are the last axis of its input, since gathering single elements takes ten times as
+    It interpolates linearly between two rows, then between two columns of logits. Its inputs are
+    the logits, `[h, w, classes]`, and for rows and columns the arrays of `_interpolation`. With
+    `[classes, h, w]`, its Gather of columns would read single elements, which takes ten times as
     long.
 
     Args:
         model: Segmentation model, whose device is used.
+
+    Returns:
+        The model; its output is the index of each pixel's class, `[rows, columns]`.
     """
     build = OpBuilder()
     value = build.feed("logits", DType.FLOAT32, "h", "w", "classes")

@@ -88,9 +88,9 @@ def _values(file: GgufFile, family: DecoderFamily, form: GgufForm) -> GgufValues
 
 
 def _check_norms(decoder: DecoderConfig, form: GgufForm, weights: GgufWeights) -> None:
-    """Checks that the file has the scales of norms, because graphs use 1 for missing ones.
+    """Checks that the file has the scales of the final norm and of the norms of layer 0.
 
-    Does nothing for families whose norms have no scales. Only layer 0 is checked.
+    Graphs would use 1 for missing ones. Does nothing for families whose norms have no scales.
 
     Raises:
         ModelError: The scale of a norm is missing.

@@ -322,10 +322,13 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
 
 def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
-    """Concatenates matrices along their rows.
+    """Concatenates matrices vertically: the rows of the first, then those of the next.
 
     Args:
-        parts: Matrices of one block type, or only unquantised ones.
+        parts: Matrices of equal width; all of one block type, or all unquantised.
+
+    Returns:
+        The concatenation, which refers to the parts; the matrix itself if there is only one.
     """
     if len(parts) == 1:
         return parts[0]

@@ -84,7 +84,9 @@ def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Runs a Loop as a kernel loop, or unrolls it to at most `_FEW_NODES` nodes.
+    """Replaces a Loop by a kernel loop (one kernel runs all iterations), or else by body copies.
+
+    The copies, one per iteration, may have at most `_FEW_NODES` nodes together.
 
     Returns the outputs of the Loop; None if both are impossible.
     """
