@@ -1,9 +1,12 @@
-// Merges the partial results of fused_attention_gpu.cl with SPLIT_KEYS (keys split among work-groups)
-// into y.
-//   sums  float32 [batch, KV head, row, part, S_DV + 2]: weighted sums of values, maximum score,
-//         sum of weights; a row is query * group + head, for the `group` heads that share a KV head
-//   y     DATA_T [batch, queries, heads, S_DV]
-// Work-item (column, row, batch * KV heads + KV head).
+// Merges the partial results of an attention whose keys are split among work-groups
+// (fused_attention_gpu.cl with SPLIT_KEYS): rescales them by their maximum scores and adds them up.
+//   sums  read: float32 [batch, KV head, row, part, S_DV + 2]: of each of `parts` partial results
+//         the S_DV weighted sums of value columns, the maximum score and the sum of weights. A row
+//         is query * group + the query head's index among the `group` query heads that share a KV
+//         head
+//   y     written: DATA_T [batch, queries, heads, S_DV], the attention output
+//   key_count  number of keys; S_DV  elements per value; NAN_TO_ZERO: see common/attention.clh
+// One work-item per (column of S_DV, row, batch * KV heads + KV head) writes one element of y.
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T

@@ -1,5 +1,7 @@
-// Reports lengths lens [n] outside 0..most in the status word, for kernels that the check would
-// slow down. Work-item: one length.
+// Writes a length outside 0..most to the status word: on behalf of kernels that such a check would
+// slow down. Nothing is written if all lengths are in range.
+//   lens    INDEX_T [n], read;  status  int64 [1] (common/index.clh)
+// One work-item per length.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef INDEX_T

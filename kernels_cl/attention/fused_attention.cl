@@ -1,16 +1,21 @@
-// y = softmax(scale * Q K^T + mask) V, float32, per (batch, head) on CPUs: online softmax over
-// blocks of keys. Operands are read in place: S_D (v: S_DV) contiguous elements per head, and
-// strides in elements of batch (_batch), head (_head) and query or key (_step); `group` heads of q
-// share a head of k and v. y [batch, queries, heads, S_DV]. The masks and other options are macros
-// of common/attention.clh. Vector lanes hold queries, so elements of K and V are broadcast, and
-// only small blocks of Q and of the result are transposed. Work-group (block of queries, `span`
-// heads, batch) of one work-item: T_VW * T_NQ queries, or T_VW at the end; span is 1 without FUSED_GEMM.
-//   T_NQ        vectors of queries;  T_MK, T_MV  keys, and columns of V, per register tile
+// y = softmax(scale * Q K^T + mask) V, float32, on CPU devices: online softmax over blocks of keys.
+//   q, k, v  read in place: S_D (v: S_DV) contiguous elements per head; strides in elements of
+//            batch (q_batch, …), head (_head) and query or key (_step). `group` heads of q share a
+//            head of k and v
+//   y        written: float32 [batch, queries, heads, S_DV]
+//   mask, MASK, CAUSAL, …  options described in common/attention.clh
+// One work-group of one work-item per (block of queries, `span` heads, batch). A block has T_VW *
+// T_NQ queries, or T_VW at the end; span is 1 without FUSED_GEMM. Vector lanes hold queries:
+// elements of K and V are broadcast, and only small blocks of Q and of the result are transposed.
+//   T_VW        lanes per vector;  T_NQ  vectors of queries
+//   T_MK, T_MV  keys, and columns of V, per register tile
 //   T_KB        keys per block, a multiple of T_MK
-//   FUSED_GEMM        for few queries: a work-item also multiplies its heads of y by the B of the product
-//               that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
-//   INLINE_PROJECTION     a work-item first computes the columns of q, k and v of its heads, in `projected`:
-//               the product x project_b with a generated epilogue (common/finish.clh)
+//   FUSED_GEMM  1, for few queries: a work-item also multiplies its heads of y by the matrix B of
+//               the product that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV
+//               vectors
+//   INLINE_PROJECTION  1: a work-item first computes the columns of q, k and v of its heads, into
+//                      `projected`: the product x project_b with a generated epilogue
+//                      (common/finish.clh)
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef T_VW

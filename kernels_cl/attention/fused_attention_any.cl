@@ -1,7 +1,11 @@
 // y = softmax(scale * Q K^T + mask) V for any dtype and device: one pass over the keys by online
-// softmax, computed in float32. y DATA_T [batch, queries, heads, S_DV]; the other operands are
-// described in common/attention_scalar.clh, the options in common/attention.clh. Work-item (query,
-// head, batch).
+// softmax, computed in float32.
+//   y        written: DATA_T [batch, queries, heads, S_DV]
+//   q, k, v, mask, heads, group, key_count, queries, scale  parameters described in
+//                      common/attention_scalar.clh
+//   DATA_T, STORAGE  type and storage of q, k, v and y (common/storage.clh)
+//   S_D, S_DV, MASK, CAUSAL, WINDOW, SOFTCAP, …  options described in common/attention.clh
+// One work-item per (query, head, batch) computes the S_DV output elements of one query and head.
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T

@@ -1,19 +1,21 @@
-// y = softmax(scale * Q K^T + mask) V for GPUs, computed in float32; y DATA_T [batch, queries,
-// heads, S_DV], the other operands are described in common/attention_scalar.clh. Work-group (x, y,
-// z) of T_LANES x T_LINES work-items: tile of rows (the last one first), KV head, batch * parts +
-// part. A row is query * group + head, for the `group` heads that share the KV head. A tile has
-// T_LINES * T_RQ rows; for T_LANES * T_RK keys at a time it computes
+// y = softmax(scale * Q K^T + mask) V for GPUs, computed in float32; q, k, v, mask and their
+// strides are described in common/attention_scalar.clh, options in common/attention.clh. The
+// options CAUSAL, AT_END, WINDOW and NAN_TO_ZERO are the kernel arguments causal, at_end, window
+// and nan_to_zero here, so that fewer kernels are compiled.
+//   y           written: DATA_T [batch, queries, heads, S_DV]
+//   SPLIT_KEYS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row,
+//               part, S_DV + 2], partial results that attention_reduce_splits.cl merges: weighted
+//               sums of values, maximum score, sum of weights
+// One work-group of T_LANES x T_LINES work-items per (tile of rows, last tile first; KV head; batch
+// * parts + part). A row is query * group + the index of the query head among the `group` heads
+// that share the KV head. A tile has T_LINES * T_RQ rows. For T_LANES * T_RK keys at a time, a
+// work-group computes
 //   1. scores from slices of Q and K, T_TD elements deep, in local memory: T_RQ x T_RK scores per
-//      work-item;
-//   2. row maxima, reduced in local memory, and the weights, stored there;
-//   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run
-//      of columns per work-item.
-// The data of the next step are loaded into registers meanwhile.
-//   SPLIT_KEYS  1: `parts` work-groups split the keys. y is then float32 [batch, KV head, row, part,
-//          S_DV + 2]: weighted sums of values, maximum score, sum of weights, which
-//          attention_reduce_splits.cl merges
-// Options of common/attention.clh that are kernel arguments here, not defines, to compile fewer
-// kernels: causal, at_end, window, nan_to_zero.
+//     work-item;
+//   2. row maxima, reduced in local memory, and the softmax weights, stored there;
+//   3. weighted sums of rows of V, T_TV of them in local memory at once: per work-item T_RQ rows by
+//     every T_LANES-th run of columns.
+// Meanwhile the operands of the next step are loaded into registers.
 #define CAUSAL causal
 #define AT_END at_end
 #define WINDOW window

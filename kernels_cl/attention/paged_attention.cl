@@ -1,14 +1,19 @@
-// Attention over KV-cache pages for CPU devices; operands and options are described in
-// common/paged.clh and common/pages.clh. Kernel paged_attention_cpu; its pages may be split among
-// work-groups, and parts float32 [splits][tokens * heads][PART] (common/paged_partials.clh) holds their
-// results; arrived counts work-groups.
-//   T_VW     lanes; PAGE, S_D and S_DV are multiples of it
-//   T_MR     rows (queries) per register tile; T_NK, S_NV: vectors of keys, and of columns, per
-//            tile
+// y = softmax(scale * q K^T) V with K and V in the pages of a KV cache, for CPU devices (kernel
+// paged_attention_cpu, described at its definition). Operands and options: common/paged.clh and
+// common/pages.clh.
+//   q        read: float32 [tokens, heads * S_D];  y  written: float32 [tokens, heads * S_DV]
+//   parts    scratch float32 [splits][tokens * heads][PART]: partial results of pages that are
+//            split among work-groups (common/paged_partials.clh)
+//   arrived  int64 [1]: counts finished work-groups
+//   records  scratch, with INT8_CACHE: quantized queries
+//   T_VW     lanes per vector; PAGE, S_D and S_DV are multiples of it
+//   T_MR     rows (queries) per register tile;  T_NK, S_NV  vectors of keys, and of value columns,
+//            per tile
 //   T_ROWS   queries processed together;  T_PAGES  pages per block
-//   INT8_CACHE   scores are int8 dots of tiles of S_DOTS rows and of the S_OTHERS other ones; queries
-//            are quantized into `records`
-//   FEW      1: few rows, so pages are read at memory speed, and the next one is prefetched
+//   INT8_CACHE  1: scores are int8 dot products, of tiles of S_DOTS rows, and of one tile of
+//               S_OTHERS remaining rows
+//   FEW      1: there are few rows, so that pages are read at memory speed; the next page is
+//            prefetched
 #ifndef T_VW
 #define T_VW 8
 #define T_MR 4
@@ -165,12 +170,12 @@ static void join_parts(__global float *y, __global const float *parts, const IDX
   }
 }
 
-// Work-group (KV head, tokens, split) of one work-item: a KV head and the query heads that share
-// it, for `span` tokens, or, if span is 0, for all consecutive tokens of a sequence, beginning at
-// its first one. It processes T_ROWS queries of one sequence at a time: queries are broadcast
-// against vectors of keys, then weights against vectors of value columns. The pages are divided
-// into up to `splits` parts of at least T_PAGES pages, in order. The last work-item to finish
-// merges the parts, so none waits for another.
+// One work-group of one work-item per (KV head, tokens, split): a KV head and the query heads that
+// share it, for `span` tokens, or, if span is 0, for all consecutive tokens of a sequence,
+// beginning at its first one. It processes T_ROWS queries of one sequence at a time: queries are
+// broadcast against vectors of keys, then weights against vectors of value columns. The pages are
+// divided into up to `splits` parts of at least T_PAGES pages, in order. The last work-item to
+// finish merges the parts, so none waits for another.
 __kernel SINGLE_ITEM
 void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
                          const IDX_T span, const IDX_T splits) {

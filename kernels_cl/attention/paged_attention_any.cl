@@ -1,5 +1,8 @@
-// Attention over KV-cache pages for any device, by online softmax; operands and options are
-// described in common/paged.clh and common/pages.clh. Work-item (head, token).
+// y = softmax(scale * q K^T) V with K and V in the pages of a KV cache, for any device, by online
+// softmax. Parameters and options are described in common/paged.clh (y, q, scale, WINDOW, …) and
+// common/pages.clh (page table, CACHE_T, PAGE).
+//   q  float32 [tokens, heads * S_D], read;  y  float32 [tokens, heads * S_DV], written
+// One work-item per (query head, token) computes S_DV elements of y.
 #include "common/base.clh"
 #include "common/paged.clh"
 #include "common/index.clh"

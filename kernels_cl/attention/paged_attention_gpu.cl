@@ -1,15 +1,19 @@
-// Attention over KV-cache pages for GPUs; operands and options are described in common/paged.clh
-// and common/pages.clh. Work-group (x, y, z) of T_ITEMS work-items: a KV head and the query heads
-// that share it, `span` tokens, split of the pages; it processes S_ROWS queries of one sequence at
-// a time. The pages are divided into up to `splits` parts, in order; their results are in parts
-// float32 [splits][tokens * heads][PART] (common/paged_partials.clh), which paged_attention_reduce_splits.cl
-// merges. A work-group computes, for BLOCK keys at a time:
+// y = softmax(scale * q K^T) V with K and V in the pages of a KV cache, for GPUs. Operands and
+// options: common/paged.clh and common/pages.clh.
+//   q      read: float32 [tokens, heads * S_D];  y  written: float32 [tokens, heads * S_DV]
+//   parts  written if the pages of a sequence are split: float32 [splits][tokens * heads][PART]
+//          partial results (common/paged_partials.clh), which paged_attention_reduce_splits.cl
+//          merges into y
+// One work-group of T_ITEMS work-items per (KV head and the query heads that share it, `span`
+// tokens, split). The pages of a sequence are divided into up to `splits` splits, in order. A
+// work-group processes S_ROWS queries of one sequence at a time; for BLOCK keys at a time it
+// computes
 //   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial
-//      sums are added in local memory;
-//   2. weights: SHARE work-items per row;
-//   3. weighted sum of values: a work-item has four adjacent columns and every VALUE_SLICES-th key;
-//      partial sums are added after the last block.
-//   T_HELD   elements that a work-item loads before it uses the first
+//     sums are added in local memory;
+//   2. softmax weights: SHARE work-items per row;
+//   3. weighted sums of values: a work-item has four adjacent columns and every VALUE_SLICES-th
+//     key; partial sums are added after the last block.
+//   T_HELD  elements that a work-item loads before it uses the first
 #ifndef S_ROWS
 #define S_ROWS 4
 #endif

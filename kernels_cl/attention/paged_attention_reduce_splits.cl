@@ -1,6 +1,9 @@
-// Merges the partial results of paged_attention_gpu.cl whose pages are split: parts float32
-// [split][query][PART] (common/paged_partials.clh) into y [query, S_DV], for queries that have more
-// than one part. Work-item (column, query); a query is token * heads + head.
+// Merges the partial results of paged_attention_gpu.cl for sequences whose pages are split among
+// work-groups: rescales them by their maximum scores and adds them up.
+//   parts  read: float32 [split][query][PART], per split the weighted sums of value columns, the
+//          maximum score, the sum of weights and the number of splits (common/paged_partials.clh)
+//   y      written: float32 [queries, S_DV]; rows of queries with a single split are left unchanged
+// A query is token * heads + head. One work-item per (column of S_DV, query).
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/math.clh"

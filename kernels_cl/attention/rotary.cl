@@ -1,14 +1,15 @@
-// Rotary embedding by position: y = x cos + turn(x) sin, where turn swaps the halves of a head's
+// Rotary position embedding: y = x cos + rotate(x) sin, where rotate swaps the halves of a head's
 // S_D elements and negates the half that is then first.
-//   x               DATA_T, S_D contiguous elements per head; strides x_batch, x_place (position),
-//                   x_head
-//   y               DATA_T [batch, places, heads, S_D], contiguous
-//   cosines, sines  DATA_T, S_D elements per position; strides table_batch and table_place (0: the
-//                   same for all)
-//   rotary_cpu  (T_VW > 1) float32; work-group (1, position, batch) of one work-item: all heads, in
-//               vectors
-//   rotary_any  (T_VW 1) work-item (head * S_D / 2 + d, position, batch): elements d and d + S_D /
-//               2
+//   x               read: DATA_T, S_D contiguous elements per head; strides in elements x_batch,
+//                   x_place (from a position to the next) and x_head
+//   y               written: DATA_T [batch, positions, heads, S_D], contiguous; `places` is the
+//                   number of positions
+//   cosines, sines  read: DATA_T, S_D elements per position; strides table_batch and table_place, 0
+//                   if batches or positions share a row
+//   rotary_cpu  (T_VW > 1) float32; one work-group of one work-item per (position, batch), in
+//               dimensions 1 and 2: all heads of the position, in vectors of T_VW
+//   rotary_any  (T_VW 1) one work-item per (head * S_D / 2 + d, position, batch): elements d and d
+//               + S_D / 2 of a head
 #ifndef S_D
 #define S_D 16
 #define DATA_T float

@@ -1,14 +1,18 @@
-// Splits a projection x float32 [tokens, (heads + 2 kv_heads) * S_D] (heads of Q, of K, of V):
-// rotates heads of Q into q [tokens, heads * S_D], rotates heads of K and copies those of V into a
-// paged KV cache (common/pages.clh). Tokens of no sequence are not cached.
-// Work-group (head, token), whose T_ITEMS work-items share the head; on CPU devices one work-item
-// (T_ITEMS 1) per token, with all heads.
-//   ROTARY       1: the first `turned` elements of a head are rotated by cosines and sines float32
-//                [tokens, turned / 2]: element i with i + turned / 2, or, with INTERLEAVED, 2 i
-//                with 2 i + 1
-//   QUERIES      0: x has no heads of Q (heads is 0), and there is no q
-//   NORM         heads of Q and K are first RMS-normalized (epsilon) and multiplied by q_scale,
-//                k_scale [S_D]
+// Splits the joint projection x into heads of Q, K and V; applies rotary position embedding to Q
+// and K; writes Q to q, and K and V to a paged KV cache (common/pages.clh). Heads of K and V of a
+// token without a sequence are not cached.
+//   x  read: float32 [tokens, (heads + 2 kv_heads) * S_D]: heads of Q, then of K, then of V
+//   q  written: float32 [tokens, heads * S_D];  S_D  elements per head
+//   ROTARY       1: the first `turned` elements of a head are rotated by cosines and sines, float32
+//                [tokens, turned / 2]: element i together with i + turned / 2, or with INTERLEAVED
+//                2 i with 2 i + 1
+//   QUERIES      0: x has no heads of Q (heads is 0), and there is no parameter q
+//   NORM         1: heads of Q and K are first RMS-normalized (epsilon) and multiplied by q_scale
+//                and k_scale, float32 [S_D]
+//   INT8_CACHE   1: the cache has int8 elements with scales (common/pages.clh)
+//   T_ITEMS      work-items per work-group
+// One work-group per (head, token), whose T_ITEMS work-items share the head; on CPU devices
+// (T_ITEMS 1) one work-item per token, with all heads.
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/index.clh"

@@ -1,8 +1,12 @@
-// TensorScatter: writes update [outer, length, inner] to y [outer, size, inner] from position start
-// on, along the second axis. start is indices[outer / middle], or 0 without F_INDICES; one out of
-// 0..size - length is clamped and reported in `status`, or, with CIRCULAR, positions wrap around.
-// DATA_T is an unsigned integer type of the elements' size. Work-item (inner, position in the
-// update, outer): every get_global_size(0)-th inner element.
+// TensorScatter (an update of a KV cache): writes update [outer, length, inner] into y [outer,
+// size, inner] from position `start` of the second axis on; other elements of y stay.
+//   update  DATA_T, read;  y  DATA_T, written. DATA_T is an unsigned integer type of the elements'
+//           size
+//   F_INDICES  1: start is indices[o / middle] for outer index o; 0: start is 0
+//   CIRCULAR   1: positions wrap around at `size`; 0: a start outside 0..size - length is clamped
+//              and reported in `status`
+// One work-item per (inner, position in the update, outer); it copies every get_global_size(0)-th
+// inner element.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

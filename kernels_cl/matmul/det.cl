@@ -1,5 +1,7 @@
-// y = determinant of each matrix, by elimination with partial pivoting. x float32 [count, n, n], y
-// float32 [count]; copy: scratch like x. Work-item: one matrix.
+// Determinants of square matrices, by elimination with partial pivoting.
+//   x     read: float32 [count, n, n];  y  written: float32 [count]
+//   copy  scratch float32 [count, n, n]
+// One work-item per matrix.
 #include "common/base.clh"
 
 __kernel void det(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

@@ -1,15 +1,20 @@
-// y = epilogue(A B), float32, for few rows of A on CPU devices, bound by one read of B from memory
-// (gemm_cpu.cl is for more rows). One matrix: a [M] rows, a_row elements apart, of K; b B_T
-// [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; y [M][N].
-// A work-group of one work-item has all rows and `columns` columns, a multiple of the panel's
-// width.
-//   T_MR    maximum rows per register tile, 4 or 8, as registers for their sums permit
+// y = epilogue(A B), float32, for few rows of A on CPU devices: the time is that of one read of B
+// from memory (gemm_cpu.cl is for more rows). One matrix, without batches.
+//   a  read: float32, M rows of K elements, a_row elements apart
+//   b  read: B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels
+//   y  written: float32 [M][N]
+// One work-group of one work-item per `columns` columns of y, a multiple of the panel's width: it
+// computes all M rows of them.
+//   T_MR        maximum rows per register tile, 4 or 8, as registers for their sums permit
 //   T_NV, T_VW  vectors per panel, and lanes per vector
-//   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
-//   FUSE_RMS_PROLOGUE    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K], into the
-//           work-group's [M][K] of `rows`
-//   SECOND_GEMM  the epilogue also reads `second`, the tile of A times b2, which is packed as b
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   B_T, B_STORAGE  type and storage of B's elements: plain, half or bfloat16 (common/widen.clh)
+//   FUSE_RMS_PROLOGUE  1: rows of A are first RMS-normalized (epsilon) and multiplied by a_scale
+//                      [K], into the work-group's [M][K] of the scratch `rows`
+//   SECOND_GEMM  if defined, the epilogue also reads `second`, the tile of A times b2, which is
+//                packed as b
+//   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_NV
 #define T_MR 4
 #define T_NV 3

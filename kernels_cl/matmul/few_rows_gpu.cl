@@ -1,19 +1,21 @@
-// y = epilogue(A B) on GPUs for up to ROWS rows per work-group, float32, with one sequential read
-// of B:
-//   y  [batch, M, N];  a  float32, at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
-//   b  B_T, at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is defined, one low-bit
-//      matrix [N] rows of `pitch` bytes (common/level_rows.clh)
-// batch = i0 * d1 + i1; strides in elements. Work-group (x, y, z), LANES x SLICES work-items:
-// columns, ROWS rows, batch. With S_B_N_LAST it has LANES columns: lanes have adjacent columns,
-// slices interleave K. Otherwise, and for low-bit B, it has SLICES columns: each slice has one, its
-// lanes go along K (for low-bit B by 32-bit words). Partial sums are added in local memory.
+// y = epilogue(A B) on GPUs for few rows, with one sequential read of B. Batch = i0 * d1 + i1 for
+// batch indices i0 and i1; strides in elements.
+//   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is
+//      defined, one low-bit matrix of N rows of `pitch` bytes (common/level_rows.clh)
+//   y  written: float32 [batch, M, N]
+// One work-group of LANES x SLICES work-items per (block of columns, ROWS rows, batch). With
+// S_B_N_LAST the block has LANES columns: lanes have adjacent columns, and slices interleave K.
+// Otherwise, and for low-bit B, it has SLICES columns: each slice has one, and its lanes go along K
+// (for low-bit B by 32-bit words). Partial sums are added in local memory.
 //   T_LANES, T_SLICES  their product is the work-group's size; ROWS is T_SLICES
-//   S_A_K_LAST  a_k is 1;  S_B_N_LAST  b_n is 1 (and b is not low-bit)
-//   S_K_WHOLE   low-bit B: K is a multiple of a word's elements, so that rows of A are whole
+//   S_A_K_LAST  1: a_k is 1;  S_B_N_LAST  1: b_n is 1 (and b is not low-bit)
+//   S_K_WHOLE   1, for low-bit B: K is a multiple of a word's elements, so that rows of A are whole
 //               float4s
-//   S_A_WIDE, S_B_WIDE  the operand's last axis is K, a multiple of 8 elements, 16-byte aligned
+//   S_A_WIDE, S_B_WIDE  1: the operand's last axis is K, a multiple of 8 elements, 16-byte aligned
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef EPILOGUE_BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1

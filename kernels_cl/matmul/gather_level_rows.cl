@@ -1,7 +1,11 @@
-// y[row] = dequantized row indices[row] of a low-bit matrix [N, K] that is packed as B of a product
-// on GPUs (b, common/level_rows.clh). y float32 [rows, K]. Indices out of range are clamped and
-// reported in `status`. Work-item (x, row): elements 4 x to 4 x + 3. K is a multiple of
-// LEVEL_BLOCK.
+// Gather of rows of a low-bit matrix [N, K], such as token embeddings: y[row] = dequantized row
+// indices[row]. For GPUs.
+//   b        read: the matrix, packed as operand B of a product on GPUs (common/level_rows.clh,
+//            whose macros BITS, LEVEL_BLOCK, … describe it)
+//   indices  read: INDEX_T [rows]; one out of range is clamped and reported in `status`
+//            (common/index.clh)
+//   y        written: float32 [rows, K]; K is a multiple of LEVEL_BLOCK
+// One work-item per (x, row) writes elements 4 x to 4 x + 3 of a row.
 #ifndef BITS
 #define BITS 4
 #define HIGH_BITS 0

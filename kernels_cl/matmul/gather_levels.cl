@@ -1,7 +1,12 @@
-// y[row] = dequantized row indices[row] of a low-bit matrix [N, K] that is packed as B of a product
-// on CPU devices (b, `weights` in common/dots.clh: [panel of 32 rows][block] records). y float32
-// [rows, K]. Indices out of range are clamped and reported in `status`. Work-item (block of
-// DOT_BLOCK elements, row).
+// Gather of rows of a low-bit matrix [N, K], such as token embeddings: y[row] = dequantized row
+// indices[row]. For CPU devices.
+//   b        read: the matrix, packed as operand B of a product on CPU devices: records [panel of
+//            32 rows][block] (`weights` in common/dots.clh, whose macros BITS, DOT_BLOCK, …
+//            describe it); `blocks` blocks per row
+//   indices  read: INDEX_T [rows]; one out of range is clamped and reported in `status`
+//            (common/index.clh)
+//   y        written: float32 [rows, K]
+// One work-item per (block of DOT_BLOCK elements, row).
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/dots.clh"

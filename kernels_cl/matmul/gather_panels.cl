@@ -1,7 +1,11 @@
-// y[row] = row indices[row] of a matrix [N, K] in panels [panel][K][width], as gemm_cpu reads the
-// transposed B. y [rows, K]; elements are of DATA_T, an unsigned integer type of their size.
-// Indices out of range are clamped and reported in `status`. Work-group (block of ELEMS elements,
-// row) of one work-item.
+// Gather of rows of a matrix [N, K] that is packed in panels, as gemm_cpu reads it as its
+// transposed operand B: y[row] = row indices[row].
+//   panels   read: DATA_T [panel][K][width]: row n of the matrix is column n % width of panel n /
+//            width
+//   indices  read: INDEX_T [rows]; one out of range is clamped and reported in `status`
+//            (common/index.clh)
+//   y        written: DATA_T [rows, K];  DATA_T  an unsigned integer type of the elements' size
+// One work-group of one work-item per (block of ELEMS elements, row).
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

@@ -1,14 +1,15 @@
-// y = epilogue(A B) for any dtype and any strides on any device, one element per work-item:
-//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k;  b  at i0 * b_s0 + i1 * b_s1 + k * b_k + n *
-//      b_n
-//   y  [batch, M, N];  batch = i0 * d1 + i1, strides in elements
-// With BITS, b is instead block-quantized, as one panel (common/blocks.clh). Work-item (n, m,
-// batch).
-//   DATA_T, B_T, Y_T  types of a, b, y;  A_STORAGE, B_STORAGE, Y_STORAGE  storages
-//                     (common/storage.clh)
-//   ACC_T             type of the sums;  OUT_T  type to which the result is converted before it is
-//                     stored
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+// y = epilogue(A B) for any dtype and any strides on any device. Batch = i0 * d1 + i1 for batch
+// indices i0 and i1; strides in elements.
+//   a  read: DATA_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; with BITS
+//      block-quantized, as one panel (common/blocks.clh)
+//   y  written: Y_T [batch, M, N]
+// One work-item per (n, m, batch) computes one element of y.
+//   A_STORAGE, B_STORAGE, Y_STORAGE  storages of a, b and y (common/storage.clh), whose types are
+//                      DATA_T, B_T and Y_T
+//   ACC_T  type of the sums;  OUT_T  type to which the result is converted before it is stored
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef EPILOGUE_BODY
 #define DATA_T float
 #define ACC_T float

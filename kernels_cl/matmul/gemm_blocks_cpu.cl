@@ -1,11 +1,16 @@
-// y = epilogue(A B), float32, for CPU devices, with block-quantized B (common/blocks.clh, one panel
-// per T_NV * T_VW columns). a at i0 * a_s0 + i1 * a_s1 + m * a_row + k, y [batch, M, N]; all
-// batches share B; batch = i0 * d1 + i1. A work-group of one work-item computes T_MB blocks of T_MR
-// rows by one panel: it dequantizes T_KC rows of B at a time, then multiplies all blocks of rows by
-// them, with the sums of a block in registers. For up to FEW_BLOCKS blocks, dequantized elements
-// are used at once, not stored.
+// y = epilogue(A B), float32, for CPU devices, with block-quantized B that is dequantized here.
+// Batch = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
+//   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  read: uint8 levels, with scales and zero points in `blocks` (common/blocks.clh), one panel
+//      per T_NV * T_VW columns; the same for all batches
+//   y  written: float32 [batch, M, N]
+// A work-group of one work-item computes T_MB blocks of T_MR rows by one panel: it dequantizes T_KC
+// rows of B at a time, then multiplies all blocks of rows by them, with the sums of a block in
+// registers. For up to FEW_BLOCKS blocks, dequantized elements are used at once, not stored.
 //   T_MR, T_NV, T_VW  rows, vectors and lanes per vector of a register tile
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

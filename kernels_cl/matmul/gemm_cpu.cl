@@ -1,34 +1,37 @@
-// y = epilogue(A B), float32, for CPU devices: a work-group of one work-item keeps a tile of T_MR
-// rows by T_NV vectors of T_VW columns in registers. Operands, batch = i0 * d1 + i1, strides in
-// elements:
-//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k, read in place
-//   b  B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
-//      i0 * b_s0 + i1 * b_s1
-//   y  [batch, M] rows, y_pitch elements apart (N if FUSE_NORM or FUSED_GEMM is set), of N
-// A work-group has a stripe of `height` blocks of T_MR rows, and a panel of B. Work-groups are
-// ordered by chunks of T_MC blocks, whose rows of A stay in the cache; within a chunk by panels of
-// B, and within a panel by the chunk's stripes. The range has one dimension, since runtimes that
-// split several would break this order.
-// Generated epilogue; EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY and EPILOGUE_RESULT have the same meaning in all matrix products
-// and convolutions:
-//   EPILOGUE_PARAMS    kernel parameters of its operands x1, x2, …: buffer, offset, and the strides x1_s0,
-//             x1_s1 of the batch indices and x1_sm of rows
-//   EPILOGUE_ARGS  the same parameters as call arguments
-//   EPILOGUE_LOADS     declares v1, v2, …, the operands' elements for row m, column n and batch (i0, i1)
-//   EPILOGUE_BODY      declares a variable per step, computed from v0, the product, and v1, v2, …
-//   EPILOGUE_RESULT    the variable to store in y
+// y = epilogue(A B), float32, for CPU devices: a work-item keeps a tile of T_MR rows by T_NV
+// vectors of T_VW columns in registers. Batch = i0 * d1 + i1 for batch indices i0 and i1; strides
+// in elements.
+//   a  read in place: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  read: B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at i0
+//      * b_s0 + i1 * b_s1
+//   y  written: float32 [batch, M] rows of N elements, y_pitch elements apart (N if FUSE_NORM or
+//      FUSED_GEMM is set)
+// One work-group of one work-item per (stripe of `height` blocks of T_MR rows, panel of B), in one
+// dimension: runtimes that split several would break their order. They are ordered by chunks of
+// T_MC blocks, whose rows of A stay in the cache; within a chunk by panels of B, and within a panel
+// by the chunk's stripes.
+// Generated epilogue, the operations that follow the product (bias, activation, residual); its
+// macros have the same meaning in all matrix products and convolutions:
+//   EPILOGUE_PARAMS  kernel parameters of its operands x1, x2, …: buffer, offset, and the strides
+//                    x1_s0, x1_s1 of the batch indices and x1_sm of rows
+//   EPILOGUE_ARGS    the same parameters as call arguments
+//   EPILOGUE_LOADS   declares v1, v2, …, the operands' elements for row m, column n and batch (i0,
+//                    i1)
+//   EPILOGUE_BODY    declares a variable per step, computed from v0, the product, and v1, v2, …
+//   EPILOGUE_RESULT  the variable to store in y
 // Other macros:
-//   B_T, B_STORAGE  type and storage of B's elements (common/widen.clh)
-//   S_N_WHOLE    N is a multiple of T_VW for all shapes, so that no vector is partial
-//   FUSE_NORM         rows of y are also normalized into z (common/normalize_row.clh). A work-group then
-//                has all panels; or, if rows are too few for that, one launch multiplies, panel by
-//                panel (`multiplies`), and a second one normalizes (`normalizes`)
-//   FUSED_GEMM         for few rows: work-groups have all rows and `span` panels, and also multiply their
-//                columns of y by next_b, the B of the product that reads y
-//                (common/next_product.clh)
-//   USE_AMX, USE_INT16_DOT  for many rows: the CPU's matrix unit (common/amx_split_gemm.clh), or its
-//                int16 dot products (common/int16_split_gemm.clh), if the argument `columns` is not 0
-//   T_KU         unrolled steps of k;  T_KC, T_UP  k and panels that are packed at once for a unit
+//   B_T, B_STORAGE  type and storage of B's elements: plain, half or bfloat16 (common/widen.clh)
+//   S_N_WHOLE  1: N is a multiple of T_VW for all shapes, so that no vector is partial
+//   FUSE_NORM  1: rows of y are also normalized into z (common/normalize_row.clh). A work-group
+//              then has all panels; or, if rows are too few for that, one launch multiplies, panel
+//              by panel (`multiplies` 1), and a second one normalizes (`normalizes` 1)
+//   FUSED_GEMM  1, for few rows: work-groups have all rows and `span` panels, and also multiply
+//               their columns of y by next_b, the B of the product that reads y
+//               (common/next_product.clh)
+//   USE_AMX, USE_INT16_DOT  1, for many rows: uses the CPU's matrix unit
+//                      (common/amx_split_gemm.clh), or its int16 dot products
+//                      (common/int16_split_gemm.clh), if the argument `columns` is not 0
+//   T_KU  unrolled steps of k;  T_KC, T_UP  k, and panels, that are packed at once for such a unit
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

@@ -1,14 +1,18 @@
-// y = epilogue(A B), float32, for GPUs, one tile of y per work-group (common/group_tile.clh):
-//   a  at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
-//   b  B_T at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is defined, one low-bit matrix
-//      of N rows (common/level_rows.clh), of which work-items load four k at a time
-//   y  [batch, M, N];  batch = i0 * d1 + i1, strides in elements
-// Work-group (x, y, z), T_SIDE x T_SIDE work-items: tile of TILE_N columns, tile of TILE_M rows,
-// batch.
-//   S_A_K_LAST  a_k is 1;  S_B_N_LAST  b_n is 1
-//   T_RM, T_RN  rows and columns per work-item;  T_TK  depth of a slice
+// y = epilogue(A B), float32, for GPUs, one tile of y per work-group (common/group_tile.clh). Batch
+// = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
+//   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is
+//      defined, one low-bit matrix of N rows (common/level_rows.clh), of which work-items load four
+//      k at a time
+//   y  written: float32 [batch, M, N]
+// One work-group of T_SIDE x T_SIDE work-items per (tile of TILE_N columns, tile of TILE_M rows,
+// batch).
+//   S_A_K_LAST  1: a_k is 1;  S_B_N_LAST  1: b_n is 1
+//   T_RM, T_RN  rows and columns of y per work-item;  T_TK  depth along K of a slice in local
+//               memory
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4

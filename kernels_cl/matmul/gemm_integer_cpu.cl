@@ -1,10 +1,12 @@
-// y = A B of integers from -255 to 255, exact in int32, for CPU devices: y int32 [batch, M, N].
-//   a  float32 (integral) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
-//   b  B_T (char or uchar) [panel][K][T_NV * T_VW], columns padded with zeros to whole panels;
-//      matrices at i0 * b_s0 + i1 * b_s1;  batch = i0 * d1 + i1
+// y = A B of integers from -255 to 255, exact in int32, for CPU devices. Batch = i0 * d1 + i1 for
+// batch indices i0 and i1; strides in elements.
+//   a  read: float32 (of integral values), element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  read: B_T (char or uchar) [panel][K][T_NV * T_VW], columns padded with zeros to whole
+//      panels; matrices at i0 * b_s0 + i1 * b_s1
+//   y  written: int32 [batch, M, N]
 // Elements are multiplied as float32, whose multiply-adds CPUs compute as fast as any: sums of
 // CHUNK products stay below 2^24, and are then added to int32 sums. A work-group of one work-item
-// has a register tile of T_MR rows by one panel.
+// computes a register tile of T_MR rows by one panel.
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

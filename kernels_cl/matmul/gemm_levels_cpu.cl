@@ -1,12 +1,22 @@
 // y = epilogue(A B), float32, for CPU devices with low-bit B; rows of A are quantized to 8 bits by
-// blocks of DOT_BLOCK elements here (common/dots.clh). Operands, batch = i0 * d1 + i1:
-//   a  float32 at i0 * a_s0 + i1 * a_s1 + m * a_row + k;  y  [batch, M, N]
-//   b  [panel of 32 columns][block] records (`weights` in common/dots.clh), for all batches
-// A work-group of one work-item has `height` rows and `columns` columns of y: it quantizes its rows
-// once, into its part of `records`, then multiplies them by its panels tile by tile.
-//   FUSE_RMS_PROLOGUE    rows of A are first RMS-normalized (epsilon) and multiplied by a_scale [K]
-//   SECOND_GEMM  the epilogue also reads `second`, the tile of A times b2, which is packed as b
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+// blocks of DOT_BLOCK elements here (common/dots.clh). Batch = i0 * d1 + i1 for batch indices i0
+// and i1; strides in elements.
+//   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  read: [panel of 32 columns][block] records (`weights` in common/dots.clh), the same for all
+//      batches
+//   y  written: float32 [batch, M, N]
+//   records  scratch: quantized rows of A (`records` in common/dots.clh)
+// A work-group of one work-item computes `height` rows by `columns` columns of y: it quantizes its
+// rows once, into its share of `records`, then multiplies them by its panels tile by tile.
+//   BITS, DOT_BLOCK, HAS_MINIMA, ZERO_LEVEL, SCALE_BYTES, DOT_ISA  format of b and instructions
+//                      (common/dots.clh)
+//   FUSE_RMS_PROLOGUE  1: rows of A are first RMS-normalized (epsilon) and multiplied by a_scale
+//                      [K]
+//   SECOND_GEMM  if defined, the epilogue also reads `second`, the tile of A times b2, which is
+//                packed as b
+//   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif

@@ -1,16 +1,18 @@
-// y = epilogue(A B) for CPU devices, of float64 and of 32- and 64-bit integers: a register tile of
-// T_MR rows by T_NV vectors of T_VW columns. Operands, batch = i0 * d1 + i1, strides in elements:
-//   a  DATA_T at i0 * a_s0 + i1 * a_s1 + m * a_row + k
-//   b  DATA_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
+// y = epilogue(A B) for CPU devices, of float64 and of 32- and 64-bit integers. Batch = i0 * d1 +
+// i1 for batch indices i0 and i1; strides in elements.
+//   a  read: DATA_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
+//   b  read: DATA_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
 //      i0 * b_s0 + i1 * b_s1
-//   y  Y_T [batch, M, N]
-// A work-group of one work-item has a stripe of `height` blocks of T_MR rows and a panel, in the
-// order of common/product_rows.inc. The epilogue is computed element by element.
+//   y  written: Y_T [batch, M, N]
+// One work-group of one work-item per (stripe of `height` blocks of T_MR rows, panel), in the order
+// of common/product_rows.inc. It keeps T_MR rows by T_NV vectors of T_VW columns in registers; the
+// epilogue is computed element by element.
 //   DATA_T  type of A, B and the sums;  OUT_T  type to which the result is converted before it is
 //           stored
 //   Y_STORAGE  storage of y (common/storage.clh);  T_MC  blocks per chunk;  T_KU  unrolled steps of
 //              k
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

@@ -1,21 +1,24 @@
-// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh):
-//   a  A_T at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
-//   b  B_T at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n
-//   y  Y_T [batch, M, N];  batch = i0 * d1 + i1, strides in elements
-// Work-group (x, y, z) of ITEMS work-items: tile of T_N columns, tile of T_M rows, batch. It stages
+// y = epilogue(A B) by a GPU's matrix unit, such as tensor cores (common/gpu_unit.clh). Batch = i0
+// * d1 + i1 for batch indices i0 and i1; strides in elements.
+//   a  read: A_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
+//   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n
+//   y  written: Y_T [batch, M, N]
+// One work-group of ITEMS work-items per (tile of T_N columns, tile of T_M rows, batch). It stages
 // slices of A and B, MMA_K deep, in local memory; the next slice is loaded into registers
-// meanwhile. Each of its WAVES waves has a rectangle of the tile.
+// meanwhile. Each of its WAVES waves computes a rectangle of the tile.
 // Operands with more bits than the unit's are split into TERMS_A and TERMS_B bfloat16 terms, whose
 // sum is the element; products of terms below 2^-22 of the whole are omitted. Terms are multiplied
 // per slice, the largest product last, and summed outside of the unit, which may truncate instead
 // of rounding (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
 // Infinite and NaN sums are recomputed by multiply-adds.
 //   T_ITEMS, T_SPLIT_ITEMS  work-items per group, without and with terms (TERMS_A > 1)
-//   S_A_K_LAST, S_B_N_LAST  a_k is 1; b_n is 1
-//   S_A_WIDE, S_B_WIDE      the operand's last axis is a multiple of 8 elements, aligned to them
-//   A_STORAGE, B_STORAGE, Y_STORAGE  storages (common/storage.clh)
+//   S_A_K_LAST, S_B_N_LAST  1: a_k is 1; 1: b_n is 1
+//   S_A_WIDE, S_B_WIDE      1: the operand's last axis is a multiple of 8 elements, and aligned to
+//                      8 elements
+//   A_STORAGE, B_STORAGE, Y_STORAGE  storages of A_T, B_T and Y_T (common/storage.clh)
 //   OUT_T                   type to which the result is converted before it is stored
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #ifndef T_M
 #define T_M 64
 #define T_N 64

@@ -1,6 +1,8 @@
-// y = inverse of each matrix, by Gauss-Jordan elimination with partial pivoting: the row operations
-// that reduce `copy` to the identity turn the identity, in y, into the inverse. x, y float32
-// [count, n, n]; copy: scratch like x. Work-item: one matrix.
+// Inverses of square matrices, by Gauss-Jordan elimination with partial pivoting: the row
+// operations that reduce a copy of x to the identity turn the identity, in y, into the inverse.
+//   x     read: float32 [count, n, n];  y  written: float32 [count, n, n]
+//   copy  scratch float32 [count, n, n]
+// One work-item per matrix.
 #include "common/base.clh"
 
 __kernel void inverse(OUT(float, y), IN(float, x), OUT(float, copy), const IDX_T count,

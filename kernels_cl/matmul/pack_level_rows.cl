@@ -1,8 +1,10 @@
-// Packs rows of GGUF blocks as B of products on GPUs: x [row][file_blocks] blocks of BYTES bytes, y
-// [row] `pitch` bytes (common/level_rows.clh). The result equals that of `PackedQuantizedRows` on
-// the host. Work-item (block of LEVEL_BLOCK elements, of `blocks`; row).
-//   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
-//   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, HAS_MINIMA  layout of y
+// Repacks rows of GGUF blocks, the quantized format of llama.cpp, as operand B of matrix products
+// on GPUs. The result equals that of `PackedQuantizedRows` on the host.
+//   x  read: uint8 [row][file_blocks] blocks of BYTES bytes
+//   y  written: uint8 [row][pitch]: levels, scales and minima of the row (common/level_rows.clh)
+//   ELEMS, BYTES, BLOCK_LEVELS, …  the GGUF block type (common/gguf_blocks.clh)
+//   BITS, HIGH_BITS, LEVEL_BLOCK, SCALE_BYTES, HAS_MINIMA  layout of y (common/level_rows.clh)
+// One work-item per (block of LEVEL_BLOCK elements, row); a row has `blocks` such blocks.
 #include "common/base.clh"
 #ifndef BITS
 #define BITS 4

@@ -1,9 +1,12 @@
-// Packs rows of GGUF blocks as B of products on CPU devices: x [row][file_blocks] blocks of BYTES
-// bytes, y records [panel of 32 rows][block] (`weights` in common/dots.clh), rows past the last one
-// being 0. The result equals that of `QuantizedPanels.pack` (clrt/kernels/quantized_panels_cpu.py) on the
-// host. Work-group (block of x, panel) of one work-item.
-//   ELEMS, BYTES, BLOCK_LEVELS ...  the block type (common/gguf_blocks.clh)
-//   BITS, DOT_BLOCK, HAS_MINIMA  layout of y
+// Repacks rows of GGUF blocks, the quantized format of llama.cpp, as operand B of matrix products
+// on CPU devices. The result equals that of `QuantizedPanels.pack`
+// (clrt/kernels/quantized_panels_cpu.py) on the host.
+//   x  read: uint8 [rows][file_blocks] blocks of BYTES bytes
+//   y  written: uint8 records [panel of 32 rows][block] (`weights` in common/dots.clh); rows past
+//      the last one are 0
+//   ELEMS, BYTES, BLOCK_LEVELS, …  the GGUF block type (common/gguf_blocks.clh)
+//   BITS, DOT_BLOCK, HAS_MINIMA  layout of y (common/dots.clh)
+// One work-group of one work-item per (block of x, panel).
 #include "common/base.clh"
 #ifndef BITS
 #define BITS 4

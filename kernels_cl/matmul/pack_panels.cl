@@ -1,8 +1,9 @@
-// Packs matrices x [batch][K][N] with any strides as y [batch][panel][K][width], columns padded
-// with zeros: the layout in which gemm_cpu reads B. Work-group (panel, block of ROWS rows, batch)
-// of one work-item.
-//   width    columns per panel;  columns  N rounded up to whole panels;  batch = i0 * d1 + i1
-//   s0, s1, s_k, s_n  strides of x in elements;  DATA_T  type of the elements
+// Packs matrices in the layout in which gemm_cpu.cl reads its operand B.
+//   x  read: DATA_T, element (k, n) of batch i0 * d1 + i1 at i0 * s0 + i1 * s1 + k * s_k + n * s_n
+//      (strides in elements)
+//   y  written: DATA_T [batch][panel][K][width], columns past N being zeros
+//   width  columns per panel;  columns  N rounded up to whole panels;  DATA_T  type of the elements
+// One work-group of one work-item per (panel, block of ROWS rows, batch).
 #include "common/base.clh"
 #ifndef ROWS
 #define ROWS 64

@@ -1,6 +1,10 @@
-// y = epilogue(sum of `parts` partial products of a GEMM that is split over K). sums float32
-// [parts, batches, M, N], y float32 [batches, M, N]. Work-item (n, m, batch); batch = i0 * d1 + i1.
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in gemm_cpu.cl
+// y = epilogue(sum of partial products of a matrix product that is split over K).
+//   sums  read: float32 [parts, batches, M, N], one partial product per part
+//   y     written: float32 [batches, M, N]
+// One work-item per (n, m, batch) computes one element of y; batch = i0 * d1 + i1 for the
+// epilogue's batch indices.
+//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
+//               matmul/gemm_cpu.cl
 #define VW 1
 #ifndef EPILOGUE_BODY
 #define EPILOGUE_PARAMS

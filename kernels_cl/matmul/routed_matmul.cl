@@ -1,12 +1,16 @@
-// Mixture of experts: y[s, n] = x[s / each, :] . w[experts[s], n, :].
-//   x  DATA_T [slots / each, depth];  w  WEIGHT_T [count, rows, depth];  y  DATA_T [slots, rows]
-//   experts  INDEX_T [slots]; one out of range is clamped and reported in `status`
-//   routed_matmul      (T_VW 1) work-item (n, s)
-//   routed_matmul_cpu  (T_VW > 1) work-group (block of T_ROWS rows of w, expert) of one work-item,
-//                      for all slots that are routed to the expert, T_MR at a time; with BY_SLOT
-//                      (block, slot)
+// Matrix product of a mixture of experts: each slot (a token and one of the experts it is routed
+// to) is multiplied by its expert's matrix: y[s, n] = sum over k of x[s / each, k] * w[experts[s],
+// n, k].
+//   x  read: DATA_T [slots / each, depth]: `each` adjacent slots share a row
+//   w  read: WEIGHT_T [count, rows, depth], one matrix per expert
+//   experts  read: INDEX_T [slots]; an index out of range is clamped and reported in `status`
+//   y  written: DATA_T [slots, rows]
+//   routed_matmul      (T_VW 1) one work-item per (n, s)
+//   routed_matmul_cpu  (T_VW > 1) one work-group of one work-item per (block of T_ROWS rows of w,
+//                      expert): all slots that are routed to the expert, T_MR at a time; with
+//                      BY_SLOT per (block, slot)
 //   DATA, WEIGHT  storages of x and y, and of w (common/storage.clh)
-//   T_MR, T_NR    slots and rows of w per register tile
+//   T_VW  lanes per vector along k;  T_MR, T_NR  slots, and rows of w, per register tile
 #ifndef WEIGHT_T
 #define DATA_T float
 #define DATA plain
