@@ -1,12 +1,16 @@
-// Col2Im: sums columns x [images * channels][K][positions] into images y [images * channels, o0,
-// o1, o2], plus an optional bias per channel (common/bias.clh); each of the K = w0 * w1 * w2 window
-// elements at each position maps to an element of the image, or to the padding.
-//   col2im       (GPUs) work-item (column, row, plane) sums all columns of one element of y
-//   col2im_rows  (CPUs) work-group of one work-item: `height` rows of y, of all planes; it
-//                accumulates up to PIECE elements of a row at a time
-//   DATA_T       storage type of x and y;  VALUE_T  type computed in
-// Geometry per axis: o sizes of the image, p numbers of positions, w window, st strides, dl
-// dilations, b padding before. planes = images * channels.
+// Col2Im: adds the columns of a matrix up into the image elements that they came from, plus an
+// optional bias per channel (common/bias.clh). Each of the K = w0 * w1 * w2 window elements at each
+// position maps to an element of the image, or to the padding, which is dropped.
+//   x  read: DATA_T [images * channels][K][positions];  y  written: DATA_T [images * channels, o0,
+//      o1, o2]
+//   planes  images * channels
+//   Geometry, one argument per spatial axis 0 to 2: o: sizes of the image; p: numbers of positions;
+//     w: window; st: strides; dl: dilations; b: padding before
+//   col2im       (GPUs) one work-item per (column, row, plane) of y: sums all elements of x that
+//                map to one element of y
+//   col2im_rows  (CPUs) a work-group of one work-item computes `height` rows of y, which are
+//                numbered through all planes, up to PIECE elements of a row at a time
+//   DATA_T  storage type of x and y;  VALUE_T  type computed in
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/bias.clh"

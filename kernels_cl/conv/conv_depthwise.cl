@@ -1,17 +1,22 @@
-// Conv with one input channel per group, with epilogue: plane o of y is the correlation of plane o
-// / maps of x with weights[o]. x DATA_T [images, outputs / maps, in0, in1, in2], weights DATA_T
-// [outputs, kernel0, kernel1, kernel2], y Y_T [images, outputs, out0, out1, out2]; maps: output
-// channels per input channel.
-//   conv_depthwise_cpu  (VW > 1) float32; work-group (block of `rows` rows, plane) of one
-//                       work-item: per weight it loops over the columns whose input is inside
-//   conv_depthwise_gpu  (VW 1, T_ROWS) a work-item has T_ROWS rows of one column of a plane;
-//                       S_KERNEL1, S_STRIDE2, S_DILATION1, … are the window's geometry as defines
-//   conv_depthwise_any  (VW 1) work-item (column, row, plane): one element
-// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
-// padding before. planes = images * outputs.
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
-//                                image, i1 the group, m the map of the group, n the position in the
-//                                plane
+// Depthwise convolution (one input channel per group), channels first, with epilogue: channel o of
+// y is the correlation of channel o / maps of x with weights[o].
+//   x        read: DATA_T [images, outputs / maps, in0, in1, in2]; maps: output channels per input
+//            channel
+//   weights  read: DATA_T [outputs, kernel0, kernel1, kernel2]
+//   y        written: Y_T [images, outputs, out0, out1, out2]
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before. A plane is one channel of one image; planes = images *
+//     outputs
+//   conv_depthwise_cpu  (VW > 1) float32; one work-group of one work-item per (block of `rows`
+//                      rows, plane): for each weight it loops over the columns of y whose input is
+//                      inside x
+//   conv_depthwise_gpu  (VW 1, T_ROWS) a work-item computes T_ROWS rows of one column of a plane;
+//                      the window's geometry is known as defines S_KERNEL1, S_STRIDE2, S_DILATION1,
+//                      …
+//   conv_depthwise_any  (VW 1) one work-item per (column, row, plane): one element of y
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 the group, m the output channel within the
+//               group, n the position in the plane
 #ifndef T_VW
 #define T_VW 8
 #endif

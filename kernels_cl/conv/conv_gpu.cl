@@ -1,20 +1,24 @@
-// y = epilogue(convolution of x by w), float32, for GPUs: a matrix product w^T x windows in tiles
-// (common/group_tile.clh); windows are read from x in place. Operands:
-//   w  weights [groups, K, M];  x  [images, groups, C, plane];  y  [split, images, groups, M, P]
-// M maps and C channels per group, `plane` elements per channel, P output positions per image; K is
-// C times the window's taps. With several splits, y is their partial products. Rows of the product
-// are maps, columns are the positions of all images. Work-group (x, y, z), T_SIDE x T_SIDE
-// work-items: tile of TILE_N columns, tile of TILE_M rows, split * groups + group. A split sums
-// `slices` of the `all` slices of K, T_TK deep each.
-//   S_WINDOW  0: 1 x 1 window, stride 1, no padding: the window is the element at its position
-//             1: K is ordered [tap][channel]; a slice has channels of one tap only
-//             2: K is ordered [channel][tap], for few channels
-//   S_WHOLE   slices need no bounds check: none has rows of w past the last one or of the next tap
-//   T_RM, T_RN  rows and columns per work-item
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl; i0 is the
-//               image, i1 the group, m the map of the group, n the position in the image
-// in0.., out0.., kernel0.., stride0.., dilation0.., pad0..: sizes of input, output and window,
-// stride, dilation and padding before, along three spatial axes.
+// y = epilogue(convolution of x by w), float32, channels first, for GPUs: the matrix product of
+// transposed w and the windows of x, in tiles (common/group_tile.clh); windows are read from x in
+// place.
+//   w  read: weights [groups, K, M];  x  read: [images, groups, C, plane]
+//   y  written: [split, images, groups, M, P]; with several splits of K these are partial products
+//   M  output channels per group;  C  input channels per group;  plane  elements per channel of x;
+//      P  output positions per image;  K  C times the number of window elements
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+// Rows of the product are output channels, its columns the positions of all images. One work-group
+// of T_SIDE x T_SIDE work-items per (tile of TILE_N columns, tile of TILE_M rows, split * groups +
+// group). A split sums `slices` of the `all` slices of K, T_TK deep each.
+//   S_WINDOW  0: 1 x 1 window, stride 1, no padding: the window is the element at its position; 1:
+//             K is ordered [window element][channel], and a slice has channels of one window
+//             element only; 2: K is ordered [channel][window element], for few channels
+//   S_WHOLE   1: slices need no bounds check: none has rows of w past the last one or of the next
+//             window element
+//   T_RM, T_RN  rows and columns of the product per work-item
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 the group, m the output channel within the
+//               group, n the position in the image
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 8

@@ -1,16 +1,19 @@
-// Convolution of one input channel to channels-last maps, float32, on CPUs: x [images, in0, in1,
-// in2], y [images, out0, out1, out2] positions, y_pitch elements apart, of N maps. A register tile
-// is T_MR adjacent positions of a row of y by T_NV vectors of maps; the last tile of a row overlaps
-// the previous one if it would be shorter. The windows are read line by line, and each element read
-// is used for all positions that cover it. Work-group of one work-item: `height` of the `rows` rows
-// (of all images) of y, all maps.
-//   w         weights [panel of T_NV * T_VW maps][tap][map], zero past map N
-//   S_ACROSS  window elements along axis 2, dilation 1;  S_STEP  stride along axis 2
-//   T_MR, T_NV, T_VW  positions, vectors and lanes per vector of a tile
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
-//             is the image, i1 is 0, m the position in the image, n the map
-// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
-// padding before.
+// Convolution of images with one input channel, float32, on CPUs; the result is channels-last.
+//   x  read: [images, in0, in1, in2]
+//   w  read: weights [panel of T_NV * T_VW output channels][window element][output channel], zero
+//      past channel N
+//   y  written: [images, out0, out1, out2] positions, y_pitch elements apart, of N output channels
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+// A work-group of one work-item computes all channels of `height` of the `rows` rows of y (rows are
+// numbered through all images). A register tile is T_MR adjacent positions of a row by T_NV vectors
+// of T_VW channels; the last tile of a row overlaps the previous one if it would be shorter.
+// Windows are read row by row, and each element read is used for all positions whose window has it.
+//   S_ACROSS  window size along axis 2, whose dilation is 1;  S_STEP  stride along axis 2
+//   S_N_WHOLE  1: N is a multiple of T_VW
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 is 0, m the position in the image, n the output
+//               channel
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -1,12 +1,13 @@
-// Channels-last convolution for any dtype on any device, one output element per work-item: x DATA_T
-// [images, in0, in1, in2, groups * C], w DATA_T [groups * N, C, kernel0, kernel1, kernel2], y Y_T
-// [images, out0, out1, out2, groups * N]; C channels and N maps per group. Work-item (n, m, image *
-// groups + group).
-//   EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0 is the
-//                                image, i1 the group, m the position in the image, n the map of the
-//                                group
-// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
-// padding before.
+// Channels-last convolution with epilogue for any dtype on any device.
+//   x  read: DATA_T [images, in0, in1, in2, groups * C];  C  input channels per group
+//   w  read: DATA_T [groups * N, C, kernel0, kernel1, kernel2];  N  output channels per group
+//   y  written: Y_T [images, out0, out1, out2, groups * N]
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+// One work-item per (n, m, image * groups + group) computes one element of y.
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 the group, m the position in the image, n the
+//               output channel within the group
 #ifndef DATA_T
 #define DATA_T float
 #define Y_T float

@@ -1,17 +1,21 @@
-// Channels-last convolution, float32, on CPUs, as an implicit GEMM whose rows are positions: row m
-// of A is the window of position m, read in place from x. Operands:
-//   x  [images, in0, in1, in2] positions, x_pitch elements apart, of groups * C channels
-//   w  [group][panel][tap][channel][T_NV * T_VW], maps padded with zeros to whole panels
-//   y  [images, out0, out1, out2] positions, y_pitch elements apart, of groups * N maps
-//   zeros  kernel2 * C zeros, read in place of the padding
-//   C, N    channels and maps per group;  M  number of positions of y, of all images
-// Work-group of one work-item: a group, a stripe of `height` blocks of T_MR positions, and a panel;
-// they are ordered by chunks of T_MC blocks, all panels of a chunk first, so that its part of x
-// stays cached.
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
-//          is the image, i1 the group, m the position in the image, n the map of the group
-// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
-// padding before.
+// Channels-last convolution, float32, on CPUs, as an implicit matrix product: row m of A is the
+// window of output position m, read in place from x.
+//   x  read: [images, in0, in1, in2] positions, x_pitch elements apart, of groups * C channels
+//   w  read: [group][panel][window element][channel][T_NV * T_VW], output channels padded with
+//      zeros to whole panels
+//   y  written: [images, out0, out1, out2] positions, y_pitch elements apart, of groups * N
+//      channels
+//   zeros  read in place of the padding: kernel2 * C zeros
+//   C, N   input and output channels per group;  M  number of positions of y, of all images
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+// A work-group of one work-item computes a group, a stripe of `height` blocks of T_MR positions,
+// and a panel of T_NV * T_VW output channels. Work-groups are ordered by chunks of T_MC blocks, all
+// panels of a chunk first, so that its part of x stays cached.
+//   S_N_WHOLE  1: N is a multiple of T_VW
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 the group, m the position in the image, n the
+//               output channel within the group
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -1,12 +1,14 @@
-// im2col of a deformable 2-D convolution: y [images * channels][K][positions], K = w0 * w1 window
-// elements, positions = rows * columns. An element is x [images, channels, height, width],
-// bilinearly interpolated at its window position plus an offset (0 outside), times a mask. All
-// storage DATA_T, computed in float32.
-//   offsets  [images, groups, K, 2 (vertical, horizontal), positions]
-//   mask     [images, groups, K, positions], if MASK
-//   groups   channels / groups adjacent channels share offsets and mask
-//   w, st, dl, b  window, strides, dilations and padding before, along both axes
-// Work-item (position, window element, image * channels + channel).
+// im2col of a deformable 2-D convolution: gathers the elements under the window at each output
+// position, each bilinearly interpolated in x at its window position plus an offset (0 outside of
+// x), times an optional mask. Storage DATA_T, computed in float32.
+//   x        read: [images, channels, height, width]
+//   offsets  read: [images, groups, K, 2 (vertical, horizontal), positions]; channels / groups
+//            adjacent channels share offsets and mask
+//   mask     read: [images, groups, K, positions], if macro MASK is 1
+//   y        written: [images * channels][K][positions]; K = w0 * w1 window elements, positions =
+//            rows * columns
+//   w, st, dl, b  window, strides, dilations and padding before, along axes 0 and 1
+// One work-item per (position, window element, image * channels + channel).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

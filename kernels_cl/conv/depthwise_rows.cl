@@ -1,18 +1,19 @@
-// Channels-last depthwise convolution, float32, on CPUs: x [images, in0, in1, in2] positions,
-// x_pitch elements apart, of N channels; y [images, out0, out1, out2] positions, y_pitch elements
-// apart. A register tile is T_MR adjacent positions of a row of y by T_NV vectors of channels, with
-// sums over all taps. The last tile of a row overlaps the previous one if it would be shorter.
-// Work-group of one work-item: `height` of the `rows` rows (of all images) of y, all channels.
-//   w         weights [panel of T_NV * T_VW channels][tap][channel]
-//   zeros     N zeros, read in place of the padding
+// Channels-last depthwise convolution with one output channel per input channel, float32, on CPUs.
+//   x      read: [images, in0, in1, in2] positions, x_pitch elements apart, of N channels
+//   w      read: weights [panel of T_NV * T_VW channels][window element][channel]
+//   y      written: [images, out0, out1, out2] positions, y_pitch elements apart, of N channels
+//   zeros  read in place of the padding: N zeros
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+// A work-group of one work-item computes all channels of `height` of the `rows` rows of y (rows are
+// numbered through all images). A register tile is T_MR adjacent positions of a row by T_NV vectors
+// of T_VW channels; the last tile of a row overlaps the previous one if it would be shorter.
 //   S_TAPS    window elements
-//   S_ACROSS  window elements along axis 2, and S_STEP its stride there, if taps of a line are
-//             contiguous and unrolled; otherwise both are 0
-//   S_WHOLE   N is a multiple of T_NV * T_VW
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
-//             is the image, i1 is 0, m the position in the image, n the channel
-// Geometry, a suffix per axis: in, out sizes of x and y, kernel window, stride, dilation, pad
-// padding before.
+//   S_ACROSS, S_STEP  window size and stride along axis 2, if the elements of a window row are
+//                     contiguous and the loop over them is unrolled; otherwise both are 0
+//   S_WHOLE   1: N is a multiple of T_NV * T_VW;  S_N_WHOLE  1: N is a multiple of T_VW
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 is 0, m the position in the image, n the channel
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 2

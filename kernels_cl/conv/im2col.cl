@@ -1,14 +1,16 @@
-// im2col: y [batch][panel][K][width]; element (k, p) of a batch is the input under weight k
-// (channel, then window element) at output position p, 0 in the padding and past position P. A
-// single panel of P columns is the row-major matrix [K][P]. x [batch, channels, in0, in1, in2]; a
-// batch is an image and a group, `channels` are those of the group. Elements are of DATA_T, an
-// unsigned integer type of their size.
-//   im2col_cpu  work-group (panel, batch) of one work-item: copies runs of input rows
-//   im2col      work-item (position, weight, batch)
-//   width       columns per panel;  columns  P rounded up to whole panels;  batches  number of
-//               batches
-// Geometry, a suffix per axis: in, out sizes of input and output, kernel window, stride, dilation,
-// pad padding before.
+// im2col: gathers the elements of x under the window at each output position, as columns of a
+// matrix.
+//   x  read: DATA_T [batch, channels, in0, in1, in2]; a batch is one group of one image, `channels`
+//      are those of the group
+//   y  written: DATA_T [batch][panel][K][width]: element (k, p) is the input under window element k
+//      (channel first) at output position p; 0 in the padding and past position P. A single panel
+//      of P columns is the row-major matrix [K][P]
+//   width  columns per panel;  columns  P rounded up to whole panels;  batches  number of batches
+//   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
+//     stride; dilation; pad: padding before
+//   im2col_cpu  one work-group of one work-item per (panel, batch): copies runs of input rows
+//   im2col      one work-item per (position, window element k, batch)
+// DATA_T is an unsigned integer type of the elements' size.
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T

@@ -1,23 +1,26 @@
-// Channels-last 3 x 3 convolution, stride 1, float32, on CPUs, by Winograd's F(4 x 4, 3 x 3): a
-// tile of 4 x 4 positions reads 6 x 6, whose transform times that of the weights, for each of the
-// 36 coefficients, transforms back to the 16 sums.
+// Channels-last 3 x 3 convolution, stride 1, float32, on CPUs, by Winograd's F(4 x 4, 3 x 3): each
+// tile of 4 x 4 positions of y is computed from 6 x 6 positions of x. These are transformed to 36
+// coefficients; each coefficient is multiplied by that of the transformed weights, as a matrix
+// product over channels; and the products are transformed back to the 16 results.
 // Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
-//   x  [images, in1, in2] positions, x_pitch elements apart, of C channels
-//   y  [images, out1, out2] positions, y_pitch elements apart, of N maps
-//   w  transformed weights [coefficient][panel][C][T_NV * T_VW], maps padded with zeros to whole
-//      panels; with S_FEW_TILES untransformed, [panel][C][tap][T_NV * T_VW], which are transformed
-//      here, `depth` channels at once
-//   zeros   C zeros, read in place of the padding
-//   tiles   number of tiles of all images; tiles1, tiles2: tiles of an image along its axes
+//   x  read: [images, in1, in2] positions, x_pitch elements apart, of C channels
+//   y  written: [images, out1, out2] positions, y_pitch elements apart, of N channels
+//   w  read: transformed weights [coefficient][panel][C][T_NV * T_VW], output channels padded with
+//      zeros to whole panels; with S_FEW_TILES untransformed, [panel][C][window element][T_NV *
+//      T_VW], which are transformed here, `depth` channels at once
+//   zeros   read in place of the padding: C zeros
+//   tiles   number of tiles of all images;  tiles1, tiles2  tiles of an image along its two axes
 //   room    scratch, `slot` elements per work-item: transformed windows [coefficient][tile][C,
 //           rounded up to T_VW], products [coefficient][tile][span panels], transformed weights
 //           [coefficient][depth][T_NV * T_VW]
-// An item is a `block` of tiles and a `span` of panels. Work-group g of G, one work-item, processes
-// items g, g + G, g + 2 G, ….
+//   pad1, pad2  padding before, along the two axes
+// An item of work is a `block` of tiles by a `span` of panels. Work-group g of G, of one work-item,
+// processes items g, g + G, g + 2 G, ….
 //   T_MR, T_NV, T_VW  tiles, vectors and lanes per vector of a register tile of products
-//   S_N_WHOLE, EPILOGUE_PARAMS, EPILOGUE_LOADS, EPILOGUE_BODY, EPILOGUE_RESULT  generated epilogue, described in matmul/gemm_cpu.cl: i0
-//           is the image, i1 is 0, m the position in the image, n the map
-// pad1, pad2: padding before.
+//   S_N_WHOLE  1: N is a multiple of T_VW
+//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
+//               its variables: i0 is the image, i1 is 0, m the position in the image, n the output
+//               channel
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

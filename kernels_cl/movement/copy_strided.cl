@@ -1,13 +1,15 @@
 // Copies a strided view of src to a strided view of dst: Transpose, Slice, Split, Concat, Expand,
-// Tile and Pad. Elements are of DATA_T, an unsigned integer type of their size. Both views have
-// dims d0 to d5, and strides in elements, s0 to s5 in src (0 repeats an element) and t0 to t5 in
-// dst.
-//   copy_strided      (GPUs) work-item: one element, adjacent ones in order of d5
-//   copy_tiled        (T_ITEMS) through local memory, if src is contiguous along d4 and dst along
-//                     d5
-//   copy_strided_cpu  (CPU) work-group of one work-item: rows along d5, or square tiles of d4 and
-//                     d5
-//   copy_parts_cpu    (CPU) up to four copies of rows at once
+// Tile and Pad.
+//   src  read, dst  written: DATA_T. DATA_T is an unsigned integer type of the elements' size.
+//   d0 to d5  dims of both views;  s0 to s5, t0 to t5  strides in elements of src (0 repeats an
+//             element) and of dst
+//   copy_strided      (GPUs) one work-item per element; adjacent work-items have elements that are
+//                     adjacent along axis 5
+//   copy_tiled        (T_ITEMS) through local memory, if src is contiguous along axis 4 and dst
+//                     along axis 5
+//   copy_strided_cpu  (CPU) a work-group of one work-item copies rows along axis 5, or square tiles
+//                     of axes 4 and 5
+//   copy_parts_cpu    (CPU) up to four copies of rows at once, for Concat and Split
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T

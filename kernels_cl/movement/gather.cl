@@ -1,10 +1,11 @@
-// Gather: y[o, i, :] = x[o, indices[i], :]; x [outer, n, row], y [outer, rows, row]. Indices out of
-// range are clamped and reported in `status`. DATA_T is an unsigned integer type of the elements'
-// size.
-//   gather      (GPUs) copies units of COPY_T, `units` per row; work-item (unit, i, o); with
-//               ROWS_FIRST, for rows of one unit, (i, 0, o)
-//   gather_cpu  (T_BYTES) `units` counts elements; work-group of one work-item: T_BYTES of the
-//               `total` elements of y, a part of a row or several rows
+// Gather along one axis: y[o, i, :] = x[o, indices[i], :].
+//   x  read: DATA_T [outer, n, row];  y  written: DATA_T [outer, rows, row]. DATA_T is an unsigned
+//      integer type of the elements' size.
+//   indices  read: INDEX_T [rows]; one out of range is clamped and reported in `status`
+//   gather      (GPUs) copies units of type COPY_T, `units` of them per row; one work-item per
+//               (unit, i, o); with ROWS_FIRST, for rows of one unit, per (i, 0, o)
+//   gather_cpu  (T_BYTES) `units` is the number of elements of a row; a work-group of one work-item
+//               copies T_BYTES bytes of the `total` elements of y, a part of a row or several rows
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

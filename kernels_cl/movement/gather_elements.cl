@@ -1,8 +1,11 @@
-// GatherElements: y[.., i, ..] = x[.., indices[.., i, ..], ..]. y and indices are contiguous, of
-// dims d0 to d5. s0 to s5: strides of x in elements, 0 on the gathered axis, whose size is n and
-// whose stride is `step`. Indices out of range are clamped and reported in `status`. DATA_T is an
-// unsigned integer type of the elements' size. Work-item: one element; on CPUs `share` adjacent
-// elements (common/axes.clh).
+// GatherElements: y[.., i, ..] = x[.., indices[.., i, ..], ..].
+//   x  read: DATA_T, strides s0 to s5 in elements, where that of the gathered axis is 0; this axis
+//      has size n and stride `step`
+//   indices  read: INDEX_T [d0, …, d5], contiguous; one out of range is clamped and reported in
+//            `status`
+//   y  written: DATA_T [d0, …, d5], contiguous. DATA_T is an unsigned integer type of the elements'
+//      size.
+// One work-item per element of y; on CPUs per `share` adjacent elements (common/axes.clh).
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

@@ -1,7 +1,10 @@
-// GatherND: y[t, :] = x[batch of t, indices[t], :]: slices of `inner` contiguous elements of x, for
-// `tuples` tuples of indices (common/tuple.clh), per_batch of them per batch of `batch` elements of
-// x. Indices out of range are clamped and reported in `status`. DATA_T is an unsigned integer type
-// of the elements' size. Work-item (element of the slice, t).
+// GatherND: row t of y is the slice of x at index tuple t.
+//   x  read: DATA_T, in batches of `batch` elements; a slice is `inner` contiguous elements
+//   indices  read: INDEX_T [tuples, width], `per_batch` tuples for each batch; dims and strides of
+//            the indexed axes are n0 to n5 and s0 to s5 (common/tuple.clh). An index out of range
+//            is clamped and reported in `status`
+//   y  written: DATA_T [tuples, inner]. DATA_T is an unsigned integer type of the elements' size.
+// One work-item per (element of the slice, t).
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

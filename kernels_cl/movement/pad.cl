@@ -1,9 +1,11 @@
-// Pad with elements of x: y of dims d0 to d5, contiguous; axis a of x has k<a> elements, stride
-// s<a>, and starts b<a> elements into y (negative: it is cropped). DATA_T is an unsigned integer
-// type of the elements' size.
-//   pad_mirror       (GPUs) work-item: one element
-//   pad_mirror_rows  (CPUs) work-group of one work-item: parts of rows along axis 5
-//   MODE  1 reflects without repeating the edge, 2 repeats the edge, 3 wraps
+// Pad whose border repeats elements of x (modes reflect, edge and wrap).
+//   x  read: DATA_T; along axis a it has size k<a> and stride s<a> in elements, and starts b<a>
+//      elements into y (negative: x is cropped)
+//   y  written: DATA_T [d0, …, d5], contiguous. DATA_T is an unsigned integer type of the elements'
+//      size.
+//   MODE  1: reflects without repeating the edge; 2: repeats the edge; 3: wraps around
+//   pad_mirror       (GPUs) one work-item per element of y
+//   pad_mirror_rows  (CPUs) a work-group of one work-item writes parts of rows along axis 5
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T

@@ -1,9 +1,10 @@
-// ReverseSequence: element t of sequence b is read from t' = lens[b] - 1 - t while t < lens[b],
-// else from t. x and y have the same strides in elements: time_step, batch_step, and 1 in the
-// `inner` elements of a step. Lengths out of 0..time are clamped and reported in `status`. DATA_T
-// is an unsigned integer type of the elements' size.
-//   reverse_sequence       (GPUs) work-item (element of the step, t, b)
-//   reverse_sequence_rows  (CPUs) work-group (block of `height` times, b) of one work-item
+// ReverseSequence: element t of sequence b is read from lens[b] - 1 - t while t < lens[b], else
+// from t.
+//   x  read, y  written: DATA_T, of equal strides in elements: time_step, batch_step, and 1 within
+//      the `inner` elements of a step. DATA_T is an unsigned integer type of the elements' size.
+//   lens  read: INDEX_T [batch]; one outside 0..time is clamped and reported in `status`
+//   reverse_sequence       (GPUs) one work-item per (element of the step, t, b)
+//   reverse_sequence_rows  (CPUs) one work-group of one work-item per (block of `height` steps, b)
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

@@ -1,13 +1,15 @@
-// ScatterElements into y, which already holds x: y[.., indices[.., k, ..], ..] is combined with
-// updates[.., k, ..] by REDUCTION (common/scatter.clh). Indices out of range are clamped and
-// reported in `status`. A work-item processes lines of the indices along the axis (all k), so that
-// no two work-items write one element, and updates apply in order. On CPUs a work-item has several
-// lines, and lines that are adjacent in memory are processed together, so that memory is read in
-// order.
-//   d0 to d5, u0 to u5  dims and strides of indices and updates, 1 and 0 on the axis, whose size is
-//                       `length` and whose stride is `walk`
-//   s0 to s5            strides of y, 0 on the axis, whose size is n and whose stride is `step`
+// ScatterElements into y, which already holds x: combines y[.., indices[.., k, ..], ..] with
+// updates[.., k, ..] by REDUCTION (common/scatter.clh).
+//   indices  read: INDEX_T, updates  read: DATA_T, of equal shape: dims d0 to d5, strides u0 to u5
+//            in elements; on the scattered axis d is 1 and u is 0, while its size is `length` and
+//            its stride `walk`. An index out of range is clamped and reported in `status`
+//   y  read and written: DATA_T, strides s0 to s5 in elements, 0 on the scattered axis, whose size
+//      is n and whose stride is `step`
 //   DATA_T  type of the elements; an unsigned integer type of their size if nothing is computed
+// A work-item processes whole lines of the indices along the scattered axis (all k), one on GPUs:
+// so no two work-items write one element, and updates apply in order. On CPUs a work-item has
+// several lines, and lines that are adjacent in memory are processed together, so that memory is
+// read in order.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"

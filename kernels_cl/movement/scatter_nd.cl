@@ -1,11 +1,14 @@
-// ScatterND into y, which already holds x: combines the slice of `inner` contiguous elements of y
-// at each of `tuples` index tuples (common/tuple.clh) with updates [tuples, inner] by REDUCTION
-// (common/scatter.clh). Indices out of range are clamped and reported in `status`. No two
-// work-items write one element, and repeated tuples apply in order.
-//   scatter_nd      work-item: one element of every slice
-//   scatter_nd_cpu  y is divided into parts of `share` elements, a slice into `pieces` of `span`
-//                   elements. Work-group g of one work-item: piece g % pieces of the slices that
-//                   start in part g / pieces
+// ScatterND into y, which already holds x: combines the slice of y at each index tuple with a row
+// of updates by REDUCTION (common/scatter.clh).
+//   indices  read: INDEX_T [tuples, width]; dims and strides of the indexed axes are n0 to n5 and
+//            s0 to s5 (common/tuple.clh). An index out of range is clamped and reported in `status`
+//   updates  read: DATA_T [tuples, inner];  y  read and written: DATA_T, slices of `inner`
+//            contiguous elements
+// No two work-items write one element, so repeated tuples apply in order.
+//   scatter_nd      one work-item per element of a slice, for all tuples in turn
+//   scatter_nd_cpu  y is divided into parts of `share` elements, and a slice into `pieces` pieces
+//                   of `span` elements. Work-group g, of one work-item, updates piece g % pieces of
+//                   the slices that start in part g / pieces
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/scatter.clh"

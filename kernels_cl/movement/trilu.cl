@@ -1,8 +1,10 @@
-// Trilu: y = x [matrices, rows, columns] on one side of the k-th diagonal, 0 on the other. DATA_T
-// is an unsigned integer type of the elements' size.
-//   UPPER      1: keeps column - row >= k; 0: keeps column - row <= k
-//   trilu      (GPUs) work-item (column, row, matrix)
-//   trilu_rows (CPUs) work-group of one work-item: `height` of the `all` rows of all matrices
+// Trilu: y = x on one side of the k-th diagonal, 0 on the other.
+//   x  read, y  written: DATA_T [matrices, rows, columns]. DATA_T is an unsigned integer type of
+//      the elements' size.
+//   UPPER       1: keeps elements with column - row >= k; 0: with column - row <= k
+//   trilu       (GPUs) one work-item per (column, row, matrix)
+//   trilu_rows  (CPUs) a work-group of one work-item writes `height` of the `all` rows of all
+//               matrices
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
