@@ -1,8 +1,8 @@
-// Benchmarks of a device's peaks, for vectors of LANES floats: multiply-adds in registers
+// Benchmarks of a device's peak rates, for vectors of LANES floats: multiply-adds in registers
 // (fma_peak), matrix products of a CPU's matrix unit (unit_peak), memory copy and read (copy_peak,
 // read_peak), and passes over data in a cache (cached_read, cached_update, cached_add). Buffers are
-// plain pointers; a work-item has `count` vectors, and writes a result, so that the compiler keeps
-// the work.
+// plain pointers to vectors, without offsets. A work-item reads `count` vectors, and writes a
+// result, so that the compiler keeps the work.
 //   CONSECUTIVE  1: a work-item's vectors are adjacent, as suits a CPU; 0: those of all work-items
 //                are interleaved
 #include "common/base.clh"

@@ -1,19 +1,19 @@
 // y = epilogue(A B) for CPU devices by 8-bit products with int32 sums (common/byte_dots.clh). Batch
 // = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
 //   a  read: float32, quantized here to integer levels `low` to `high` of scale `scale`; or, if A_T
-//      is char or uchar, levels already, of zero point a_zero. Element (m, k) at i0 * a_s0 + i1 *
-//      a_s1 + m * a_row + k
+//      is defined (char or uchar), levels already, of zero point a_zero. Element (m, k) at i0 *
+//      a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: per panel of 32 columns (clrt/kernels/gemm_int8_cpu.py) uint8 levels [K /
 //      4][column][4]; then per column int32 MIDDLE times the sum over k of (level - zero point),
 //      int32 its zero point, and float32 the scale of its sums
-//   y  written: [batch, M, N] float32; with A_T char or uchar the int32 sums, without scales
+//   y  written: [batch, M, N] float32; if A_T is defined the int32 sums, without scales
 //   records  scratch: quantized rows of A, stored as level - middle, to fit int8. MIDDLE in b is
-//            low + 128; with A_T char or uchar it is 1
+//            low + 128; if A_T is defined it is 1
 // A work-group of one work-item computes `height` rows, at most MOST_ROWS, by `columns` columns of
 // y: it quantizes its rows once, into its share of `records`, then multiplies them by its panels
 // tile by tile.
 //   A_MIDDLE  defined if a has levels: their middle, 0 for char, 128 for uchar
-//   A_ZERO    1, if a has levels: a_zero is an input; 0: their zero point is 0
+//   A_ZERO    defined, if a has levels: a_zero is an input; otherwise their zero point is 0
 //   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
 //   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
 //               matmul/gemm_cpu.cl

@@ -1,6 +1,9 @@
-// y[i] = values[k] if x[i] equals keys[k], else fallback[0]; keys [count] are sorted, x and y have
-// n elements. NaN sorts after every number, and matches NaN. VALUE_T is an unsigned integer type of
-// the values' size. Work-item: one element, by binary search.
+// LabelEncoder: y[i] = values[k] if x[i] equals keys[k], else fallback[0].
+//   x       read: DATA_T [n];  keys  read: DATA_T [count], sorted. NaN sorts after every number,
+//           and matches NaN
+//   values  read: VALUE_T [count];  fallback  read: VALUE_T [1];  y  written: VALUE_T [n]. VALUE_T
+//           is an unsigned integer type of the values' size
+// One work-item per element of x, by binary search.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float

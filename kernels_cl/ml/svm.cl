@@ -1,12 +1,13 @@
-// Support vector machines: squared_distance of rows to support vectors, and couple_pairs, class
-// probabilities from those of pairs of classes.
+// Support vector machines. squared_distance: squared distances of rows to support vectors.
+// couple_pairs: class probabilities from the probabilities of pairs of classes. Operands and
+// work-items are described at each kernel.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
 #endif
 
-// y[row, vector] = |x[row] - vectors[vector]|^2; x [rows, features], vectors [count, features].
-// Work-item (vector, row).
+// y[row, vector] = |x[row] - vectors[vector]|^2; x [rows, features], vectors [count, features]. One
+// work-item per (vector, row).
 __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y),
                                const IDX_T count, const IDX_T features) {
   const IDX_T vector = get_global_id(0), row = get_global_id(1);
@@ -29,7 +30,7 @@ static inline float wins(__global const float *pairs, const IDX_T k, const IDX_T
 }
 
 // y [rows, k] = class probabilities from those of pairs, x [rows, k (k - 1) / 2], by iteration (see
-// clrt/ops/ml/svm.py). scratch [rows, k * k + k] holds the matrix Q and Q p. Work-item: one row.
+// clrt/ops/ml/svm.py). scratch [rows, k * k + k] holds the matrix Q and Q p. One work-item per row.
 __kernel void couple_pairs(IN(float, x), OUT(float, y), OUT(float, scratch), const IDX_T rows,
                            const IDX_T k) {
   const IDX_T row = get_global_id(0);

@@ -1,8 +1,9 @@
-// Decision trees, in two launches: tree_leaves finds the leaf of each tree for a row of x,
-// tree_targets aggregates the leaves' weights per target. A child is the index of a node, or ~ the
-// index of a leaf.
+// Decision trees, in two launches: tree_leaves finds the leaf of each tree for each row of x,
+// tree_targets aggregates the leaves' weights per target. Operands and work-items are described at
+// each kernel. A child of a node is the index of a node, or, if negative, ~child is the index of a
+// leaf.
 //   DATA_T, REAL_T  storage of x and y; type of thresholds and sums
-//   AGGREGATE       0 mean, 1 sum, 2 minimum, 3 maximum
+//   AGGREGATE       0: mean; 1: sum; 2: minimum; 3: maximum
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -28,7 +29,7 @@ static inline int goes(const int mode, const REAL_T v, const REAL_T split) {
 
 // found [row, tree] = leaf of x [row, features]. nodes [node, 4]: feature, mode (8 and more: NaN
 // takes the true branch), true child, false child; splits [node]; roots [tree]: child at the root.
-// Work-item (tree, row).
+// One work-item per (tree, row).
 __kernel void tree_leaves(IN(DATA_T, x), IN(int, nodes), IN(REAL_T, splits), IN(int, roots),
                           OUT(int, found), const IDX_T trees, const IDX_T features) {
   const IDX_T tree = get_global_id(0), row = get_global_id(1);
@@ -44,7 +45,7 @@ __kernel void tree_leaves(IN(DATA_T, x), IN(int, nodes), IN(REAL_T, splits), IN(
 }
 
 // y [rows, targets] from found [rows, trees]: leaf l has the weights starts[l] to starts[l + 1] -
-// 1, weight i is for target entries[i]. sums [rows, targets] is scratch. Work-item: one row.
+// 1, weight i is for target entries[i]. sums [rows, targets] is scratch. One work-item per row.
 __kernel void tree_targets(IN(int, found), IN(int, starts), IN(int, entries), IN(REAL_T, weights),
                            OUT(DATA_T, y), OUT(REAL_T, sums), const IDX_T rows, const IDX_T trees,
                            const IDX_T targets) {

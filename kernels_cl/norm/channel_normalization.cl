@@ -1,13 +1,16 @@
-// Normalization of x [batches, channels, size] with a scale and a bias per channel, into y, which
-// may alias x: each group is read twice before the pass that writes it. Storages: x and y DATA_T,
-// scale, bias, mean and variance STAT_T (STAT_STORAGE).
-//   batch_normalization   by given mean and variance [channels]; work-item (element, channel,
-//                         batch)
-//   group_normalization   by the statistics of each of `groups` groups of group_channels channels
-//                         (InstanceNormalization: one channel); work-item (group, batch)
-//   batch_normalization_cpu, group_normalization_cpu  float32, in vectors of VW; work-group of one
-//                         work-item: `rows` channels, or groups, of all batches
-//   PER_GROUP             1: scale and bias have one element per group; 0: one per channel
+// BatchNormalization, GroupNormalization and InstanceNormalization: y = (x - mean) / sqrt(variance
+// + epsilon) * scale + bias, with scale and bias per channel.
+//   x  read, y  written: DATA_T [batches, channels, size]. y may alias x: each group is read twice
+//      before the pass that writes it
+//   scale, bias, mean, variance  read: STAT_T (storage STAT_STORAGE) [channels]
+//   batch_normalization   mean and variance are inputs; one work-item per (element, channel, batch)
+//   group_normalization   mean and variance are computed over each of `groups` groups of
+//                      group_channels channels (InstanceNormalization: one channel each); one
+//                      work-item per (group, batch)
+//   batch_normalization_cpu, group_normalization_cpu  float32, in vectors of VW; a work-group of
+//                      one work-item has `rows` channels, or groups, which are numbered through all
+//                      batches
+//   PER_GROUP  1: scale and bias have one element per group; 0: one per channel
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/large_mean.clh"

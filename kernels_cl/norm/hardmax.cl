@@ -1,6 +1,7 @@
-// y = 1 at the largest element of x along axis n of [outer, n, step], NaN counting as largest, the
-// first of equals; 0 elsewhere. x and y have storage DATA_T, and are computed in VALUE_T.
-// Work-item: one line of n elements (common/lines.clh).
+// Hardmax: y = 1 at the largest element of x along the second axis of [outer, n, step] (the first
+// of equals; NaN is largest), 0 elsewhere.
+//   x  read, y  written: DATA_T [outer, n, step], compared as VALUE_T
+// One work-item per line of n elements, `step` elements apart (common/lines.clh).
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -1,14 +1,18 @@
-// y = (x - mean) / sqrt(variance + epsilon) * scale + bias over each row of x [rows, n]; scale and
-// bias [n]. y may alias x: each row is read twice before the pass that writes it.
-//   layer_normalization_cpu    (VW > 1) float32, in vectors; work-group of one work-item: T_ROWS
-//                              rows
-//   layer_normalization_group  (VW 1, T_ITEMS) DATA_T; `lanes` work-items of a work-group share a
-//                              row (common/group.clh), and load T_HELD elements each before they
-//                              use the first
-//   layer_normalization_any    (VW 1) DATA_T; work-item: one row
-//   RMS     1: the mean is not subtracted (RMSNormalization);  BIAS  1: there is a bias
-//   STATS   number of float32 outputs [rows] of statistics: 0, 1: mean_out, 2: also inverse_out,
-//           the inverse standard deviation
+// LayerNormalization and RMSNormalization: y = (x - mean) / sqrt(variance + epsilon) * scale +
+// bias, with mean and variance of each row of n elements.
+//   x  read, y  written: DATA_T [rows, n]. y may alias x: each row is read twice before the pass
+//      that writes it
+//   scale, bias  read: DATA_T [n]
+//   mean_out, inverse_out  written if STATS: float32 [rows], the mean and the inverse standard
+//                      deviation
+//   layer_normalization_cpu    (VW > 1) float32, in vectors; a work-group of one work-item has
+//                      T_ROWS rows
+//   layer_normalization_group  (VW 1, T_ITEMS) any DATA_T; `lanes` work-items of a work-group of
+//                      T_ITEMS share a row (common/group.clh), and load T_HELD elements each before
+//                      they use the first
+//   layer_normalization_any    (VW 1) any DATA_T; one work-item per row
+//   RMS    1: the mean is not subtracted (RMSNormalization);  BIAS  1: there is a bias
+//   STATS  number of statistics outputs: 0; 1: mean_out; 2: mean_out and inverse_out
 #include "common/base.clh"
 #ifndef RMS
 #define RMS 0

@@ -1,6 +1,9 @@
-// y = x / (sum |x|^P)^(1 / P) along axis n of [outer, n, step], P = 1 or 2; 0 if the norm is 0. x
-// and y have storage DATA_T. The norm is computed before anything is written, so y may alias x.
-// Work-item: one line of n elements (common/lines.clh).
+// LpNormalization: y = x / (sum |x|^P)^(1 / P) along the second axis of [outer, n, step]; 0 if the
+// norm is 0.
+//   x  read, y  written: storage DATA_T [outer, n, step]; y may alias x, since the norm is computed
+//      before anything is written
+//   P  1 or 2
+// One work-item per line of n elements, `step` elements apart (common/lines.clh).
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -1,19 +1,19 @@
-// y = exp(x - max) / sum(exp(x - max)) along one axis; with LOG its natural logarithm. y may alias
-// x: every element is read before it is written. Four kernels:
+// Softmax, y = exp(x - max) / sum(exp(x - max)) along one axis, or LogSoftmax, its natural
+// logarithm. y may alias x: every element is read before it is written. Four kernels, selected by
+// macros: VW > 1 the first two, VW 1 with T_ITEMS softmax_group, else softmax_any.
 //   softmax_cpu      x and y float32 [rows, n]; a work-group of one work-item has T_ROWS rows
-//   softmax_columns  x and y float32 [outer, n, step], along n, in vectors of VW columns;
-//                    work-group (x, y) of one work-item: T_NV * VW of the `step` columns, `blocks`
-//                    outer indices
+//   softmax_columns  x and y float32 [outer, n, step], along n, in vectors of VW columns; one
+//                    work-group of one work-item per (T_NV * VW of the `step` columns, `blocks`
+//                    outer indices)
 //   softmax_group    x and y DATA_T [rows, n]; `lanes` work-items of a work-group share a row
 //                    (common/group.clh)
-//   softmax_any      x and y DATA_T [outer, n, step], along n; work-item: one line of n elements
-// Macros select the kernels: VW > 1 the first two, VW 1 with T_ITEMS softmax_group, else
-// softmax_any.
-//   DATA_T   storage type of x and y;  ACC_T  type computed in;  MATH(name)  ACC_T's function
-//            `name`
+//   softmax_any      x and y DATA_T [outer, n, step], along n; one work-item per line of n elements
+// Macros:
+//   DATA_T   storage type of x and y;  ACC_T  type computed in;  MATH(name)  function `name` for
+//            ACC_T
 //   LOG      1: LogSoftmax;  T_VW  lanes per vector: VW, unless VW is defined
 //   T_ROWS   rows per work-group;  T_NV  vectors of columns per work-group
-//   T_ITEMS  work-items of a work-group, of which `lanes` (a power of two) share a row
+//   T_ITEMS  work-items per work-group, of which `lanes` (a power of two) share a row
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float

@@ -1,12 +1,18 @@
-// DynamicQuantizeLinear: y uint8 [n] = levels 0 to 255 of x float32 [n], with scale and zero point
-// [1] from the range of x and 0 (common/dynamic_levels.clh). A work-item has `chunk` elements, in
-// vectors of T_VW.
-//   range_parts              parts [p] = (minimum, maximum) of 0 and chunk p
-//   dynamic_quantize_linear  y, scale and zero, with the range of `count` parts; if count is 0, one
-//                            work-item computes the range of all of x
-//   F_LENS  1: x is [T, B, input], `width` elements per step of all B sequences, of lengths lens
-//           [B]: the range is that of the steps of the longest sequence; levels of later steps are
-//           unspecified
+// DynamicQuantizeLinear: quantizes float32 to uint8, with a scale and zero point from the range of
+// the elements and 0 (common/dynamic_levels.clh).
+//   x      read: float32 [n]
+//   y      written: uint8 [n], round(x / scale) + zero point
+//   scale  written: float32 [1];  zero  written: uint8 [1], the zero point
+//   parts  float32 [count, 2], written by the first kernel: (minimum, maximum) of 0 and each chunk
+//          of `chunk` elements
+//   range_parts              writes parts; one work-item per chunk
+//   dynamic_quantize_linear  writes y, scale and zero, with the range of all `count` parts; if
+//                      count is 0, one work-item computes the range of all of x itself. One
+//                      work-item per chunk
+//   T_VW    lanes per vector
+//   F_LENS  1: x is [T, B, input] with `width` elements per step of all B sequences, of lengths
+//           lens [B]. The range is that of the steps of the longest sequence; y is unspecified at
+//           later steps
 #ifndef T_VW
 #define T_VW 8
 #endif

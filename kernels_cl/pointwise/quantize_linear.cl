@@ -1,17 +1,19 @@
-// QuantizeLinear and DequantizeLinear of x [outer, n, inner]. Scale and zero point have an element
-// per block of `block` elements along n, at o * s_outer + i / block * s_n + r * s_inner for element
-// (o, i, r); strides of 0 broadcast along an axis.
+// QuantizeLinear and DequantizeLinear.
+//   x, y  DATA_T and OUT_T [outer, n, inner]; x is read, y written
+//   scale, zero  read: SCALE_T, ZERO_T: one element per block of `block` elements along n; for
+//                element (o, i, r) at o * s_outer + i / block * s_n + r * s_inner. Strides of 0
+//                broadcast along an axis
 //   quantize_linear    y = x / scale, rounded to storage QUOTIENT, then to nearest even, plus zero
-//                      point, limited to LOW..HIGH. TO_FLOAT: y is a low-bit float, without zero
+//                      point, limited to LOW..HIGH. TO_FLOAT 1: y is a low-bit float, without zero
 //                      point, limited to -HIGH..HIGH if SATURATE
-//   dequantize_linear  y = (x - zero point) * scale; without SCALED y = x - zero point
-//   UNIFORM            1: there is one scale, outer and inner are 1;  LAST  1: inner is 1
-//   BLOCKED            1: blocks have more than one element;  CENTERED  1: there is a zero point
-//   ELEMS              elements per work-item along the first axis of the range
-//   DATA, SCALE, ZERO, STORED      storages of x, scale, zero and y (common/storage.clh)
-//   DATA_T, SCALE_T, ZERO_T, OUT_T  their types;  VALUE_T, OUT_VALUE_T  types computed in
-// Work-item (x, y, z), ELEMS elements along the first: (r, i, o); with LAST (i, o); with UNIFORM
-// (i). So the only division is by the block size.
+//   dequantize_linear  y = (x - zero point) * scale; with SCALED 0 y = x - zero point
+//   UNIFORM   1: there is one scale; outer and inner are 1;  LAST  1: inner is 1
+//   BLOCKED   1: blocks have more than one element;  CENTERED  1: there is a zero point
+//   ELEMS     elements per work-item along the first dimension of the global size
+//   DATA, SCALE, ZERO, STORED  storages of x, scale, zero and y (common/storage.clh)
+//   VALUE_T, OUT_VALUE_T  types in which x and y are computed
+// One work-item per ELEMS elements along the first of (r, i, o); with LAST of (i, o); with UNIFORM
+// of (i). So the only division is by the block size.
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

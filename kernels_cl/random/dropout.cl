@@ -1,7 +1,10 @@
 // Dropout: y = x / (1 - ratio) where a random number is at least the ratio, else 0; y = x if
-// training[0] is 0. x and y have n elements of storage DATA_T, computed in REAL_T; ratio [1]. The
-// key of the random numbers (common/philox.clh) is key_low, key_high. Work-item: one element.
-//   MASK  1: mask uint8 [n] is 1 where x is kept
+// training[0] is 0.
+//   x  read, y  written: storage DATA_T [n], computed in REAL_T;  ratio  read: RATIO_T [1];
+//      training  read: uint8 [1]
+//   mask  written if MASK is 1: uint8 [n], 1 where x is kept
+//   key_low, key_high  key of the random numbers (common/philox.clh)
+// One work-item per element.
 #include "common/base.clh"
 #include "common/philox.clh"
 #include "common/storage.clh"

@@ -1,8 +1,10 @@
-// Samples classes from softmax(x[row]), x [rows, classes] of storage DATA_T, in two launches:
-//   multinomial_sums  sums float32 [rows, classes]: running sums of exp(x - max); work-item: one
-//                     row
-//   multinomial_draw  y OUT_T [rows, samples]: classes, by a random number (common/philox.clh) and
-//                     binary search in the sums; work-item (sample, row)
+// Multinomial: samples class indices from softmax(x[row]), in two launches.
+//   x     read: storage DATA_T [rows, classes], unnormalized log probabilities
+//   sums  float32 [rows, classes]: written by the first kernel, read by the second
+//   y     written: OUT_T [rows, samples], class indices
+//   multinomial_sums  running sums of exp(x - max) of each row; one work-item per row
+//   multinomial_draw  finds the class of a random number (common/philox.clh, key key_low, key_high)
+//                     by binary search in the sums; one work-item per (sample, row)
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

@@ -1,7 +1,10 @@
-// y [n] = random numbers, uniform in [a, a + b), or, with NORMAL, normal with mean a and deviation
-// b; storage DATA_T, computed in REAL_T. The key (common/philox.clh) is key_low, key_high.
-// Work-item: LANES elements, from the four words of one counter.
-//   LANES  4 float32 numbers, or 2 float64;  BITS  random bits of a float32 number, at most 24
+// Random numbers: y [n] is uniform in [a, a + b), or, with NORMAL 1, normal with mean a and
+// standard deviation b.
+//   y  written: storage DATA_T [n], computed in REAL_T
+//   key_low, key_high  key of the generator (common/philox.clh)
+//   LANES  numbers per work-item: 4 of float32, or 2 of float64, from the four words of one counter
+//   BITS   random bits of a float32 number, at most 24
+// One work-item per LANES elements.
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/philox.clh"

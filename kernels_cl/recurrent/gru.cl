@@ -1,12 +1,13 @@
-// Elementwise part of one GRU step (common/recurrent.clh has the operands' layouts). Gates are
-// ordered z r h (update, reset, candidate). Kernels:
-//   gru        h' = (1 - z) * candidate + z * h, into hidden and y
-//   gru_reset  (F_LINEAR 0) kept = r * h, before gru. The caller multiplies `kept` by the
-//              candidate's recurrence weights, into gn [D, B, H]
-// Work-item (h, b, d): state, sequence, direction.
-//   F_LINEAR   linear_before_reset. 1: gh has three gates, the candidate's is multiplied by r, and
-//              gn is not read; 0: gh has the gates z and r only
-//   FUNCTIONS  defines act_0 (gates z and r) and act_1 (candidate) of (direction, x)
+// Elementwise operations of one GRU step. Layouts of gx, gh, hidden, y and the optional bias, lens
+// and peephole: common/recurrent.clh. Gates in gx are ordered z r h (update, reset, candidate).
+//   gru        h' = (1 - z) * candidate + z * h, written to hidden and y
+//   gru_reset  (F_LINEAR 0, launched before gru) kept = r * h, written in the layout of hidden. The
+//              host multiplies `kept` by the candidate's recurrence weights, into gn GATE_T [D, B,
+//              H], which gru reads
+// One work-item per (h, b, d): element of the state, sequence, direction.
+//   F_LINEAR   ONNX linear_before_reset. 1: gh has three gates, that of the candidate is multiplied
+//              by r, and gn is not read; 0: gh has the gates z and r only
+//   FUNCTIONS  defines act_0 (gates z and r) and act_1 (candidate), functions of (direction, x)
 #include "common/base.clh"
 #ifndef FUNCTIONS
 #define FUNCTIONS                                                      \

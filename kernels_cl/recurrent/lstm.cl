@@ -1,8 +1,9 @@
-// Elementwise part of one LSTM step (common/recurrent.clh has the operands' layouts): updates cell
-// and hidden, and stores hidden in y. gx and gh have four gates, i o f c (input, output, forget,
-// cell). Work-item (h, b, d): state, sequence, direction.
-//   FUNCTIONS  defines act_0 (gates i, o, f), act_1 (cell candidate), act_2 (cell output) of
-//              (direction, x)
+// Elementwise operations of one LSTM step: updates cell and hidden, and writes hidden to y, too.
+// Layouts of gx, gh, hidden, y and the optional bias, lens and peephole: common/recurrent.clh. gx
+// and gh have four gates, i o f c (input, output, forget, cell).
+// One work-item per (h, b, d): element of the state, sequence, direction.
+//   FUNCTIONS  defines act_0 (gates i, o, f), act_1 (cell candidate), act_2 (cell output),
+//              functions of (direction, x)
 //   F_COUPLED  1: the forget gate is 1 - i
 #include "common/base.clh"
 #ifndef FUNCTIONS

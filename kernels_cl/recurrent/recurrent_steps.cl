@@ -1,21 +1,25 @@
-// recurrent_steps: time steps `step` to `end` of LSTM, GRU (linear_before_reset 1) or RNN on CPU
-// devices in one launch, float32. pack_gates: packs weights [D, GATES, H, K] for it.
-// D directions, T steps, B sequences, H states; all strides in elements, of step _t, direction _d,
-// sequence _b. Operands:
-//   y         states of all steps, at y_t, y_d, y_b; also read as the previous step's states
-//   hidden    out: state after each sequence's last step, at state_d, state_b; cell: same layout
-//             (LSTM)
-//   gx        depth 0: x W^T [D, row, GATES * H], row = t * x_t + b * x_b. With BYTES: int32 sums
-//             [row][direction][block][gate][T_VW] of 8-bit levels, for an x of scale x_scale
-//   x         depth > 0: inputs [row, depth], multiplied by w here
-//   w, r      input and recurrence weights [D][block][k][gate][T_VW], zero past state H; k is an
-//             input or a state, a block is T_VW states. With BYTES: panels of recurrent_bytes.clh
+// recurrent_steps: time steps `step` to `end` (exclusive) of LSTM, GRU (linear_before_reset 1) or
+// RNN on CPU devices in one launch, float32. pack_gates: packs weights [D, GATES, H, K] for it.
+// D directions, T steps, B sequences, H elements per state; all strides in elements, of step _t,
+// direction _d, sequence _b. Operands of recurrent_steps:
+//   y         written: states of all steps, at y_t, y_d, y_b; also read as the previous step's
+//             states
+//   hidden    written: state after each sequence's last step, at state_d, state_b;  cell  read and
+//             written, same layout (LSTM)
+//   gx        read if depth is 0: x W^T [D, row, GATES * H], row = t * x_t + b * x_b. With BYTES:
+//             int32 sums [row][direction][block][gate][T_VW] of 8-bit levels, for an x of scale
+//             x_scale
+//   x         read if depth > 0: inputs [row, depth], which are multiplied by w here
+//   w, r      read: input and recurrence weights [D][block][k][gate][T_VW], zero past state H; k is
+//             an input or a state, a block is T_VW states. With BYTES: panels of
+//             common/recurrent_bytes.clh
 //   bias [D, 2 * GATES, H] (W biases, then R biases), lens [B], peephole [D, 3, H] (i o f),
-//   first_hidden, first_cell: present if F_BIAS, F_LENS, F_PEEPHOLE, F_HIDDEN, F_CELL
+//                      first_hidden, first_cell  read: present if F_BIAS, F_LENS, F_PEEPHOLE,
+//                      F_HIDDEN, F_CELL
 // A work-group of one work-item has a direction, a stripe of `height` sequences, and a part of the
 // states: `span` blocks. Without S_TEAM a launch of several steps has one part (all blocks), so
 // that no work-item waits for others.
-//   S_TEAM    the work-items of a stripe form a team for all steps of a launch: each claims
+//   S_TEAM    1: the work-items of a stripe form a team for all steps of a launch: each claims
 //             unclaimed parts of a step, first its own (its weights are in its core's cache), later
 //             one that is late. It waits for claimed parts only, so a team finishes even if
 //             work-items run one by one. board, zero at first, has parts + 1 ints per team: number
@@ -23,12 +27,13 @@
 //   GATES     4 LSTM (order i o f c), 3 GRU (z r h), 1 RNN
 //   T_MR      sequences per register tile, by all gates of T_VW states
 //   T_KS      independent sums over k for a tile of one sequence
-//   BYTES     weights are 8-bit integers; rows of x and of states are quantized to 8 bits here,
-//             into the work-item's part of `records`, each state row by its own range or, if
-//             `together`, by that of all sequences of the stripe; x by its range in all live steps
-//   FUNCTIONS  defines act_0 (gates), act_1 (candidate), act_2 (LSTM's cell output) of (direction,
-//              x)
-//   F_COUPLED  LSTM: the forget gate is 1 - input gate;  S_WHOLE  H is a multiple of T_VW
+//   BYTES     1: weights are 8-bit integers; rows of x and of states are quantized to 8 bits here,
+//             into the work-item's part of the scratch `records`, each state row by its own range
+//             or, if `together`, by that of all sequences of the stripe; x by its range in all live
+//             steps
+//   FUNCTIONS  defines act_0 (gates), act_1 (candidate), act_2 (LSTM's cell output), functions of
+//              (direction, x)
+//   F_COUPLED  1: the forget gate of LSTM is 1 - input gate;  S_WHOLE  1: H is a multiple of T_VW
 //   reverse   1: all directions run backward; otherwise direction 1 does, if there is one
 #ifndef GATES
 #define GATES 4

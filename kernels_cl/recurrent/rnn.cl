@@ -1,7 +1,8 @@
-// Elementwise part of one RNN step, h' = f(x W^T + h R^T + bias), into hidden and y
-// (common/recurrent.clh has the operands' layouts): gx is x W^T, gh is h R^T. Work-item (h, b, d):
-// state, sequence, direction.
-//   FUNCTIONS  defines act_0, the activation f, of (direction, x)
+// Elementwise operations of one RNN step, h' = f(x W^T + h R^T + bias), written to hidden and y.
+// Layouts of gx, gh, hidden, y and the optional bias, lens and peephole: common/recurrent.clh. gx
+// is x W^T, gh is h R^T.
+// One work-item per (h, b, d): element of the state, sequence, direction.
+//   FUNCTIONS  defines act_0, the activation f, a function of (direction, x)
 #include "common/base.clh"
 #ifndef FUNCTIONS
 #define FUNCTIONS                                                      \

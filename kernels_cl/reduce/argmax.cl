@@ -1,12 +1,13 @@
-// y int64 [outer, step] = index of the best element of x along axis n of [outer, n, step]. NaN
-// counts as best, as in NumPy.
+// ArgMax and ArgMin: the index of the largest or smallest element of x along the second axis of
+// [outer, n, step]. NaN counts as largest and as smallest, as in NumPy.
+//   x  read: DATA_T [outer, n, step];  y  written: int64 [outer, step]
 //   BETTER(a, b)     a > b for ArgMax, a < b for ArgMin; >= and <= with LAST
-//   LAST             1: the last of equals; 0: the first
-//   argmax           (VW 1) any dtype DATA_T, compared as VALUE_T; work-item: one line of n
-//                    elements
-//   argmax_rows      (VW > 1) float32, step 1, in vectors; work-group of one work-item: `rows` rows
-//   argmax_columns   (VW > 1) float32, in vectors of columns; work-group (x, y): T_NV * VW of the
-//                    `step` columns, `blocks` outer indices (common/columns.clh)
+//   LAST             1: the last of equal elements; 0: the first
+//   argmax           (VW 1) any DATA_T, compared as VALUE_T; one work-item per line of n elements
+//   argmax_rows      (VW > 1) float32, step 1, in vectors; a work-group of one work-item has `rows`
+//                    rows
+//   argmax_columns   (VW > 1) float32, in vectors of columns; one work-group of one work-item per
+//                    (T_NV * VW of the `step` columns, `blocks` outer indices) (common/columns.clh)
 #include "common/base.clh"
 #ifndef BETTER
 #define BETTER(a, b) ((a) > (b))

@@ -1,11 +1,12 @@
-// CumSum and CumProd of x along axis n of [outer, n, step], into y. Storage DATA_T, computed in
-// ACC_T.
-//   cum_sum  (VW 1) work-item: one line of n elements
-//   cum_cpu  (VW > 1) work-group (x, y) of one work-item: `columns` of `step`, `blocks` outer
-//            indices. A row is the previous row of y, still in the cache, plus a row of x. Lines
-//            with step 1 are computed four at a time, since the sums of one depend on each other
+// CumSum and CumProd along the second axis of [outer, n, step].
+//   x  read, y  written: storage DATA_T [outer, n, step], computed in ACC_T
+//   cum_sum  (VW 1) one work-item per line of n elements
+//   cum_cpu  (VW > 1) one work-group of one work-item per (`columns` of the `step` columns,
+//            `blocks` outer indices). A row is the previous row of y, still in the cache, plus a
+//            row of x. Lines with step 1 are computed four at a time, since the sums of one line
+//            depend on each other
 //   JOIN(a, b), START  sum or product, and its neutral element
-//   EXCLUSIVE  1: element k is not part of result k;  REVERSE  1: from the end
+//   EXCLUSIVE  1: element k is not part of result k;  REVERSE  1: sums run from the end
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

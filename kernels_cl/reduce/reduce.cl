@@ -1,23 +1,25 @@
-// Reductions of x over up to three merged axes of r0, r1, r2 elements, for outputs over up to three
-// merged axes of d0, d1, d2 elements. Element j of output i is at i . s + j . t: s0 to s2 and t0 to
-// t2 are strides of x in elements. y is contiguous, [d0, d1, d2]. The operation:
+// Reductions (ReduceSum, ReduceMean, ReduceMax, …): y [d0, d1, d2], contiguous, is written; each
+// element is reduced from r0 * r1 * r2 elements of x. Element (j0, j1, j2) of output (i0, i1, i2)
+// is at i0 * s0 + i1 * s1 + i2 * s2 + j0 * t0 + j1 * t1 + j2 * t2 of x. The operation:
 //   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)  initial value; adds element x; combines two partial
-//                    results; result from the partial result a of n elements
-//   SHIFT            1: the maximum is subtracted from all x first, and added to the result
+//                      results; result from the partial result a of n elements
+//   SHIFT            1: the maximum is subtracted from all elements first, and added to the result
 //                    (LogSumExp)
 //   DATA_T, ACC_T    storage of x and y; type computed in;  DATA_N  type of n
 // Kernels:
-//   reduce_strided   (VW 1) any dtype; work-item (i2, i1, i0): one output
-//   reduce_group     (VW 1, T_ITEMS) any dtype; `lanes` work-items of a work-group share an output
-//                    (common/group.clh)
-//   reduce_parts     (VW 1, T_ITEMS) partial results: sums ACC_T [output, part], of n elements each
+//   reduce_strided   (VW 1) any DATA_T; one work-item per (i2, i1, i0): one output
+//   reduce_group     (VW 1, T_ITEMS) any DATA_T; `lanes` work-items of a work-group of T_ITEMS
+//                    share an output (common/group.clh)
+//   reduce_parts     (VW 1, T_ITEMS) writes partial results, sums ACC_T [output, part], each of n
+//                    elements
 //   reduce_joined    (VW 1, T_ITEMS) combines the n partial results of each output, of `count`
 //                    elements
-//   reduce_columns   (VW > 1) float32, s2 = 1: work-group (x, i1, i0), T_NV vectors of adjacent
-//                    outputs
-//   reduce_rows      (VW > 1) float32, t2 = 1: vectors of elements; work-group: T_ROWS outputs
+//   reduce_columns   (VW > 1) float32, s2 = 1; one work-group of one work-item per (T_NV vectors of
+//                    adjacent outputs, i1, i0)
+//   reduce_rows      (VW > 1) float32, t2 = 1, in vectors of reduced elements; a work-group of one
+//                    work-item computes T_ROWS outputs
 //   reduce_pieces    (VW > 1) float32: y[i] reduces elements i * S_N to i * S_N + S_N - 1 of x, in
-//                    vectors of outputs; work-group: `item` outputs
+//                    vectors of outputs; a work-group of one work-item computes `item` outputs
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef INIT

@@ -1,15 +1,19 @@
-// TopK of x [outer, n, inner] along n: values and indices (int64) of the best k, [outer, k, inner],
-// best first. Line l is (outer, inner). On GPUs by merging: list int32 [line, capacity] has the
-// indices of the best min(run, k) elements of each run of `run` elements, best first.
-//   top_k_blocks   lists of runs, by insertion; work-item (run, line)
-//   top_k_merge    merges the lists of pairs of runs; work-item (entry, line) finds its rank in the
-//                  other list
-//   top_k_take     values and indices from the list of a single run; work-item (j, line)
+// TopK along the second axis of x [outer, n, inner]. The order is total: equal elements are ordered
+// by their indices, and NaN is largest. A line is the n elements of one (outer, inner) index.
+//   x        read: storage DATA_T, compared as VALUE_T
+//   values   written: DATA_T [outer, k, inner], the best k elements, best first
+//   indices  written: int64 [outer, k, inner], their indices along the axis
+//   LARGEST  1: the largest elements are best; 0: the smallest
+// On GPUs by merging sorted lists: list int32 [line, capacity] has the indices of the best min(run,
+// k) elements of each run of `run` elements, best first.
+//   top_k_blocks  writes the lists of all runs, by insertion; one work-item per (run, line)
+//   top_k_merge   writes `merged`, the merged lists of pairs of runs; one work-item per (entry,
+//                 line) finds its rank in the other list
+//   top_k_take    writes values and indices from the list of a single run; one work-item per (j,
+//                 line), j < k
 // On CPUs:
-//   top_k_cpu      work-group (line) of one work-item: a heap of the k best, with the worst at the
-//                  root
-// The order is total: equals by their indices, NaN largest.
-//   LARGEST  1: the largest k, 0: the smallest;  DATA_T, VALUE_T  storage of x; type compared in
+//   top_k_cpu     writes values and indices by a heap of the k best in `list`, with the worst at
+//                 the root; one work-group of one work-item per line
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

@@ -1,12 +1,13 @@
-// Discrete Fourier transforms of lines of x: y[k] = sum over j < length of x[j] e^(-+2 pi i j k /
-// n) / divisor.
-//   dft_table  table ACC_T [n, 2]: the n complex roots of unity e^(2 pi i sign j / n); work-item:
-//              one root
-//   dft        work-item (k, line within its block, block), k < outputs
+// Discrete Fourier transforms of lines of x: y[k] = sum over j < length of x[j] * table[j * k mod
+// n], / divisor.
+//   dft_table  writes table ACC_T [n, 2]: the n complex roots of unity e^(2 pi i sign j / n), real
+//              and imaginary part; one work-item per root
+//   dft        reads x and table, writes y; one work-item per (k, line within its block, block), k
+//              < outputs
 //     COMPLEX  1: x has real and imaginary parts [.., 2]; 0: it is real
-//     REAL     1: y is real, and x the first half of a transform that mirrors itself; 0: y is
-//              complex
-//     WINDOW   1: x is multiplied by window [length]
+//     REAL     1: y is real, and x is the first half of a transform whose second half mirrors it;
+//              0: y is complex, [.., 2]
+//     WINDOW   1: x is multiplied by window DATA_T [length]
 //     DATA_T, ACC_T  storage of x and y; type computed in
 #include "common/base.clh"
 #include "common/storage.clh"

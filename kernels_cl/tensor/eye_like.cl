@@ -1,5 +1,6 @@
-// EyeLike: y [rows, columns] is ONE, the bits of 1, on the k-th diagonal (column - row == k), else
-// 0. DATA_T is an unsigned integer type of the elements' size. Work-item (column, row).
+// EyeLike: y is ONE, the bits of 1, on the k-th diagonal (column - row == k), else 0.
+//   y  written: DATA_T [rows, columns]. DATA_T is an unsigned integer type of the elements' size.
+// One work-item per (column, row).
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

@@ -1,6 +1,8 @@
-// Fills dst [n] with one scalar (ConstantOfShape, Pad border, Dropout mask): fill_bits with the low
-// bits of an argument, fill_from with value [1]. DATA_T is an unsigned integer type of the
-// elements' size. Work-item: `run` adjacent elements.
+// Fills dst with one scalar (ConstantOfShape, Pad border, Dropout mask).
+//   dst  written: DATA_T [n]. DATA_T is an unsigned integer type of the elements' size.
+//   fill_bits  the scalar is the low bits of argument `bits`;  fill_from  the scalar is value
+//              DATA_T [1]
+// One work-item per `run` adjacent elements.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint

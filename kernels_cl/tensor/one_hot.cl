@@ -1,6 +1,8 @@
-// OneHot: y[o, d, r] = values[1] (on) if indices[o, r] is d or d - depth, else values[0] (off); y
-// [outer, depth, inner]. DATA_T is an unsigned integer type of the elements' size; VALUE_T the type
-// of an index after loading, IS_FLOAT whether it is a float. Work-item (d * inner + r, o).
+// OneHot: y[o, d, r] = values[1] (on) if indices[o, r] is d or d - depth, else values[0] (off).
+//   indices  read: INDEX_T [outer, inner];  values  read: DATA_T [2];  y  written: DATA_T [outer,
+//            depth, inner]. DATA_T is an unsigned integer type of the elements' size.
+//   VALUE_T  type of an index after loading;  IS_FLOAT  1: VALUE_T is a float
+// One work-item per (d * inner + r, o).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

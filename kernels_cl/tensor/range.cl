@@ -1,5 +1,6 @@
-// Range: y[i] = start + i * delta, i < n; start and delta [1], all of DATA_T. Work-item: one
-// element.
+// Range: y[i] = start + i * delta for i < n.
+//   start, delta  read: DATA_T [1];  y  written: DATA_T [n]
+// One work-item per element.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T int

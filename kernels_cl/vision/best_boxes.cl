@@ -1,12 +1,14 @@
-// NonMaxSuppression: y int32 [batch * class, most] = indices of the best boxes that do not overlap
-// a better one by an IoU above `overlap`, best first, then -1.
-//   boxes   float32 [batch, count, 4]: two opposite corners, or with CENTRES the centre and the
-//           size
-//   scores  float32 [batch, class, count]; boxes of a score of at most `least` are left out unless
-//           `all`
+// NonMaxSuppression: selects boxes by falling score; a box is left out if its IoU with a box that
+// was selected before exceeds `overlap`.
+//   boxes   read: float32 [batch, count, 4]: two opposite corners, or with CENTRES 1 the centre and
+//           the size
+//   scores  read: float32 [batch, class, count]; boxes with a score of at most `least` are left out
+//           unless `all` is 1
 //   heap    scratch int32 [batch * class, count]
-// Work-item (batch * classes + class, of `rows`): candidates are popped from a heap, best first,
-// and kept if no kept box overlaps them; so the rest is not examined once enough are kept.
+//   y       written: int32 [batch * class, most]: indices of the selected boxes, best first, then
+//           -1
+// One work-item per batch * classes + class, of `rows`: candidates are popped from a heap, best
+// first, and kept if no kept box overlaps them; so no more boxes are examined once `most` are kept.
 #include "common/base.clh"
 #ifndef CENTRES
 #define CENTRES 0

@@ -1,14 +1,16 @@
-// GridSample: y[n, c, p] = x[n, c] interpolated at grid[n, p], coordinates in [-1, 1] along each
-// axis, last axis first. x DATA_T [N, channels, s0, s1, s2], grid GRID_T [N, positions, RANK], y
-// [N, channels, positions]; computed in float32.
-//   grid_sample         (GPUs) work-item (p, n): all channels, which have the same elements and
-//                       weights
-//   grid_sample_blocks  (CPUs) work-group (block of BLOCK positions, n) of one work-item, which
-//                       stores these
-//   RANK     2 or 3 axes (s0 is 1 for 2)
-//   TAPS     elements along each axis: 1 nearest, 2 linear, 4 cubic
-//   PADDING  values outside x: 0 zeros, 1 the edge, 2 the reflection
-//   CORNERS  1: -1 and 1 are the centres of the outer elements; 0: their outer edges
+// GridSample: y[n, c, p] = x[n, c] interpolated at point grid[n, p]. Computed in float32.
+//   x     read: DATA_T [N, channels, s0, s1, s2]
+//   grid  read: GRID_T [N, positions, RANK]: coordinates in [-1, 1] along each axis, last axis
+//         first
+//   y     written: DATA_T [N, channels, positions]
+//   grid_sample         (GPUs) one work-item per (p, n): all channels, which have the same source
+//                      elements and weights
+//   grid_sample_blocks  (CPUs) one work-group of one work-item per (block of BLOCK positions, n):
+//                      it computes their source elements and weights once for all channels
+//   RANK     2 or 3 spatial axes (s0 is 1 for 2)
+//   TAPS     source elements along each axis: 1 nearest, 2 linear, 4 cubic
+//   PADDING  values outside x: 0: zeros; 1: those of the edge; 2: reflected
+//   CORNERS  1: -1 and 1 are the centres of the outermost elements; 0: their outer edges
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

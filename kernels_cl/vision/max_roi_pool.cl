@@ -1,8 +1,10 @@
-// MaxRoiPool: divides each region of an image into rows x columns bins; y DATA_T [regions,
-// channels, rows, columns] is the maximum of each bin (NaN if any pixel is), 0 if it is empty. x
-// DATA_T [images, channels, height, width]; rois DATA_T [regions, 5]: image, x1, y1, x2, y2, which
-// times `scale` are pixels. An image out of range is reported in `status`. Work-item (bin column,
-// bin row, region * channels + channel).
+// MaxRoiPool: divides each region of an image into rows x columns bins; y is the maximum of each
+// bin (NaN if any pixel is), 0 if the bin is empty.
+//   x     read: DATA_T [images, channels, height, width]
+//   rois  read: DATA_T [regions, 5]: image, x1, y1, x2, y2, which times `scale` are pixels. An
+//         image index out of range is reported in `status`
+//   y     written: DATA_T [regions, channels, rows, columns]
+// One work-item per (bin column, bin row, region * channels + channel).
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/storage.clh"

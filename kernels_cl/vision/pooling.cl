@@ -1,15 +1,18 @@
-// Pooling of x [planes, s0, s1, s2] over up to three axes: y [planes, o0, o1, o2] is the maximum,
-// mean or norm of each window. Storage DATA_T, computed in VALUE_T.
-//   pool         (GPUs) work-item (p2, row, plane): one element
-//   pool_planar  (CPUs) work-group of one work-item: `height` of the `rows` rows of y of all planes
+// MaxPool, AveragePool and LpPool over up to three axes, channels first: y is the maximum, mean or
+// norm of each window of x.
+//   x  read: DATA_T [planes, s0, s1, s2];  y  written: DATA_T [planes, o0, o1, o2]. A plane is one
+//      channel of one image
+//   pool         (GPUs) one work-item per (column p2, row of a plane, plane): one element of y
+//   pool_planar  (CPUs) a work-group of one work-item computes `height` of the `rows` rows of y,
+//                which are numbered through all planes
 //   MAX          1: maximum, NaN being the largest; 0: mean or norm
-//   INDICES      1: indices int64, like y: the maximum's index in x, in row-major or, with
-//                COLUMN_MAJOR, column-major order
+//   INDICES      1: also writes indices int64, of the shape of y: the maximum's index in x, in
+//                row-major or, with COLUMN_MAJOR, column-major order
 //   PADDED       1: the divisor of a mean counts positions in the padding, too
 //   POWER(v), MEAN(total, count)  summand, and function of the sum: LpPool's norm
 //   SPAN         elements of a row that pool_planar processes at once
-//   SAME_T       1: DATA_T is VALUE_T
-// Geometry per axis: w window, b and e padding before and after, dl dilation, st stride.
+//   DATA_T, VALUE_T  storage of x and y; type computed in;  SAME_T  1: DATA_T is VALUE_T
+//   Geometry per axis: w window, b and e padding before and after, dl dilation, st stride
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/repeat.clh"

@@ -1,12 +1,12 @@
-// Channels-last pooling over up to three axes, float32: x [images, in0, in1, in2] positions,
-// x_pitch elements apart, y [images, out0, out1, out2] positions, y_pitch elements apart, of C
-// channels.
+// Channels-last MaxPool and AveragePool over up to three axes, float32.
+//   x  read: [images, in0, in1, in2] positions, x_pitch elements apart, of C channels
+//   y  written: [images, out0, out1, out2] positions, y_pitch elements apart, of C channels
 //   MEAN       1: mean; 0: maximum, NaN if any element is
 //   PADDED     1: the divisor of a mean counts the positions in the padding, too
-//   pool_rows  (VW > 1) CPUs: work-group (row of y, of all images) of one work-item, in vectors of
-//              channels
-//   pool_last  (VW 1) work-item (channel, position, image)
-// Geometry per axis: kernel window, stride, dilation, pad and end: padding before and after.
+//   pool_rows  (VW > 1) CPUs: one work-group of one work-item per row of y, numbered through all
+//              images, in vectors of channels
+//   pool_last  (VW 1) one work-item per (channel, position, image)
+//   Geometry per axis: kernel window size, stride, dilation, pad and end padding before and after
 #ifndef T_VW
 #define T_VW 8
 #define MEAN 0

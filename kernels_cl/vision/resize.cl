@@ -1,20 +1,22 @@
-// Resize of x [outer, size, inner] along one axis, to y [outer, outputs, inner], by tables per
-// output index: indices int32 [outputs, taps], its source elements, and weights float32 [outputs,
-// taps].
-//   resize_copy  (COPY) one source element each, any dtype; DATA_T is an unsigned integer type of
-//                its size
+// Resize along one axis, or along the last two at once, by tables with the source elements and
+// weights of each output index (element of y along the axis).
+//   x  read: DATA_T [outer, size, inner], rows of `inner` elements x_pitch elements apart
+//   y  written: [outer, outputs, inner], rows y_pitch elements apart
+//   indices  read: int32 [outputs, taps], the `taps` source elements of each output index;  weights
+//            read: float32 [outputs, taps]
+//   resize_copy  (COPY) one source element each, without weights, any dtype; DATA_T is an unsigned
+//                integer type of its size
 //   resize       `taps` source elements each, computed in float32; with EXTRAPOLATE also values
 //                float32 [outputs], which are added: the value of an output outside of x, whose
 //                weights are 0
 //   resize_planes, resize_planes_copy  CPUs: x [planes, size, width] along its last two axes at
-//                once, to y [planes, outputs_down, outputs], with tables `down` and `across`;
-//                work-group of one work-item: `height` of the `rows` rows of y. The rows of x of an
-//                output row are combined into a float32 `line`, then the line into a row of y
-// Work-item of the first two: (output index * inner + i, outer); on CPUs `share` elements of y, row
-// by row of [outer * outputs, inner].
-//   x_pitch, y_pitch  stride in elements between rows of `inner` elements of x and of y
-//   ROUND(v)          conversion of a float32 result before it is stored as OUT_T, storage
-//                     OUT_STORAGE
+//                      once, to y [planes, outputs_down, outputs], with tables `down` and `across`;
+//                      a work-group of one work-item writes `height` of the `rows` rows of y. The
+//                      rows of x of an output row are combined into a float32 `line`, then the line
+//                      into a row of y
+// One work-item of the first two per (output index * inner + i, outer); on CPUs per `share`
+// elements of y, row by row of [outer * outputs, inner].
+//   ROUND(v)     conversion of a float32 result before it is stored as OUT_T, storage OUT_STORAGE
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

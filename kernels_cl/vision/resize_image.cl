@@ -1,17 +1,20 @@
 // ResizeImage: resamples an image of bytes as Pillow does, in integers: first along rows, to bytes,
 // in planes uint8 [3, height, outputs], then down columns, to floats in a batch of images.
-//   pixels                        uint8 [height, width, 3]
-//   columns, rows                 int32 [outputs], [outputs_down]: first source pixel of each
-//                                 output, which has `taps` of them
-//   column_weights, row_weights   int32 [outputs, taps], [outputs_down, taps], in units of 2^-22
-//   colours                       float32 [3, 3]: scale, offset, and value of the border, per
-//                                 channel
-//   place                         int32 [3]: image of the batch, row and column of the result's
-//                                 corner
-//   batch                         float32 [images, 3 * high * wide], channels first or last
-// Numbers out of range are clamped and reported in status, place_status. Kernels by PART: 0
-// image_columns (GPUs), 1 image_lanes and 2 image_columns_cpu (CPUs), 3 image_rows (GPUs), 4
-// image_rows_cpu (CPUs).
+//   pixels                        read: uint8 [height, width, 3]
+//   columns, rows                 read: int32 [outputs], [outputs_down]: first source pixel of each
+//                      output, which has `taps` of them
+//   column_weights, row_weights   read: int32 [outputs, taps], [outputs_down, taps], in units of
+//                      2^-22
+//   colours                       read: float32 [3, 3]: scale, offset, and value of the border, per
+//                      channel
+//   place                         read: int32 [3]: image of the batch, row and column of the
+//                      result's upper left corner in it
+//   batch                         written: float32 [images, 3 * high * wide], channels first or
+//                      last
+// Numbers out of range are clamped and reported in status, place_status. Kernels, selected by PART:
+// 0 image_columns (GPUs, along rows), 1 image_lanes (CPUs, weights for 2) and 2 image_columns_cpu
+// (CPUs, along rows), 3 image_rows (GPUs, down columns), 4 image_rows_cpu (CPUs, down columns).
+// Work-items are described at each kernel.
 #include "common/base.clh"
 #include "common/index.clh"
 // A program has only kernel PART; without PART all of them.
@@ -40,7 +43,7 @@ typedef float8 __attribute__((aligned(4))) FLOATS8;
 #define TO_BYTE(sum) convert_uchar_sat((sum) >> BITS)
 
 #if HAS(0)
-// Resamples pixels along rows. Work-item (output column, row of pixels).
+// Resamples pixels along rows. One work-item per (output column, row of pixels).
 __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, columns),
                             IN(int, column_weights), OUT(long, status), const IDX_T width,
                             const IDX_T height, const IDX_T outputs, const IDX_T taps) {
@@ -66,7 +69,7 @@ __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, colum
 #if HAS(1)
 // Weights for image_columns_cpu: lanes int32 [outputs, vectors * 12], one per byte of `vectors`
 // groups of four pixels, from pixel firsts [outputs] on, which is moved back if the groups would
-// exceed the row. Work-item (byte, output).
+// exceed the row. One work-item per (byte, output).
 __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), IN(int, column_weights),
                           OUT(long, status), const IDX_T width, const IDX_T taps,
                           const IDX_T vectors) {
@@ -155,8 +158,8 @@ static inline int sum_of_column(__global const uchar *p, __global const int *w, 
 }
 
 #if HAS(3)
-// Resamples planes down columns, with the border. Work-item (column, row, channel) of an image of
-// the batch.
+// Resamples planes down columns, with the border. One work-item per (column, row, channel) of an
+// image of the batch.
 __kernel void image_rows(ROW_PARAMS) {
   const IDX_T x = get_global_id(0), y = get_global_id(1), c = get_global_id(2);
   if (x >= wide) return;

@@ -1,11 +1,13 @@
-// RoiAlign: divides each region of an image into rows x columns bins; y DATA_T [regions, channels,
-// rows, columns] is the mean or maximum of each bin's bilinear samples. x DATA_T [images, channels,
-// height, width]; rois DATA_T [regions, 4]: x1, y1, x2, y2, which times `scale` are pixels; batches
-// INDEX_T [regions]: the image; one out of range is clamped and reported in `status`. Computed in
-// float32.
-//   roi_align       (GPUs) work-item (bin column, bin row, region * channels + channel)
-//   roi_align_bins  (CPUs) work-group (bin row, region) of one work-item: all channels have the
-//                   same samples
+// RoiAlign: divides each region of an image into rows x columns bins; y is the mean or maximum of
+// each bin's samples, bilinearly interpolated. Computed in float32.
+//   x        read: DATA_T [images, channels, height, width]
+//   rois     read: DATA_T [regions, 4]: x1, y1, x2, y2, which times `scale` are pixels
+//   batches  read: INDEX_T [regions]: the image of each region; one out of range is clamped and
+//            reported in `status`
+//   y        written: DATA_T [regions, channels, rows, columns]
+//   roi_align       (GPUs) one work-item per (bin column, bin row, region * channels + channel)
+//   roi_align_bins  (CPUs) one work-group of one work-item per (bin row, region): all channels,
+//                   which have the same samples
 //   ratio       samples per bin along each axis; 0: as many as the bin has pixels, rounded up
 //   MAX         1: maximum of the products of pixels and weights, as ONNX defines it; 0: mean
 //   HALF_PIXEL  1: pixel centres are at halves
