@@ -149,8 +149,8 @@ static inline F bias_of(__global const float *const biases, const IDX_T distance
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
-// Merges the partial results of all queries whose pages are split: parts [split][query][PART] into
-// y.
+// Merges the partial results parts [split][query][PART] into y, for all queries whose pages are
+// split.
 static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {
   for (IDX_T query = 0; query < queries; ++query) {
     __global const float *const own = parts + query * PART;

@@ -1,7 +1,8 @@
-// SampleTokens: samples a token per row of logits [rows, n] (storage DATA_T), which is divided into
-// `chunks` of `chunk` tokens: T_CHUNK, or more if there would be too many. Launches, in order:
+// SampleTokens: samples the next token of each sequence from a row of logits [rows, n] (storage
+// DATA_T). A row is divided into `chunks` chunks of `chunk` tokens: T_CHUNK, or more if there would
+// be too many chunks. Launches, in order:
 //   sample_scores   scores: logits after mask, bias and penalties, and `parts`, the extremes of
-//                   each chunk; work-item (`per` chunks, row), in vectors
+//                   each chunk; one work-item per (`per` chunks, row), in vectors
 //   sample_best     best, the token of the highest score, and whole, the log of the sum of
 //                   exp(logit); work-item (1, row)
 //   sample_draw     token and its logprob: applies the cut-offs and samples; work-group (1, row).
@@ -288,8 +289,8 @@ static inline int next_step(int step, const int wanted) {
   return step;
 }
 
-// Returns the steps of a draw that a row's settings need, as bits (1 << TOP_K, …); 0 if it is
-// greedy.
+// Returns the steps of a draw (TOP_K, …) that a row's settings need, as bits 1 << step; 0 if the
+// row is greedy.
 static inline int steps_of(__global const float *const settings, const int top_k, const IDX_T n) {
   if (!(settings[0] > 0.0f)) return 0;
   const bool typical = settings[3] > 0.0f && settings[3] < 1.0f;

@@ -62,7 +62,7 @@
 #define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES : SLICES)
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
-// All work-items skip missing rows alike.
+// All work-items of a group skip the same missing rows.
 #define EACH_ROW(r) UNROLLED(r, ROWS) if (r < rows)
 
 #if S_B_WIDE

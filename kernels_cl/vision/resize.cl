@@ -33,9 +33,9 @@
 #define VALUES_INPUT
 #endif
 
-// Precedes a statement that is run once per piece of a row of the work-item's share of y: declares
-// `row` of [outer * outputs, inner], `outer`, `k`, the output index, and the piece, `n` elements
-// from `i` on.
+// Precedes a statement that is run once per row, or piece of a row, of the work-item's share of y:
+// declares `row` of [outer * outputs, inner], `outer`, the output index `k`, and the piece, `n`
+// elements from element `i` of the row on.
 #if CPU
 #define PIECE 256
 #define EACH_PIECE                                                                            \

@@ -17,7 +17,7 @@
 // Work-items are described at each kernel.
 #include "common/base.clh"
 #include "common/index.clh"
-// A program has only kernel PART; without PART all of them.
+// A program has only the kernel selected by PART; if PART is not defined, all of them.
 #ifndef PART
 #define PART -1
 #endif

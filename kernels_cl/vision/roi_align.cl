@@ -72,8 +72,9 @@ static inline bool find_corners(float v, float u, const IDX_T height, const IDX_
   const float down = ratio > 0 ? ratio : fmax(ceil(bin_high), 0.0f);                          \
   const float across = ratio > 0 ? ratio : fmax(ceil(bin_wide), 0.0f);
 
-// Declares the start of a bin's samples along both axes, the ranges `lines` and `places` of those
-// that may be inside the image, and `zeros`: others exist, which are 0.
+// Declares the start of a bin's samples along both axes, the ranges `lines` and `places` of the
+// samples that may be inside the image, and `zeros`: whether the bin has samples outside, which are
+// 0.
 #define BIN(row, column)                                                                      \
   const float v_start = top + (row) * bin_high, u_start = left + (column) * bin_wide;         \
   int2 lines = (int2)(0, ratio), places = (int2)(0, ratio);                                   \
