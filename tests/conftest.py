@@ -1,4 +1,4 @@
-"""How many processes run the tests, what they let go of, and how much memory each may take."""
+"""Test processes: their number, the memory that they release, and the memory limit of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions at any place in a call, as Ctrl-C's handler raises them."""
+"""Raises an exception at any line of a call, as Ctrl-C's handler does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of ONNX's backend suite, computed once and kept in the cache folder of the tests."""
+"""Cases of ONNX's backend suite, generated once and stored in the test cache folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans beside each other: whether two for the same sizes do the same."""
+"""Plan comparison: whether two plans for the same sizes have the same effect."""
 
 from __future__ import annotations
 

@@ -275,6 +275,6 @@ def test_missing_or_malformed_feature_config_file_is_refused(tmp_path: Path) -> 
         Features.from_config(tmp_path)
 
 
-def test_empty_list_of_sounds_is_refused() -> None:
+def test_empty_list_of_audio_is_refused() -> None:
     with pytest.raises(InputError, match="list of sounds is empty"):
         Features.from_config(WAV2VEC2)([])

@@ -103,7 +103,7 @@ def test_channels_are_averaged_to_mono() -> None:
         ("no/such/file.wav", "'no/such/file.wav' cannot be read: No such file"),
     ],
 )
-def test_invalid_sound_is_refused_in_one_line(source: Any, message: str) -> None:
+def test_invalid_audio_file_error_is_one_line(source: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_audio(source, to=16_000)
     assert "\n" not in str(caught.value)

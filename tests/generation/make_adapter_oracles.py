@@ -1,4 +1,4 @@
-"""Make `adapters.json` and `adapters.npz` of `tests/generation/data`: what peft answers.
+"""Make `adapters.json` and `adapters.npz` of `tests/generation/data`: logits computed by peft.
 
 Run it in an environment with torch, transformers and peft, which the tests need not have:
 

@@ -1,4 +1,4 @@
-"""Make `encoder_decoders.json` and `.npz` in `tests/generation/data/`: what transformers answer.
+"""Make `encoder_decoders.json` and `.npz` in `tests/generation/data/`: outputs of transformers.
 
 Run it in an environment with torch and transformers, which the tests need not have:
 

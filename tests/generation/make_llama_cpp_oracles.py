@@ -4,7 +4,7 @@ Run it where the package `llama-cpp-python` is installed:
 
     python tests/generation/make_llama_cpp_oracles.py
 
-They have what llama.cpp answers for tiny GGUF files: for each case of `gguf_decoders.py`, and of
+They hold outputs of llama.cpp for tiny GGUF files: for each case of `gguf_decoders.py`, and of
 adapters for each of `oracle_adapters.py`, the logits of some places of a text.
 """
 

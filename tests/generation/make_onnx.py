@@ -6,7 +6,7 @@ Run it in an environment with torch, transformers and onnxruntime-genai, which t
 
 onnxruntime-genai's builder makes the files whose names begin with "genai"; torch exports the
 others, with the names and the shapes of optimum. What comes out depends on versions of both, so it
-is not compared: the tests compare clrt with ONNX Runtime on the files as they are.
+is not compared: the tests compare clrt with ONNX Runtime on the committed files.
 """
 
 from __future__ import annotations

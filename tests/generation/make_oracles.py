@@ -1,4 +1,4 @@
-"""Make the committed test data under `tests/generation/data/`: what tiny decoders answer.
+"""Make the committed test data under `tests/generation/data/`: outputs of tiny decoders.
 
 Run it in an environment with torch and transformers, which the tests need not have:
 

@@ -1,4 +1,4 @@
-"""The LoRA adapters of tiny decoders that are compared with peft, by what configures them."""
+"""The LoRA adapters of tiny decoders that are compared with peft, by configuration."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def gguf_model(folder: Path) -> Path:
     return to_gguf(source, folder / "model.gguf", **TOKENS)
 
 
-def test_gguf_model_takes_peft_and_gguf_adapters(tmp_path: Path) -> None:
+def test_gguf_model_loads_peft_and_gguf_adapters(tmp_path: Path) -> None:
     """An adapter of peft and one of llama.cpp, separately and together."""
     model = gguf_model(tmp_path)
     case = GGUF_ADAPTERS["llama"]

@@ -1,4 +1,4 @@
-"""Records of decoder families, which folders and GGUF files are read by."""
+"""Decoder families: each entry describes how to read its model folders and GGUF files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_folder_and_gguf_file_give_same_configuration(name: str, tmp_path: Path)
             np.testing.assert_allclose(one.frequencies, two.frequencies, rtol=1e-5)
 
 
-def test_one_record_adds_family_of_known_parts(
+def test_decoder_family_entry_adds_folder_and_gguf_support(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A family with norms of heads and soft limits is read from a folder and from a GGUF file."""

@@ -48,7 +48,7 @@ def test_texts_wait_for_cache_pages(small: TextGenerator, endless: TextGenerator
     assert small.generate(prompts, **drawn) == endless.generate(prompts, **drawn)
 
 
-def test_text_beyond_cache_room_fails_without_affecting_others(small: TextGenerator) -> None:
+def test_text_exceeding_kv_cache_fails_without_affecting_others(small: TextGenerator) -> None:
     streams = [
         small.stream(prompt, max_new_tokens=60)
         for prompt in (PROMPTS["short"], [9] * (9 * PAGE_TOKENS), PROMPTS["one"])

@@ -1,8 +1,9 @@
 """Memory use of language models: the weights file, the cache, and a fixed margin.
 
-What counts is the most that the process has in memory, with the pages of mapped files that it read,
-less what it has with a tiny model before: the interpreter, the driver and its programs. Compilers
-take much more, so that only a process that finds its programs in the cache is measured.
+Measured is the peak resident memory of the process, including the pages of mapped files that it
+read, minus its memory with a tiny model loaded before: the interpreter, the driver and its
+programs. Compilers take much more, so that only a process that finds its programs in the cache is
+measured.
 """
 
 from __future__ import annotations

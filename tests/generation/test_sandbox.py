@@ -189,7 +189,7 @@ def test_long_chat_renders_within_template_limits() -> None:
     assert len(ChatTemplate(source).render(long)) == 5_000_000
 
 
-def test_template_raise_exception_message_is_one_short_line() -> None:
+def test_template_raise_exception_message_is_one_line() -> None:
     with pytest.raises(InputError) as raised:
         ChatTemplate("{{ raise_exception('a\\n' * 9999) }}").render(MESSAGES)
     assert len(str(raised.value)) < 1100 and "\n" not in str(raised.value)

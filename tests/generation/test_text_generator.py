@@ -45,7 +45,7 @@ def test_batched_texts_match_single_texts(endless: TextGenerator) -> None:
         assert together == [endless.generate(prompt, **options) for prompt in prompts]
 
 
-def test_text_prompt_matches_its_tokens(endless: TextGenerator) -> None:
+def test_text_prompt_matches_token_prompt(endless: TextGenerator) -> None:
     text = "The quick brown fox"
     tokens = endless.tokenizer.encode(text).ids
     assert endless.generate(text, max_new_tokens=5) == endless.generate(tokens, max_new_tokens=5)

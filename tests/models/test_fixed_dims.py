@@ -57,7 +57,7 @@ def test_fixed_dims_keep_results(name: str, dims: dict[str, int]) -> None:
         np.testing.assert_allclose(results[key], array, atol=2e-5 * np.abs(array).max())
 
 
-def test_symbol_places_and_dim_errors_name_input_axes(tmp_path: Path) -> None:
+def test_symbolic_dims_and_dim_errors_name_input_axes(tmp_path: Path) -> None:
     source = load_family("bert_dynamo20").SerializeToString()
     places = symbol_places(convert(source, Options({"batch": 2})).graph)
     assert list(places) == ["sequence"]

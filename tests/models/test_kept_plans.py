@@ -21,7 +21,9 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 @DEVICES
-def test_stepless_plans_are_evicted(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_without_steps_are_evicted(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plans_module, "MAX_PLANS", 70)
     model = clrt.load(
         parsed("g (float[n, m] x) => (int64[2] y) { y = Shape(x) }"), device=device.index

@@ -49,7 +49,7 @@ def test_submitted_runs_match_run(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_second_run_is_enqueued_during_first(
+def test_second_run_is_enqueued_before_first_ends(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bound_plan, "LONG_S", 1e9)

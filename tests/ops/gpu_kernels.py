@@ -1,4 +1,4 @@
-"""Which kernels GPUs get, and why tests on a device launched none of some.
+"""Lists the kernels planned for GPUs, and the reason for each that device tests did not launch.
 
 Reads from stdin a list of pairs: a device's `DeviceCaps.to_json()`, and entry points that tests
 with CLRT_TEST_KERNELS launched there. Writes for each how many kernels GPUs get, and by entry point

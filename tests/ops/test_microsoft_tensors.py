@@ -1,5 +1,4 @@
-"""The ops of com.microsoft for tensors, images and text, and those that ai.onnx had, against ONNX
-Runtime."""
+"""Tensor, image and text ops of com.microsoft, and removed ops of ai.onnx, against ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_every_variant_is_reached_by_samples(
     assert not left
 
 
-def test_implied_attributes_are_fields() -> None:
+def test_non_attribute_fields_are_dataclass_fields() -> None:
     for cls in CLASSES:
         assert cls.onnx_traits.non_attribute_fields <= {f.name for f in fields(cls)}, cls.name
 
@@ -299,7 +299,7 @@ def test_op_samples_have_kernels(cls: type[Op], device: DeviceInfo) -> None:
 
 @pytest.mark.parametrize("alike", [True, False], ids=["per size", "per axis"])
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
-def test_shape_inference_on_symbols_agrees_with_that_on_numbers(cls: type[Op], alike: bool) -> None:
+def test_symbolic_shape_inference_agrees_with_numeric(cls: type[Op], alike: bool) -> None:
     """Dims become symbols, one per size or per axis, which are also bound to other sizes."""
     for sample in samples(cls):
         op, types = sample.op, [None if v is None else v.type for v in sample_values(sample)]

@@ -81,7 +81,7 @@ def test_epilogue_operand_fit_follows_broadcast(
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("n", [1, 4, 7, 8, 9])
-def test_panel_packing_places_and_pads_elements(n: int, transposed: bool) -> None:
+def test_panel_packing_orders_and_pads_elements(n: int, transposed: bool) -> None:
     """Element (k, n) is in panel n // width, row k, lane n % width; padding is 0."""
     b = np.arange(1, 2 * 3 * n + 1, dtype=np.float32).reshape(2, 3, n)
     stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b

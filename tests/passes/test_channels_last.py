@@ -1,4 +1,4 @@
-"""Channels-last convolutions, and how far the transposes around them sink."""
+"""Channels-last convolutions, and sinking of the transposes around them."""
 
 from __future__ import annotations
 

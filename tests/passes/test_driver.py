@@ -130,7 +130,7 @@ def test_patch_that_makes_a_cycle_is_refused() -> None:
         run_pass(graph_of(CHAIN, X), ReadsReplacedNode())
 
 
-def test_patch_that_changes_a_type_is_refused() -> None:
+def test_patch_changing_a_type_is_refused() -> None:
     with pytest.raises(PassError, match="types differ"):
         run_pass(graph_of(CHAIN, X + ", %z: float32[S]"), ReplacesWithInput())
 

@@ -1,4 +1,4 @@
-"""Compiled models with a valid checksum and false contents: refused before they run."""
+"""Compiled models with a valid checksum and inconsistent contents: refused before they run."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ _LIES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("lie", _LIES)
-def test_compiled_file_with_false_contents_is_refused(tmp_path: Path, lie: str) -> None:
+def test_compiled_file_with_inconsistent_contents_is_refused(tmp_path: Path, lie: str) -> None:
     path = tmp_path / "m.clrt"
     file = _write(path)
     path.write_bytes(file.encode())

@@ -235,7 +235,7 @@ def test_main_loops_below_floor_are_reported() -> None:
     assert "T_RM=8" in line and "70 %, less than 80 %" in line
 
 
-def test_worse_figures_are_reported(tmp_path: Path) -> None:
+def test_gpu_regressions_of_launches_and_occupancy_are_reported(tmp_path: Path) -> None:
     fine = Results({(KERNEL, "sm_80"): Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))})
     poor = Results({(KERNEL, "sm_80"): Compiled(16, 8, 0, 0, "32 warps", Loop(10, 5, 5))})
     before = Figures.of([_planned(_work(4, 10**9))], fine)
@@ -260,7 +260,7 @@ def _likely(figures: Figures) -> int:
     return figures.models["net"][LEAST.name][-1]
 
 
-def test_aims_exclude_launch_overhead() -> None:
+def test_gpu_target_times_exclude_launch_overhead() -> None:
     found = Prediction(perfect=1e-3, likely=1.6e-3, launching=2e-4, idle=0)
     assert Aim("net", 1.5).reached(found) == ("1.4 ms", True)
     assert Aim("net", times=1.3).reached(found) == ("1.4", False)

@@ -70,7 +70,7 @@ def words(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("word", [*WORDS, *UNUSED])
-def test_word_with_several_meanings_names_one_thing(word: str) -> None:
+def test_ambiguous_word_in_names_has_listed_meaning(word: str) -> None:
     meanings = WORDS.get(word, {})
     listed = set(" ".join(meanings.values()).split())
     having = {name: file for name, file in names() if words(name) & {word, f"{word}s"}}

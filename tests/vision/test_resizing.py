@@ -223,7 +223,7 @@ def _jpeg() -> bytes:
         (7, "The image is a int; pass a path"),
     ],
 )
-def test_invalid_image_is_refused_in_one_line(given: Any, said: str) -> None:
+def test_invalid_image_file_error_is_one_line(given: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         Preprocessor()(given, device=quick_device())
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400

@@ -97,7 +97,7 @@ def test_levels_and_scales_match_dequantised_values(kind: BlockType) -> None:
 
 
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda t: t.name)
-def test_factors_are_float16_numbers_that_scales_are_multiples_of(kind: BlockType) -> None:
+def test_gguf_scales_are_multiples_of_float16_factors(kind: BlockType) -> None:
     """Device packing and 8-bit scales need them."""
     coding = kind.coding
     assert coding is not None

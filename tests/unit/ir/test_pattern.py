@@ -44,18 +44,18 @@ def test_commutative_operands_match_in_both_orders() -> None:
         assert isinstance(found, Captures) and (found["x"].name, found["y"].name) == ("b", "a")
 
 
-def test_other_operands_match_in_written_order() -> None:
+def test_noncommutative_operands_match_in_order_only() -> None:
     body = NEG_ADD.replace("Add", "Sub")
     assert find(op(Sub, op(Neg, Y), X), body) is None
     assert matched(find(op(Sub, X, op(Neg, Y)), body)) == ["n", "y"]
 
 
-def test_repeated_name_matches_one_value() -> None:
+def test_repeated_capture_name_matches_same_value_only() -> None:
     assert find(op(Mul, X, X), "%y: float32[B,4] = Mul(%a, %b)") is None
     assert matched(find(op(Mul, X, X), "%y: float32[B,4] = Mul(%a, %a)")) == ["y"]
 
 
-def test_search_revises_earlier_choices() -> None:
+def test_pattern_search_backtracks_operand_order() -> None:
     body = """%p: float32[B,4] = Mul(%a, %b)
     %n: float32[B,4] = Neg(%b)
     %y: float32[B,4] = Sub(%p, %n)"""
@@ -72,7 +72,7 @@ def test_attributes_and_node_tests_select_nodes() -> None:
     assert find(op(Transpose, X, when=lambda n: n.arg(0).type.rank == 3 or "rank"), body) == "rank"
 
 
-def test_number_of_inputs_counts_unless_open() -> None:
+def test_pattern_requires_equal_input_count_unless_open() -> None:
     body = "%y: float32[B,12] = Concat{axis=1}(%a, %a, %a)"
     assert find(op(Concat, X), body) is None
     assert matched(find(op(Concat, X, ...), body)) == ["y"]
@@ -95,7 +95,7 @@ def test_constants_match_by_element(exponent: str, matches: bool) -> None:
     assert find(op(Pow, constant(), any_value()), body) is None
 
 
-def test_shapes_are_tested_of_values_and_of_what_was_found() -> None:
+def test_pattern_conditions_check_value_and_capture_shapes() -> None:
     vector = any_value("v", lambda v: v.type.rank == 1)
     found = find(op(Add, vector, X), NEG_ADD)
     assert isinstance(found, Captures) and found["v"].name == "b"
@@ -103,7 +103,7 @@ def test_shapes_are_tested_of_values_and_of_what_was_found() -> None:
     assert find(same, NEG_ADD) == "it broadcasts"
 
 
-def test_node_that_may_be_absent_is_an_alternative() -> None:
+def test_pattern_alternative_matches_with_and_without_cast() -> None:
     negative = op(Neg, X)
     pattern = op(Relu, op(Cast, negative) | negative)
     direct = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)"
@@ -114,7 +114,7 @@ def test_node_that_may_be_absent_is_an_alternative() -> None:
     assert matched(find(pattern, body)) == ["n", "h", "y"]
 
 
-def test_value_is_matched_through_a_step() -> None:
+def test_through_pattern_skips_and_captures_intermediate_node() -> None:
     pattern = op(Relu, through(lambda n: n.arg(1) if isinstance(n.op, Sub) else None, Y, "step"))
     body = "%s: float32[B,4] = Sub(%a, %b) %y: float32[B,4] = Relu(%s)"
     found = find(pattern, body)
@@ -123,11 +123,11 @@ def test_value_is_matched_through_a_step() -> None:
     assert find(pattern, body.replace("Sub", "Add")) is None
 
 
-def test_alternatives_of_one_op_match_none_other() -> None:
+def test_alternatives_match_listed_ops_only() -> None:
     body = "%n: float32[B,4] = Neg(%a) %y: float32[B,4] = Relu(%n)"
     assert find(op(Relu, op(Abs, X) | op(Add, X, Y)), body) is None
 
 
-def test_roots_are_op_classes_of_all_alternatives() -> None:
+def test_pattern_roots_list_op_classes_of_all_alternatives() -> None:
     assert (op(Mul, X, X) | op((Abs, Neg), X)).roots == (Mul, Abs, Neg)
     assert (op(Mul, X, X) | X).roots == ()

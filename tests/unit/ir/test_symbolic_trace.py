@@ -128,7 +128,7 @@ def test_mixing_numbers_of_two_traces_is_refused() -> None:
         _ = left + right
 
 
-def test_record_of_a_pure_function_is_computed_once_per_evaluation() -> None:
+def test_traced_pure_function_is_called_once_per_evaluation() -> None:
     calls: list[int] = []
 
     @pure

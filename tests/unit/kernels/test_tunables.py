@@ -43,13 +43,13 @@ def test_no_group_is_named_like_kernel() -> None:
     assert not TUNED.keys() & GROUPS.keys()
 
 
-def test_macro_of_own_meaning_needs_declaration() -> None:
+def test_undeclared_tunable_default_is_refused() -> None:
     with pytest.raises(KeyError, match="T_OTHER"):
         tuned("some_kernel", T_OTHER=3)
     assert "some_kernel" not in TUNED
 
 
-def test_second_class_of_group_is_refused() -> None:
+def test_second_thresholds_class_of_same_group_is_refused() -> None:
     with pytest.raises(TypeError, match="two classes of thresholds have the group 'gemm_shares'"):
 
         class Other(Thresholds):
@@ -57,7 +57,7 @@ def test_second_class_of_group_is_refused() -> None:
             group = "gemm_shares"
 
 
-def test_list_names_value_and_source() -> None:
+def test_tunables_list_has_value_and_source() -> None:
     found = {f"{t.kernel}.{t.name}": t for t in list_tunables(AVX512)}
     assert (found["gemm_cpu.T_VW"].value, found["gemm_cpu.T_VW"].source) == (16, "shipped")
     assert (found["gemm_cpu.T_KC"].value, found["gemm_cpu.T_KC"].source) == (768, "default")

@@ -41,7 +41,7 @@ def test_op_may_declare_attributes_and_constants() -> None:
     assert Fine.memory_traits is Op.memory_traits
 
 
-def test_inputs_that_make_nodes_host_driven_are_known_at_planning() -> None:
+def test_inputs_making_nodes_host_driven_are_known_at_planning() -> None:
     for cls in REGISTRY.classes.values():
         traits = cls.input_traits
         assert set(traits.host_driven) <= set(traits.plan_time), cls.name

@@ -53,7 +53,7 @@ def test_folded_weights_are_compared_by_elements() -> None:
     assert not plans_equivalent(folding(4.0), folding(5.0))
 
 
-def test_template_with_lost_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_without_complete_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = resized()
 
     def give(templates: Templates, n: int) -> bool:

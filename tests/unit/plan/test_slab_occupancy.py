@@ -12,7 +12,7 @@ _LIVES = st.tuples(st.integers(0, TICKS - 1), st.integers(0, TICKS - 1)).map(sor
 
 
 @given(st.lists(st.tuples(_LIVES, st.integers(1, 9)), max_size=40))
-def test_slab_room_is_lowest_free_offset(wanted: list[tuple[list[int], int]]) -> None:
+def test_slab_allocation_uses_lowest_free_offset(wanted: list[tuple[list[int], int]]) -> None:
     slab = SlabOccupancy()
     taken: list[tuple[int, int, int, int]] = []
     for (first, last), nbytes in wanted:

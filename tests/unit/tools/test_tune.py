@@ -143,7 +143,7 @@ def test_shape_option_is_parsed() -> None:
             parse_shapes("z=3", model)
 
 
-def test_work_moved_to_other_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuner_measures_kernels_that_take_over_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention with another vector width than its products leaves them to separate launches."""
     asked: set[str] = set()
 

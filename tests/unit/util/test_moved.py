@@ -16,7 +16,7 @@ from clrt.util.moved import MOVED
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_old_import_paths_give_moved_modules(old: str) -> None:
+def test_old_import_paths_return_moved_modules(old: str) -> None:
     real = importlib.import_module(MOVED[old])
     assert importlib.import_module(old) is real
     assert real.__name__ == MOVED[old]

@@ -32,7 +32,7 @@ from clrt.util.renamed import present_names, renamed, renamed_arguments
         (TemperatureFallback, "logprob", "logprob_threshold"),
     ],
 )
-def test_former_attribute_warns_and_gives_the_present_one(
+def test_deprecated_attribute_warns_and_returns_current_one(
     cls: type, former: str, present: str
 ) -> None:
     stand_in = type("StandIn", (), {present: 3})()
@@ -40,7 +40,7 @@ def test_former_attribute_warns_and_gives_the_present_one(
         assert vars(cls)[former].fget(stand_in) == 3
 
 
-def test_former_arguments_warn_and_are_taken() -> None:
+def test_deprecated_arguments_warn_and_are_accepted() -> None:
     with pytest.warns(DeprecationWarning, match="logprob_threshold"):
         made = TemperatureFallback(logprob=-2.0)  # type: ignore[call-arg]
     assert made == TemperatureFallback(logprob_threshold=-2.0)
@@ -57,7 +57,7 @@ class _Sample:
         self.new = new
 
 
-def test_pickle_of_former_attribute_loads(recwarn: pytest.WarningsRecorder) -> None:
+def test_pickle_with_deprecated_attribute_loads(recwarn: pytest.WarningsRecorder) -> None:
     before = _Sample(1)
     vars(before)["old"] = vars(before).pop("new")  # as a release before pickled it
     assert pickle.loads(pickle.dumps(before)).new == 1

@@ -1,4 +1,4 @@
-"""Samples of the ops of a cache in pages."""
+"""Samples of the ops on a paged KV cache."""
 
 from __future__ import annotations
 

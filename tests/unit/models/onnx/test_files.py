@@ -180,7 +180,7 @@ def test_external_data_without_model_path_is_refused() -> None:
         import_model(external("w.bin"))
 
 
-def test_initializer_that_is_also_an_input_is_a_constant() -> None:
+def test_initializer_listed_as_input_is_a_constant() -> None:
     proto = model([NODE], [info("x"), info("w")], initializer=[weight("w", ELEMENTS)])
     graph = import_model(proto)
     assert [v.name for v in graph.inputs] == ["x"]

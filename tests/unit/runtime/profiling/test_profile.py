@@ -32,7 +32,7 @@ def test_kernel_times_are_summed_slowest_first() -> None:
     assert third.kernel == "host: NonZero"
 
 
-def test_gaps_and_steps_add_up_to_run() -> None:
+def test_profile_gaps_and_steps_add_up_to_run_time() -> None:
     found = profile()
     assert found.gaps == (Gap(0, 20), Gap(80, 90), Gap(110, 150), Gap(170, 200))
     assert found.gap_share == pytest.approx(0.5)

@@ -233,7 +233,7 @@ def test_kept_json_columns_have_type_of_values(
     assert rows.kept["id"].to_pylist() == kept
 
 
-def test_kept_value_of_wrong_type_is_row_error(tmp_path: Path) -> None:
+def test_kept_column_value_of_wrong_type_is_row_error(tmp_path: Path) -> None:
     ids: list[Any] = [*range(1000), "x", 1001, 2.5, 1003]
     rows = [{"text": f"text {i}", "id": x} for i, x in enumerate(ids)]
     path = write_lines(tmp_path / "a.jsonl", rows)
