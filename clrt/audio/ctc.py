@@ -183,6 +183,7 @@ class CtcSpeech:
         self.features.close()
 
     def _transcript(self, sound: Sound, sampling_rate: int | None) -> Transcript:
+        """Runs the model on one sound and returns its transcript, of at most one segment."""
         inputs = self.features(sound, sampling_rate)
         (samples,) = (inputs[n] for n in inputs if n != "attention_mask")
         inputs.setdefault("attention_mask", np.ones(samples.shape, np.int64))

@@ -115,6 +115,7 @@ def mono_blocks(
 
 @contextmanager
 def _stream(source: str | Path | bytes | bytearray | memoryview) -> Iterator[BinaryIO]:
+    """Yields a binary stream over the bytes of a source or over the file at a path."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield io.BytesIO(source)
         return

@@ -168,6 +168,7 @@ class Transcriber:
         self.close()
 
     def _options(self, given: dict[str, Any]) -> SpeechOptions:
+        """Returns checked options from keyword arguments, which may have deprecated names."""
         given = present_names("Transcriber", _RENAMED, given, stacklevel=4)
         known = [field.name for field in fields(SpeechOptions)]
         for name in given:

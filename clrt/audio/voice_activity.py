@@ -170,6 +170,7 @@ class VoiceActivity:
     def _run(
         self, chunks: Iterable[np.ndarray[tuple[int], np.dtype[np.float32]]]
     ) -> Iterator[float]:
+        """Yields the speech probability of each chunk; the model keeps its state between them."""
         output, next_state = _OUTPUTS
         state = self.model.new_state({_STATE: next_state}, {_STATE: (2, 1, _UNITS)})
         samples = np.zeros((1, self._context + self._samples), np.float32)
@@ -234,6 +235,7 @@ class SegmentFinder:
             yield start, int(min(length, end + self._count(self.thresholds.pad_ms)))
 
     def _close(self, end: int) -> Iterator[tuple[int, int]]:
+        """Ends the current segment at sample `end`; yields the previous one, now padded."""
         start, self.start, self.pause = self.start, None, None
         assert start is not None
         if end - start <= self._count(self.thresholds.min_speech_ms):

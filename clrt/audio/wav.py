@@ -114,6 +114,7 @@ def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
 
 
 def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> WavHeader:
+    """Returns the header with the given fields and data size in bytes; raises if implausible."""
     codec, channels, rate, frame, bits = found
     if not 1 <= channels <= MAX_CHANNELS:
         raise InputError(
@@ -164,6 +165,7 @@ def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[Floa
 
 
 def _samples(data: bytes, header: WavHeader) -> FloatArray:
+    """Returns interleaved PCM or float samples as float32; PCM is scaled to -1 ... 1."""
     raw = np.frombuffer(data, _DTYPES[header.codec, header.bits])
     bits = header.bits
     if bits == 24:  # becomes the upper three bytes of int32

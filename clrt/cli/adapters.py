@@ -35,6 +35,7 @@ def given_adapters(lora: Sequence[str] | None) -> list[tuple[Path, float]]:
 
 
 def _adapter(text: str) -> tuple[Path, float]:
+    """Returns the path and the factor (default 1) of an adapter given as `PATH[:FACTOR]`."""
     path, _, number = text.rpartition(":")
     try:
         factor = float(number)

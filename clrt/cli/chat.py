@@ -117,6 +117,7 @@ class ChatSession:
         return True
 
     def _command(self, name: str, rest: str) -> bool:
+        """Runs a command such as "/save" with its argument; returns False if it ends the chat."""
         if name in ("/quit", "/exit"):
             return False
         commands: dict[str, Callable[[str], None]] = {
@@ -150,6 +151,7 @@ class ChatSession:
         _note("The chat begins anew.")
 
     def _retry(self, rest: str) -> None:
+        """Answers the last user message again; restores the messages if that fails."""
         messages = self.chat.messages
         asked = [k for k, m in enumerate(messages) if m["role"] == "user"]
         if not asked:

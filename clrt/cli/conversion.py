@@ -312,6 +312,7 @@ class Conversion:
             write(converted, path, shapes, self.encoder, device, progress, images)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
+        """Profiles the converted model and writes the HTML page to `page`."""
         given = self.given
         with (
             load(self.target, device=self.request.device) as model,
@@ -321,6 +322,7 @@ class Conversion:
             model.profile(feeds).save_html(page)
 
     def _report(self, converted: Converted) -> None:
+        """Prints the result of the conversion, and warnings about weights and the text model."""
         request, weights = self.request, self.request.storage
         report_conversion(self.target, converted, self.encoder is not None)
         if weights is not None and not converted.shrunk and not converted.kept:

@@ -107,6 +107,7 @@ def _overflows(
     precision: Storage | None,
     limit: float | None,
 ) -> Iterator[str]:
+    """Yields lines on weights and values beyond the range of a storage dtype, and the remedy."""
     if precision is None or limit is None:
         return
     values = [s.probe.name for s in steps if s.largest > limit]

@@ -184,6 +184,7 @@ def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
 
 
 def _similarities(vectors: FloatArray) -> Table:
+    """Returns a table of the cosine similarities of all pairs of vectors."""
     lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     unit = vectors / lengths
     table = Table(title="cosine similarity")

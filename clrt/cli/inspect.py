@@ -210,6 +210,7 @@ def _at(model: Model, shapes: Shapes) -> AtShape:
 
 
 def _print(found: Inspection, console: Console) -> None:
+    """Prints an inspection of a model as text and tables."""
     for line in _head(found):
         console.print(PlainText(line), soft_wrap=True)
     console.print(_op_table(found))
@@ -233,6 +234,7 @@ def _print(found: Inspection, console: Console) -> None:
 
 
 def _head(found: Inspection) -> Iterator[str]:
+    """Yields lines on the model: name, producer, inputs, outputs and dims."""
     yield found.model
     if found.file is not None:
         opsets = ", ".join(f"{d} {v}" for d, v in found.file.opsets.items())

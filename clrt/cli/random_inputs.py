@@ -107,6 +107,7 @@ def note_sampled(sampled: bool = True) -> Iterator[None]:
 
 
 def _sample(spec: TensorSpec, shape: tuple[int, ...], ids: int, rng: np.random.Generator) -> Array:
+    """Returns a random tensor for an input; its name and dtype decide the distribution."""
     if spec.kind != "tensor":
         raise InputError(
             f"Input '{spec.name}' is a {spec.kind}, which cannot be sampled; "

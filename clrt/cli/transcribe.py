@@ -178,6 +178,7 @@ def _targets(files: Sequence[str], output: Path | None, form: Form) -> list[Path
 
 
 def _write(pieces: Iterator[str], target: Path | None) -> None:
+    """Prints pieces of text as they arrive, or writes them to the file `target`."""
     if target is None:
         for piece in pieces:
             echo(piece, end="")

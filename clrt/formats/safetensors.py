@@ -167,6 +167,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object as a dict; raises if a key occurs twice."""
     items = dict(pairs)
     if len(items) < len(pairs):
         seen: set[str] = set()
@@ -221,6 +222,7 @@ class Table:
 
 
 def _entry(base: int, name: str, spec: Any) -> Entry:
+    """Returns the checked entry of a tensor; `base` is the file offset of the data in bytes."""
     if not isinstance(spec, dict) or spec.keys() != {"dtype", "shape", "data_offsets"}:
         raise TypeError(f"tensor {name[:100]!r} must have dtype, shape and data_offsets only")
     dtype, shape, offsets = spec["dtype"], spec["shape"], spec["data_offsets"]

@@ -269,6 +269,7 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
 
 
 def _type(value: RuntimeValue, form: Any) -> TensorType | None:
+    """Returns the graph type of an input of a call; None for an omitted input."""
     if value is None:
         return None
     if isinstance(value, list):

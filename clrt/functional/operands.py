@@ -83,6 +83,7 @@ def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
 
 
 def _convert(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> Any:
+    """Converts an argument to arrays; numbers and lists stay untyped until the dtype is known."""
     if value is None or isinstance(value, DeviceTensor | dict):
         return value
     if isinstance(value, list | tuple) and formal is not None and formal.takes_lists:
@@ -137,6 +138,7 @@ def _typed(value: Any) -> bool:
 
 
 def _loose(array: Array, formal: FormalParameter | None, dtypes: Mapping[str, DType]) -> Array:
+    """Converts an array of Python numbers to the dtype of the other inputs, or to a default."""
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)  # an empty list, of axes say
     kind = array.dtype.kind

@@ -111,6 +111,8 @@ def call(name: str, *inputs: Any, device: str | int | None = None, **attributes:
 
 @cache
 def _function(form: OpSchemaInfo) -> Callable[..., Any]:
+    """Returns the public function of an op, with signature and docstring from its schema."""
+
     def function(
         *inputs: Any, outputs: int | None = None, device: str | int | None = None, **named: Any
     ) -> Any:
@@ -129,6 +131,7 @@ def _function(form: OpSchemaInfo) -> Callable[..., Any]:
 
 
 def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) -> Operation:
+    """Returns the operation of an op, whose key identifies attributes and number of outputs."""
     graph = partial(single_graph, form, attributes=attributes, outputs=outputs)
     cls = REGISTRY.find(form.domain, form.name)
     known = frozenset(() if cls is None else cls.input_traits.plan_time)
@@ -139,6 +142,7 @@ def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) 
 
 
 def _hashable(value: Any) -> Hashable:
+    """Returns a hashable value that is equal for equal attribute values."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, float):
@@ -229,6 +233,7 @@ def _unknown(domain: str, name: str) -> str:
 
 
 def _signature(form: OpSchemaInfo) -> inspect.Signature:
+    """Returns the signature of an op's function: inputs, attributes, then common keywords."""
     parameters = []
     for formal in form.inputs or (FormalParameter("inputs", "variadic", "", frozenset(), ""),):
         kind = _VARIADIC if formal.option == "variadic" else _POSITIONAL
@@ -262,6 +267,7 @@ def _default(attribute: Attribute) -> Any:
 
 
 def _doc(form: OpSchemaInfo) -> str:
+    """Returns the docstring of an op's function."""
     args = [_entry(f.name, f"{f.description} {_types(f)}") for f in form.inputs or ()]
     args += [_entry(a.name, a.description or a.kind) for a in form.attributes.values()]
     args += [_entry(n, text) for n, text in _EXTRA.items()]

@@ -43,6 +43,7 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
         return piece
 
     async def _wait(self, pieces: int) -> None:
+        """Waits in a thread for more than `pieces` pieces; cancels the generation if cancelled."""
         loop = asyncio.get_running_loop()
         wait = self._scheduler.wait
         try:

@@ -246,6 +246,7 @@ class BeamSearch:
         return beam
 
     def _result(self, beam: Beam, prompt_s: float, tokens_s: float) -> GeneratedText:
+        """Returns the text of a beam with its timings in seconds."""
         ended = beam.tokens[-1] in self.model.ends
         kept_tokens = self.calls.format.kept_tokens if self.calls else ()
         text = TextStream(self.model.tokenizer, kept=kept_tokens)

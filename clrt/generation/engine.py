@@ -326,6 +326,7 @@ class DecoderEngine(EngineMemory):
         return {**feeds, **self._sampler_inputs(samplers, parts)}
 
     def _run(self, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Array]:
+        """Runs the model on the cache; resets the engine if an error may have damaged the cache."""
         try:
             return self.model.run(feeds, outputs, state=self.cache.state())
         except BaseException as error:

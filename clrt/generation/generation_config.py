@@ -161,6 +161,7 @@ def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
 
 
 def _refusal(config: Mapping[str, Any], file: Path, draws: bool) -> str:
+    """Returns the error message for an unsupported key that is in effect; "" if there is none."""
     refused = active_keys(config, draws)
     if not refused:
         return ""

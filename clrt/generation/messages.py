@@ -33,6 +33,7 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
 
 
 def _message(message: object, k: int) -> dict[str, Any]:
+    """Returns message number `k` of a chat as a checked dict."""
     if not isinstance(message, Mapping):
         raise InputError(
             f"Message {k} is {short(message)}; expected a mapping with 'role' and 'content'."

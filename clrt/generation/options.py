@@ -390,6 +390,7 @@ def _stops(value: object) -> tuple[str, ...]:
 
 
 def _bias(value: object) -> dict[int, float]:
+    """Returns `logit_bias` as a checked dict from token ids to numbers."""
     if not isinstance(value, Mapping):
         raise InputError(f"logit_bias is {value!r}; expected a mapping from token ids to numbers.")
     biases = {}
@@ -405,6 +406,7 @@ def _bias(value: object) -> dict[int, float]:
 
 
 def _token(name: str, value: object) -> int:
+    """Returns a token id as an int; raises if it is no id."""
     if (
         isinstance(value, Integral)
         and not isinstance(value, bool)

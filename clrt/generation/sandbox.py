@@ -397,6 +397,7 @@ def _time_now(form: str) -> str:
 
 
 def _environment() -> _BoundedEnvironment:
+    """Returns the Jinja environment whose filters are charged to the budget."""
     environment = _BoundedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,

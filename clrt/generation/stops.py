@@ -72,6 +72,7 @@ class StopMatcher:
         return rest
 
     def _scan(self, text: str) -> str:
+        """Adds text; returns the text that cannot belong to a stop string any more."""
         state = self._state
         for position, letter in enumerate(text, 1):
             while state and letter not in self._next[state]:
@@ -88,6 +89,7 @@ class StopMatcher:
         return whole[:certain]
 
     def _add(self, text: str) -> None:
+        """Adds the states of a stop string to the automaton."""
         state = 0
         for letter in text:
             if letter not in self._next[state]:

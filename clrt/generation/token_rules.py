@@ -177,6 +177,7 @@ class NextTokenRules:
         return None
 
     def _banned(self, text: Tokens) -> Iterable[Tokens]:
+        """Yields tokens that repetition, bad-word and minimum-length rules forbid after a text."""
         options = self.sampling
         for size, seen in (
             (options.no_repeat_ngram_size, text),
@@ -191,6 +192,7 @@ class NextTokenRules:
             yield self._ends
 
     def _suppressed(self, text: Tokens) -> Iterable[Tokens]:
+        """Yields tokens that are suppressed always, or at the first generated position."""
         options = self.sampling
         yield _tokens(options.suppress_tokens)
         begin = self._start
@@ -259,6 +261,7 @@ def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _grouped(sequences: Iterable[tuple[Sequence[int], float]]) -> list[_Sequences]:
+    """Groups token sequences by length, as arrays."""
     groups: dict[int, list[tuple[Sequence[int], float]]] = defaultdict(list)
     for sequence, bias in sequences:
         groups[len(sequence)].append((sequence, bias))

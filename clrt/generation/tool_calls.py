@@ -322,6 +322,7 @@ def _parse_json(text: str) -> list[ToolCall]:
 
 
 def _call(value: object) -> ToolCall | None:
+    """Returns the tool call of a parsed JSON value; None if it is not one."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")

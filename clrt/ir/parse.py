@@ -118,6 +118,7 @@ class _Parser:
         self._advance()
 
     def _advance(self) -> None:
+        """Reads the next token into `kind`, `token` and `position`."""
         self._consumed_end = self._end
         match = _TOKEN.match(self.text, self._end)
         if match is None:

@@ -334,6 +334,8 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
 
 
 def _comparison(compare: _Operation) -> Any:
+    """Returns a comparison method of TracedInt that records its outcome as a guard."""
+
     def method(self: TracedInt, other: Any) -> Any:
         if isinstance(other, float):
             return compare(float(self), other)

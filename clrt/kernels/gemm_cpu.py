@@ -323,6 +323,8 @@ class GemmKernel:
 
 @pure
 def _height(blocks: int, panels: int, most: int, units: int, start: int, spared: int) -> int:
+    """Returns the blocks per stripe, at most `most`, that balance the load of cores best."""
+
     def tiles_per_core(height: int) -> float:
         stripes = ceil_div(blocks, height)
         missing = height - blocks / stripes

@@ -58,6 +58,7 @@ class DigestCheck:
             raise self._error
 
     def _work(self) -> None:
+        """Computes the digest of the file and records an error if it differs."""
         header = self._header
         metadata = dict(header.metadata)
         expected, digest = metadata.pop("digest", ""), xxhash.xxh3_128()

@@ -149,6 +149,7 @@ class LoadedFile:
 
 
 def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> OnnxFile:
+    """Reads an ONNX file from a path or bytes; raises ONNX Runtime's exceptions."""
     if isinstance(source, (str, os.PathLike)):
         path_or_bytes: Path | bytes = Path(os.fspath(source))
     elif isinstance(source, bytes):

@@ -174,6 +174,7 @@ def _by_name(
 
 
 def _device(name: str, options: Mapping[str, str]) -> DeviceInfo:
+    """Returns the device that an execution provider with options stands for."""
     if name == CLRT:
         return choose_device(options.get("device"))
     if name in GPUS:

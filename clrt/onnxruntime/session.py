@@ -85,6 +85,7 @@ class InferenceSession(SessionInfo):
     def _load(
         self, providers: Providers, provider_options: Sequence[Mapping[Any, Any]] | None
     ) -> None:
+        """Chooses the device, loads the model on it, and sets the session's inputs and outputs."""
         start_ns = time.perf_counter_ns()
         try:
             pick = self._options.given.pick if providers is None else None
@@ -234,6 +235,7 @@ class InferenceSession(SessionInfo):
             raise RuntimeException(f"Error in execution: {error}") from error
 
     def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        """Returns the names of the outputs to compute, all by default; raises if one is unknown."""
         if not output_names:
             return self._output_names
         if isinstance(output_names, str):
@@ -326,6 +328,7 @@ def _results(
     run_options: RunOptions | None,
     on_device: bool,
 ) -> dict[str, Any]:
+    """Runs a model, with `run_options` so that another thread can cancel the run."""
     if run_options is None:
         return model.run(feeds, names, on_device)
     if not isinstance(run_options, RunOptions):

@@ -203,6 +203,7 @@ class OrtValue:
 
     @classmethod
     def _placed(cls, array: Array, device: OrtDevice) -> OrtValue:
+        """Returns an array as an OrtValue on a device; one on the host shares its memory."""
         if device.is_host:
             return cls(array)
         try:

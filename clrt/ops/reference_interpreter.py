@@ -94,6 +94,7 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _constant(value: Value, bindings: Mapping[str, int]) -> Array:
+    """Returns the elements of a constant, with symbols replaced by sizes."""
     data = value.type.data
     if data is None or value.producer is not None:
         raise InputError(f"'{value.name}' is neither an input nor computed nor constant.")

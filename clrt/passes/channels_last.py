@@ -404,6 +404,7 @@ _Rule: TypeAlias = Callable[[Node, tuple[int, ...]], "_Reordered | str"]
 
 
 def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    """Returns a pooling with channels last, or the reason against it."""
     op = node.op_as(WindowPool)
     if node.arg(0).dtype is not DType.FLOAT32:
         return f"no kernel for {node.arg(0).dtype}"
@@ -416,6 +417,7 @@ def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    """Returns a reduction with channels last, or the reason against it."""
     op = node.op_as(Reduce)
     if node.input(1) is not None and not node.arg(1).has_numbers:
         return "its axes are computed"
@@ -434,6 +436,7 @@ def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    """Returns a Concat with channels last, or the reason against it."""
     op = node.op_as(Concat)
     values = [v for v in node.inputs if v is not None]
     channels_last = [v for v in values if _channels_last(v) is not None]

@@ -112,6 +112,7 @@ class CompressWeights(Pass):
         return build.patch({node.output: compress(build, node, index)})
 
     def _narrowed(self, build: Builder, node: Node, index: int) -> Value:
+        """Returns the node's result with a weight stored in a 16-bit float dtype."""
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         small = weight.numbers.astype(self.to.numpy)
@@ -128,6 +129,7 @@ class CompressWeights(Pass):
         return build.add(op, *inputs)
 
     def _quantised(self, build: Builder, node: Node, index: int) -> Value:
+        """Returns the node's result with a weight stored in int8 or int4."""
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         if isinstance(op, Gather):
@@ -166,6 +168,7 @@ class CompressWeights(Pass):
         return self._constants[key]
 
     def _note(self, weight: Value, to: DType, restored: Array, nbytes: int) -> None:
+        """Records size and error of a compressed weight, whose new elements are `restored`."""
         numbers = weight.numbers
         assert numbers is not None
         change = restored - numbers

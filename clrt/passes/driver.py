@@ -249,6 +249,7 @@ class GraphView:
             node.inputs = []  # references to the node must not keep its inputs alive
 
     def _replace(self, old: Value, new: Value) -> None:
+        """Makes all users of a value read another one, and queues the nodes that may match now."""
         new.aliases += (old.name, *old.aliases)
         for user in self._users.pop(old, {}):
             user.inputs = [new if v is old else v for v in user.inputs]
@@ -304,6 +305,7 @@ class GraphView:
         self._bind(resolved)
 
     def _read(self, node: Node) -> None:
+        """Registers a node as a user of its inputs."""
         for value in node.inputs:
             if value is not None:
                 users = self._users.get(value)

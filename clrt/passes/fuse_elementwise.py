@@ -177,6 +177,7 @@ def _rounds(node: Node) -> bool:
 
 
 def _topological(members: dict[Node, None]) -> list[Node]:
+    """Returns nodes so that each comes after the members that compute its inputs."""
     order: dict[Node, None] = {}
 
     def visit(node: Node) -> None:

@@ -139,6 +139,7 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 
 
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
+    """Runs the passes of an optimization level on a graph and returns their report."""
     folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
     instead = [folds] if keep_quantized or level < 2 else []
     runner = PassRunner(graph, *instead, budget=budget)

@@ -147,6 +147,7 @@ def _place(
     order: Sequence[int],
     max_slab_bytes: int,
 ) -> Arena:
+    """Places buffers in order, each at the lowest free offset of the first slab that fits."""
     max_bytes = min(max_slab_bytes, INDEXED_BYTES)
     slabs: list[SlabOccupancy] = []
     sizes: list[int] = []

@@ -211,6 +211,7 @@ class _Search:
                 self.misses.append(MissedRegion(rule.name, node, result.reason))
 
     def _region(self, rule: LaunchFusionRule, node: Node) -> Region | FusionMiss | None:
+        """Returns the region that a rule makes at a node; a miss or None if it does not match."""
         if (rule.name, node) in self._refused:
             return FusionMiss(self._refused[rule.name, node])
         try:

@@ -96,6 +96,7 @@ def _lowest_gap(occupied: Sequence[_Ranges], nbytes: int) -> int:
 
 
 def _add(tree: dict[int, _Ranges], nodes: Iterable[int], start: int, end: int) -> None:
+    """Adds the byte range `start` to `end` to the ranges of tree nodes."""
     for node in nodes:
         ranges = tree.get(node)
         if ranges is None:

@@ -172,6 +172,7 @@ class PlanTemplate:
         return InstantiatedPlan(self, evaluation, arena, live)
 
     def _arena(self, nbytes: Ints, aligned: Ints, live: int, max_slab_bytes: int) -> Arena | None:
+        """Returns the arena for buffer sizes; reuses the last layout if it wastes little."""
         if not len(nbytes):
             return Arena((), ())
         if aligned.max() > max_slab_bytes:

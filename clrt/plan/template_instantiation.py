@@ -44,6 +44,7 @@ class TemplateInstantiator:
         return cast(_T, self._sources.get(id(copy), copy))
 
     def _copy(self, traced: Any) -> Any:
+        """Returns an object with its traced numbers evaluated; itself if it has none."""
         if is_traced(traced):
             return self._number(traced)
         if isinstance(traced, (tuple, list)):
@@ -62,6 +63,7 @@ class TemplateInstantiator:
         return self._evaluation.numbers[self._trace.formula(traced)]
 
     def _build(self, traced: Any) -> Any:
+        """Builds the copy of a graph, node, value or other dataclass."""
         if isinstance(traced, Graph):
             values = self._copies(traced.inputs), self._copies(traced.outputs)
             return Graph(
@@ -74,6 +76,7 @@ class TemplateInstantiator:
         return self._value(traced) if isinstance(traced, Value) else self._with_fields(traced)
 
     def _value(self, value: Value) -> Value:
+        """Returns a value with evaluated dims; a constant without traced numbers is kept."""
         if value.is_constant:
             type_ = self._copy(value.type)
             if type_ is value.type:
@@ -106,6 +109,7 @@ class TemplateInstantiator:
     def _elements(
         self, type_: TensorType
     ) -> Array | PackedConstant | ConcatenatedRows | TracedConstant | None:
+        """Returns the known elements of a type, evaluated if they are traced."""
         known = type_.known_elements
         if isinstance(known, TracedConstant):
             return known.derive(self._evaluation)

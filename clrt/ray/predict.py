@@ -87,6 +87,7 @@ class Predict:
     def _run(
         self, feeds: Mapping[str, NDArray[Any]], start: int, step: int
     ) -> dict[str, NDArray[Any]]:
+        """Runs `step` rows of a block from row `start` on; missing rows repeat the last one."""
         rows = {name: array[start : start + step] for name, array in feeds.items()}
         missing = step - len(next(iter(rows.values())))
         if missing:

@@ -193,6 +193,7 @@ class CrossEncoder(TextModel):
         ]
 
     def _texts(self, given: object) -> list[Text]:
+        """Returns checked pairs of strings."""
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise InputError(f"Pairs must be lists of two strings, not {type(given).__name__}.")
         pairs: list[Text] = []

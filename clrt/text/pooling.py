@@ -180,6 +180,7 @@ def _select(build: OpBuilder, x: Value, first: Value) -> Value:
 
 
 def _pool(build: OpBuilder, x: Value, mask: Value, mode: str) -> Value:
+    """Adds the pooling of token vectors over a mask to a graph."""
     wide = build("Unsqueeze", mask, ints(2))
     if mode == "max":
         kept = build("Cast", wide, to=DType.BOOL)

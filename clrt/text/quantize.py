@@ -80,6 +80,7 @@ def quantize_embeddings(
 
 
 def _ranges(vectors: Array, precision: str, calibration: Any) -> Array:
+    """Returns minima and maxima, [2, n], of the calibration vectors, else of `vectors`."""
     known = vectors if calibration is None else as_array(calibration)
     if calibration is None and len(rows_of(vectors)) == 1:
         raise InputError(

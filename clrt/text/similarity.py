@@ -139,6 +139,7 @@ def truncate_embeddings(embeddings: Any, truncate_dim: int | None) -> Any:
 
 
 def _vectors(given: Vectors) -> Array | SparseVectors:
+    """Returns vectors as a matrix of rows, dense or sparse."""
     if isinstance(given, SparseVectors):
         return given.rows
     if isinstance(given, (list, tuple)) and given and isinstance(given[0], SparseVectors):

@@ -214,6 +214,7 @@ class SparseEncoder(Embedder):
     def _vectors(
         self, texts: Sequence[Text], request: TextRequest, kept: int | None
     ) -> SparseVectors:
+        """Encodes texts; keeps the `kept` largest elements per vector (None: all)."""
         rows: dict[int, SparseVectors] = {}
         name = self._logits.name
         for batch in self._batches(texts, request):

@@ -213,6 +213,7 @@ class TextModel(PicklesByArguments):
         progress: Progress | None,
         device: Any,
     ) -> TextRequest:
+        """Returns the checked options of a call that encodes texts."""
         if device is not None and choose_device(device_name(device)).index != self.device.index:
             raise InputError(
                 f"The model runs on {self.device}; to run on {device!r}, load it with that device."

@@ -90,6 +90,7 @@ class TextTokenizer:
         ]
 
     def _chunk(self, texts: Sequence[Text], start: int) -> Iterator[Tokens]:
+        """Yields the tokens of one chunk of texts, which begins at index `start`."""
         chunk = texts[start : start + _CHUNK]
         try:
             encodings = self._checked.encode_batch(chunk, not self._plain)
@@ -135,6 +136,7 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool =
 
 
 def _load(config: TextConfig) -> CheckedTokenizer:
+    """Returns the tokenizer of a model with the settings of its configuration applied."""
     file = tokenizer_file(config)
     text = config.tokenizer or read_text(file)
     checked = load_tokenizer(text, file)

@@ -145,6 +145,7 @@ def _measure(
     device: DeviceInfo,
     cache_dir: str | Path | None,
 ) -> DeviceTime:
+    """Measures the median run time of a model on a device."""
     try:
         with load(source, device=device.index, cache_dir=cache_dir) as model:
             feeds = model.zeros(shapes)

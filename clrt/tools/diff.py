@@ -165,6 +165,7 @@ class OnnxRuntime(Other):
         return self._run(content, feeds, names)
 
     def _run(self, content: str | bytes, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        """Runs a model in ONNX Runtime without optimizations; returns outputs by name."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

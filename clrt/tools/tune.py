@@ -92,6 +92,7 @@ class Tuner:
         return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
 
     def _tune(self, kernel: TunedKernel, share: float) -> Tuned:
+        """Searches faster tunables step by step, within a share of the time budget."""
         caps = self.model.device.caps
         before = best = kernel.with_record(record_for(kernel.entry, caps))
         bound = self._bind({kernel.entry: best})

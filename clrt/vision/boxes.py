@@ -206,6 +206,7 @@ class BoxHead:
         return RawDetections(boxes, classes.astype(np.int64), scores, relative)
 
     def _checked(self, scores: Array) -> Array:
+        """Returns scores; raises if they are outside 0 ... 1, with a tolerance."""
         if (
             scores.size
             and not -_SCORE_TOLERANCE <= scores.min() <= scores.max() <= 1 + _SCORE_TOLERANCE

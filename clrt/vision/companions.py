@@ -74,6 +74,7 @@ def companions_for_compiled(source: Path) -> dict[str, Any]:
 
 
 def _stored(path: Path, held: object) -> Companions:
+    """Returns the image settings that a compiled model holds; raises if they are damaged."""
     parts = held if isinstance(held, dict) else {}
     config, preprocessor = parts.get("config"), parts.get("preprocessor")
     if not isinstance(config, dict) or not isinstance(preprocessor, dict):

@@ -113,6 +113,7 @@ def pictures(images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bo
 
 
 def _picture(image: ImageLike, title: str) -> Picture:
+    """Decodes an image or wraps an array, which it checks."""
     if isinstance(image, np.ndarray):
         _check_array(image, title)
         return Picture(title, image)

@@ -240,6 +240,7 @@ def _convnext(config: _Config) -> dict[str, Any]:
 
 
 def _dpt(config: _Config) -> dict[str, Any]:
+    """Returns the preprocessor options of DPT models."""
     args: dict[str, Any] = {
         "multiple": config.whole("ensure_multiple_of"),
         "keep_aspect": config.flag("keep_aspect_ratio", False),

@@ -142,6 +142,7 @@ def _nearest(size: int, outputs: int) -> Array:
 
 
 def _filtered(size: int, outputs: int, name: str, k: Array) -> tuple[Array, Array]:
+    """Returns first pixels [outputs] and filter weights [outputs, taps] of outputs `k`."""
     function, reach = _FILTERS[name]
     scale = size / outputs
     stretch = max(scale, 1.0)

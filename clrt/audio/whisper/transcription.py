@@ -112,6 +112,7 @@ class TranscriptionState:
         return segments
 
     def _segment(self, part: WindowSegment, start: int, text: DecodedWindow) -> TranscriptSegment:
+        """Returns a segment with times in seconds; its window begins at feature frame `start`."""
         origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
         logprobs = text.logprobs[part.first : part.first + len(part.tokens)]
         return TranscriptSegment(

@@ -111,6 +111,7 @@ class WhisperVocabulary:
     def _of(
         cls, source: Path, tokenizer: Tokenizer, values: Mapping[str, Any], size: int
     ) -> WhisperVocabulary:
+        """Returns the vocabulary of a tokenizer and the values of generation_config.json."""
         if unfollowed := unfollowed_keys(values, _FOLLOWED):
             name = unfollowed[0]
             raise UnsupportedError(

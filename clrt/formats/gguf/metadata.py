@@ -292,6 +292,7 @@ class Metadata(Mapping[str, MetadataValue]):
         return aligned
 
     def _texts(self, key: str, count: int, start: int, stop: int) -> tuple[str, ...]:
+        """Decodes the strings of an array in bytes `start` to `stop` of the file."""
         data, at, unpack = bytes(self._data[start:stop]), 0, _U64.unpack_from
         strings = []
         try:

@@ -152,6 +152,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         return products[0] if len(products) == 1 else self(whole, Concat(1), *products)
 
     def _biases(self, parts: Mapping[str, int]) -> Array:
+        """Returns concatenated biases of the given sizes; zeros for those that the file lacks."""
         return np.concatenate(
             [
                 self.load_float32(f"{p}.bias", n)

@@ -72,6 +72,7 @@ def has_past_inputs(file: Path) -> bool:
 
 
 def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
+    """Returns the names of a decoder's inputs and outputs; raises if it is no language model."""
     pasts, presents = _by_layer(inputs, "past"), _by_layer(outputs, "present")
     if not pasts or pasts.keys() != presents.keys():
         raise UnsupportedError(

@@ -83,6 +83,7 @@ class HuggingFaceWeights:
         return self.load(name, (rows, columns))
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Reads a tensor by its GGUF name, in the layout that the decoder graph expects."""
         family = self._family
         key, _ = split_name(name)
         if key.endswith("_exps") and family.experts != "alone":

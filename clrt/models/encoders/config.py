@@ -130,6 +130,7 @@ def _first_name(architectures: object) -> str:
 
 
 def _family(file: Path, model_type: object) -> Family:
+    """Returns the encoder family of a model type; raises if it is unknown."""
     if model_type is None:
         raise ModelError(f'{file} has no \'model_type\'; add it, for example "model_type": "bert".')
     if not isinstance(model_type, str) or model_type not in FAMILIES:

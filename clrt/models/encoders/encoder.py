@@ -81,6 +81,7 @@ class Encoder:
         return self.build.input(name, DType.INT64, (symbol("batch"), symbol("sequence")))
 
     def _embeddings(self) -> Value:
+        """Adds the sum of word, type and position embeddings, and its norm."""
         config, build = self.config, self.build
         size, path = config.embedding, f"{self._prefix}embeddings"
         words = build.weight(self.word_embeddings, config.vocabulary, size)
@@ -167,6 +168,7 @@ class Encoder:
         return build(path, Add(), build(path, Sub(), columns, rows), offset)
 
     def _layer(self, hidden: Value, bias: Value, path: str) -> Value:
+        """Adds an encoder layer: attention, feed-forward network, norms and residuals."""
         config, family, build = self.config, self.config.family, self.build
         mixed = self._attention(hidden, bias, path)
         mixed = build.linear(mixed, path + family.attention_output, config.hidden, config.hidden)
@@ -181,6 +183,7 @@ class Encoder:
         return self.build.layer_norm(total, path, self.config.hidden, self.config.epsilon)
 
     def _attention(self, hidden: Value, bias: Value, path: str) -> Value:
+        """Adds the self-attention of a layer, with an additive bias on the scores."""
         config, family, build = self.config, self.config.family, self.build
         layer = f"{path}attention"
         query = self._split_heads(hidden, path + family.query, (0, 2, 1, 3))

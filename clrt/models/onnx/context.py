@@ -195,6 +195,7 @@ class Context:
         return scope.captures[value]
 
     def _initializer(self, name: str, scope: Scope) -> Value:
+        """Reads an initializer as a constant; a placeholder if its type is unsupported."""
         where = f"initializer '{name}'"
         stored = scope.initializers[name]
         try:

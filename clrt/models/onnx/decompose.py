@@ -208,6 +208,7 @@ class _BodyImporter:
         return self._run(call)
 
     def _call(self, node: BodyNode) -> NodeCall:
+        """Returns the description of a node of a decomposition for the importer."""
         prefix = self._scope.prefix
         name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
         self._count += 1

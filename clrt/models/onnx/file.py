@@ -154,6 +154,7 @@ def _dims(
 
 
 def _value(info: onnx.ValueInfoProto) -> FileValue:
+    """Returns the name, type and shape of an input or output; the shape is None if unknown."""
     type_ = info.type
     text = _type_text(type_)
     if type_.WhichOneof("value") == "optional_type":

@@ -113,6 +113,7 @@ def main_graph(context: Context) -> Graph:
 
 
 def _input(info: onnx.ValueInfoProto, scope: Scope, context: Context) -> Value:
+    """Adds a graph input to the scope and returns it."""
     if not info.name or info.name in scope.env:
         raise ModelError(f"Two inputs of the model are named '{info.name}'; rename one.")
     context.value_names.reserve(info.name)

@@ -115,6 +115,7 @@ class NodeImporter:
             return self._context.refuse(call, error)
 
     def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> NodeCall:
+        """Returns the description of a node with its inputs looked up and its outputs named."""
         domain, context = normal_domain(proto.domain), self._context
         if not domain and not scope.opsets.get(""):
             raise ModelError(
@@ -140,6 +141,7 @@ class NodeImporter:
         )  # fmt: skip
 
     def _constant(self, call: NodeCall) -> list[Value | None]:
+        """Returns the value of a Constant node."""
         if len(call.attributes) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
             raise ModelError(f"{call.title} must have one value and one output.")
         (attr,) = call.attributes

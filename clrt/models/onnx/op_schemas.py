@@ -150,6 +150,7 @@ def _has_body(schema: Any) -> bool:
 
 
 def _formal(formal: Any) -> FormalParameter:
+    """Returns a parameter of an ONNX schema."""
     return FormalParameter(
         formal.name,
         _OPTIONS[formal.option],
@@ -160,6 +161,7 @@ def _formal(formal: Any) -> FormalParameter:
 
 
 def _attributes(domain: str, name: str, opset: int) -> dict[str, Attribute]:
+    """Returns the attributes of an op by name, with defaults from ONNX's schema."""
     schema, _ = _schemas().get((domain, name), (None, 1))
     schema_attrs = {} if schema is None else schema.attributes
     result = {}

@@ -69,6 +69,7 @@ def _imported(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> Graph:
+    """Returns the imported graph of a single node."""
     types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
     names = ["" if t is None else f"x{k}" for k, t in enumerate(inputs)]
     results = [f"y{k}" for k in range(outputs)]
@@ -116,6 +117,7 @@ def settled_attributes(form: OpSchemaInfo, given: Mapping[str, Any]) -> dict[str
 
 
 def _coerce(form: OpSchemaInfo, name: str, value: Any) -> Any:
+    """Converts a given attribute to the kind that the op declares."""
     kind = form.attributes[name].kind
     coercion = _COERCIONS.get(kind)
     if coercion is None:

@@ -131,6 +131,7 @@ class TensorReader:
     def _external(
         self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str
     ) -> Array:
+        """Returns a tensor of an external data file, mapped; raises if its bytes are not there."""
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
         needed = -(-math.prod(shape) * dtype.file_bits // 8)
@@ -157,6 +158,7 @@ class TensorReader:
         return _elements(window, dtype, tensor.data_type, shape)
 
     def _file(self, location: str, where: str) -> Array:
+        """Returns the mapped bytes of an external data file."""
         if location not in self._files:
             path = self._resolve(location, where)
             try:

@@ -84,6 +84,7 @@ class DimNames:
         return None
 
     def _expression(self, text: str) -> Dim | None:
+        """Returns the dim of a text such as "2*batch"; None if it has other than known symbols."""
         if not text or len(text) > _MAX_DIM_CHARS:
             return None
         try:

@@ -269,6 +269,7 @@ class _Check:
                 self.component(inner, where, depth + 1)
 
     def _scalar(self, value: object, where: str) -> None:
+        """Checks a string or number of a component: total text length, range and finiteness."""
         if isinstance(value, str):
             self._put += len(value)
             if self._put > 16 * _MAX_CONTENT:
@@ -333,6 +334,7 @@ class _Check:
             return 0
 
     def _pattern(self, pattern: object, where: str) -> None:
+        """Checks a regular expression; one that is not known makes the tokenizer slow."""
         if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
             raise self._wrong(where, f"has a pattern of more than {_MAX_PATTERN} characters")
         if where == "decoder" and pattern not in _KNOWN:
@@ -342,6 +344,7 @@ class _Check:
         self.is_slow |= pattern not in _KNOWN
 
     def _charsmap(self, value: object) -> None:
+        """Checks a precompiled table of character replacements."""
         try:
             raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
         except (binascii.Error, ValueError) as error:

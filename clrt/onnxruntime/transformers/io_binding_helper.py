@@ -122,6 +122,7 @@ def _type_of(args: Sequence[NodeArg], kind: str, name: str) -> str:
 
 
 def _dtype(ort_type: str) -> DType:
+    """Returns the dtype of an ONNX Runtime type such as "tensor(float)"; raises for other types."""
     if not ort_type.startswith("tensor("):
         raise ValueError(f"{ort_type} not found in map")
     try:

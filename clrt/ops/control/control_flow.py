@@ -315,6 +315,7 @@ class Scan(HostDriven):
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
     def _scan(self, inputs: Sequence[RuntimeValue], host: HostContext) -> Sequence[RuntimeValue]:
+        """Runs the iterations of a Scan on the host."""
         end = self.states + self.num_scan_inputs
         states, captured = inputs[: self.states], inputs[end:]
         scanned = [tensor(x) for x in inputs[self.states : end]]

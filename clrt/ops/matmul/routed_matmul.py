@@ -53,6 +53,7 @@ def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _launches(node: Node, entry: str, size: tuple[int, ...], **tunables: int) -> list[Launch]:
+    """Returns the launch of an entry point of the kernel; [] for an empty output."""
     op, x, weights, experts = node.op_as(RoutedMatMul), node.arg(0), node.arg(1), node.arg(2)
     count, rows, depth = weights.dims
     if not prod(node.output.dims):

@@ -41,6 +41,7 @@ def _distances(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _couple(node: Node, ctx: Lowering) -> list[Launch]:
+    """Returns the launch that couples pairwise probabilities into one per class."""
     x, op = node.arg(0), node.op_as(CouplePairs)
     rows, k = x.dims[0], op.classes
     kernel = KernelSpec.of("ml/svm.cl", "couple_pairs")

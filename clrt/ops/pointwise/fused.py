@@ -187,6 +187,7 @@ def render(
 def _rendered(
     steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
+    """Returns the OpenCL code of steps, or why one of them has no kernel."""
     all_dtypes = step_dtypes(steps, inputs)
     lines: list[Code] = []
     numbers: list[float] = []

@@ -27,6 +27,7 @@ def _copies(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _copy(node: Node, ctx: Lowering) -> list[Launch]:
+    """Returns launches for inference: a copy of x, and a mask of ones."""
     x, y = node.arg(0), node.output
     elems = num_elements(y.dims)
     if not elems:

@@ -143,6 +143,7 @@ class RecurrentLaunches:
     def _product(
         self, y: Scratch, a: MatrixOperand, weights: Buffer, m: int, n: int, k: int
     ) -> list[Launch]:
+        """Returns the launches of the product of A [m, k] and weights [n, k] of each direction."""
         b = MatrixOperand(BufferArg(weights), (n * k, *self.weight_steps(n, k)))
         accumulator = compute_type(self.dtype)
         batch = (self.directions,)
@@ -159,6 +160,7 @@ class RecurrentLaunches:
         return 1, k
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
+        """Returns the launch that sets the initial state: a copy, or zeros without one."""
         if first is None:
             return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx.caps)
         (copy,) = copy_launches(

@@ -139,6 +139,7 @@ class TimeStepLaunches(RecurrentLaunches):
         return [*launches, *setup, *packing, *self._steps(spec, tensors)]
 
     def _spec(self, **macros: int) -> KernelSpec:
+        """Returns the kernel with macros for the op's options and the inputs that are present."""
         op, node = self.op, self.node
         lens = node.input(4)
         optionals = {name: node.input(i) for name, i in _OPTIONAL.items()}

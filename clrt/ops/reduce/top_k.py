@@ -53,6 +53,7 @@ def _sizes(node: Node) -> tuple[int, int, int, int]:
 
 
 def _defines(node: Node) -> dict[str, Define]:
+    """Returns the macros for the dtype and the direction of a TopK."""
     x = node.arg(0)
     return {
         "DATA_T": x.dtype.cl,

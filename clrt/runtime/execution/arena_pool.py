@@ -366,6 +366,7 @@ class ArenaPool:
             self._free(keeps_weights=True)
 
     def _free(self, keeps_weights: bool = False) -> None:
+        """Frees the plans and arenas that no run uses, and the weights unless `keeps_weights`."""
         # Released explicitly: a thread that still refers to one would keep its weights alive.
         for bound in tuple(self._bound):
             if not bound.slabs.in_use:

@@ -127,6 +127,7 @@ class Branches:
         return branch.specialised[key]
 
     def _specialise(self, branch: _Branch, make: Callable[[], Graph]) -> _Branch:
+        """Returns a branch with the graph that `make` builds; `branch` if no Ifs are saved."""
         try:
             graph = make()
             self._rewrite(graph)

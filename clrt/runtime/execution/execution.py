@@ -334,6 +334,7 @@ class Execution:
         self._end()
 
     def _end(self) -> None:
+        """Marks the run as ended, once, and tells its owner."""
         if self._ended:
             return
         connection = self.bound.session.connection

@@ -202,6 +202,7 @@ class GraphRun:
         donated: Collection[str],
         known: Mapping[str, Array],
     ) -> PlannedSegment:
+        """Returns the plan of a graph for these inputs, up to the first graph break."""
         shapes = shapes_of(feeds)
         tensors = [(n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor)]
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]

@@ -96,6 +96,7 @@ class Recorder:
         steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> list[Span]:
+        """Runs the steps of a plan and returns the start and end of each in ns."""
         spans: list[Span] = []
         pending: list[cl.Event] = []
         began_ns = 0

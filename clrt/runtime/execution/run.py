@@ -189,6 +189,7 @@ class Run:
         return self._awaited().__await__()
 
     async def _awaited(self) -> dict[str, Any]:
+        """Awaits the results; if cancelled with donated inputs, waits for the end of the run."""
         import asyncio  # takes a tenth of the time to import clrt
 
         future = asyncio.wrap_future(self.future())

@@ -313,6 +313,7 @@ class Runner:
         return call
 
     def _leave(self, call: ActiveCall | None) -> None:
+        """Ends a registered call; the last one frees the memory of a closed model."""
         with self.lock:
             if call is not None:
                 self._calls.remove(call)

@@ -208,6 +208,7 @@ class Signature:
             raise InputError(f"Missing input {specs}.")
 
     def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> RuntimeValue:
+        """Converts a given input to the type that the graph declares."""
         if isinstance(type_, ContainerType):
             if type_.kind == "optional":
                 return None if given is None else self._feed(spec, type_.element, given)
@@ -220,6 +221,7 @@ class Signature:
         return self._tensor(spec, given)
 
     def _map(self, spec: TensorSpec, type_: ContainerType, given: Any) -> RuntimeValue:
+        """Converts a given dict to a map of the declared key and value dtypes."""
         assert type_.key is not None
         title = f"Input '{spec.name}' is a map from {type_.key} to {type_.dtype}"
         if not isinstance(given, Mapping):
@@ -239,6 +241,7 @@ class Signature:
         return dict(zip(*columns, strict=True))
 
     def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
+        """Converts a given tensor to the declared dtype, without loss; device tensors are kept."""
         if (
             type(given) is np.ndarray
             and given.dtype == spec.dtype.numpy
@@ -388,6 +391,8 @@ def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
 
 
 def _spec(name: str, value: Value) -> TensorSpec:
+    """Returns the public description of a graph input or output."""
+
     def text(dim: Dim) -> int | str:
         return dim if isinstance(dim, int) else str(dim)
 

@@ -73,6 +73,7 @@ class Transfers:
             self.leases.use_up()
 
     def _feed(self, value: Value, feed: Feed) -> None:
+        """Enqueues the copy of an input into the memory of its value, unless they are the same."""
         bound, queue = self.bound, self.queue
         if type(feed) is np.ndarray and (host := bound.host_memory(value)) is not None:
             host[...] = feed

@@ -184,6 +184,7 @@ def _row(
     scratch: int = 0,
     flops: int = 0,
 ) -> NodeRow:
+    """Returns the row of a node for a table of explanations."""
     return NodeRow(
         node.name,
         node.op.name,
@@ -204,6 +205,7 @@ def _row(
 
 
 def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
+    """Returns the kernel of a launch with its tunables and their tuning record."""
     spec = launch.kernel
     tuned = TUNED.get(spec.entry)
     if tuned is None:

@@ -90,6 +90,7 @@ def _labelled(label: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _summary(findings: Findings) -> Iterator[str]:
+    """Yields the lines above the table: shapes, device, counts and memory."""
     rows = findings.rows
     on_host = sum(r.where == "host" for r in rows)
     yield f"{format_shapes(findings.shapes)} on {findings.device}"
@@ -149,6 +150,7 @@ def _origins(row: NodeRow) -> list[str]:
 
 
 def _cost(row: NodeRow) -> Iterator[str]:
+    """Yields the bytes and operations of a node as texts."""
     if row.read_bytes or row.written_bytes:
         yield f"reads {format_bytes(row.read_bytes)}"
         yield f"writes {format_bytes(row.written_bytes)}"

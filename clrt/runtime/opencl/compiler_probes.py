@@ -73,6 +73,7 @@ def compiled_probes(session: DeviceSession) -> dict[str, bool]:
 
 
 def _compiles(session: DeviceSession, probe: CompilerProbe) -> bool:
+    """Returns whether the driver compiles the source of a probe."""
     enabled = "".join(
         f"#ifdef {name}\n#pragma OPENCL EXTENSION {name} : enable\n#endif\n"
         for name in ("cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups")

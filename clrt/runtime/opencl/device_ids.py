@@ -67,6 +67,7 @@ def read_ids(device: cl.Device) -> DeviceIds:
 
 
 def _pci(device: cl.Device, extensions: list[str]) -> str:
+    """Returns the PCI address of a device; "" if the driver does not report it."""
     if "cl_khr_pci_bus_info" in extensions:
         address = device_bytes(device, _PCI_KHR, 16)
         return _address(*struct.unpack("<4I", address)) if address else ""

@@ -325,6 +325,7 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
 
 
 def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
+    """Returns the devices that a request (index, kind, id or part of a name) selects."""
     if text.isdecimal():
         index = whole_number(text)
         return [d for d in available if d.index == index]

@@ -59,6 +59,7 @@ def remember_invokers() -> None:
 
 
 def _cached(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function with its results cached by arguments."""
     results: dict[Hashable, Any] = {}
 
     @wraps(generate)

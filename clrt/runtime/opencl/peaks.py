@@ -297,6 +297,7 @@ def _lanes(session: DeviceSession) -> int:
 
 
 def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
+    """Returns a kernel of peaks.cl, compiled for the session's device."""
     caps = session.device.caps
     macros = {
         "CONSECUTIVE": int(caps.is_cpu),

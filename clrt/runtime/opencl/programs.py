@@ -105,6 +105,7 @@ class ProgramCache:
             raise self._build_error(error, spec) from error
 
     def _program(self, spec: KernelSpec) -> cl.Program:
+        """Returns the program of a kernel from memory, from the cache folder, or newly built."""
         program = self._programs.get(spec)
         if program is None:
             program = self._programs[spec] = self._load_or_build(spec)
@@ -169,6 +170,7 @@ class ProgramCache:
         )
 
     def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
+        """Returns a cached program; None if there is none or the driver rejects it."""
         binaries = (_read(folder, key) for folder in (self.folder, _SHIPPED_PROGRAMS))
         binary = next((b for b in binaries if b is not None), None)
         if binary is None:

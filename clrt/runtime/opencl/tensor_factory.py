@@ -71,6 +71,7 @@ def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
 
 
 def _upload(elements: Array, device: str | int | None) -> DeviceTensor:
+    """Copies an array to a device; raises for dtypes without device support."""
     try:
         elements = native(elements)
         dtype = DType.of(elements.dtype)

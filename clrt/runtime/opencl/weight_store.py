@@ -58,6 +58,7 @@ class WeightStore:
         return self._buffers[key]
 
     def _upload(self, source: Value | PackedWeight, value: Value, layout: str) -> TrackedBuffer:
+        """Returns a device buffer of a weight in a layout, packed on the device or the host."""
         known = value.type.known_elements
         if isinstance(known, PackedConstant) and known.layout == layout:
             return self.session.constant(known.array, self.account)

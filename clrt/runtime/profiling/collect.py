@@ -102,6 +102,7 @@ def _record(recorder: Recorder, run: Callable[[Recorder | None], object]) -> _Re
 def _steps(
     shown: _Recorded, medians: Sequence[float], plans: Sequence[BoundPlan], peaks: Peaks
 ) -> Iterator[StepTime]:
+    """Yields the time of each launch and host step, with its median over the runs in ns."""
     zero, index, stage = shown.whole.start_ns, 0, 0
     for run in shown.runs:
         if isinstance(run, PlanRun):
@@ -128,6 +129,7 @@ def _kernel(
     peaks: Peaks,
     run: PlanRun | NodeRun,
 ) -> KernelTime:
+    """Returns the time of a launch with its traffic and roofline."""
     assert isinstance(run, PlanRun)
     plan, step = run.bound.plan, common[2]
     nbytes = traffic(plan.steps[step].nodes, launch).nbytes
@@ -180,6 +182,7 @@ def _stage(plan: Plan) -> TimedStage:
 
 
 def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
+    """Yields the nodes of a graph with the plan step that computes each (-1 if none does)."""
     steps = {node: index for index, step in enumerate(plan.steps) for node in step.nodes}
     indices = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
@@ -201,6 +204,7 @@ def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
 
 
 def _tenants(plan: Plan) -> Iterator[Tenant]:
+    """Yields the buffers of an arena with place and lifetime."""
     for owner, interval in step_lifetimes(plan):
         place = plan.allocations[owner]
         yield Tenant(

@@ -53,6 +53,7 @@ def headline(timings: Timings) -> str:
 def _table(
     title: str, left: tuple[str, ...], names: tuple[str, ...], counts: tuple[str, ...] = ()
 ) -> Table:
+    """Returns an empty table with columns for times and rates after the given columns."""
     table = Table(title=PlainText(title), title_justify="left", caption_justify="left")
     for column in left:
         table.add_column(column, justify="right", no_wrap=True)

@@ -317,6 +317,7 @@ class Timings:
 
 
 def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
+    """Returns the total of the steps of one kernel."""
     steps = list(steps)
     launches = [s for s in steps if isinstance(s, KernelTime)]
     ns = sum(s.median_ns for s in steps)

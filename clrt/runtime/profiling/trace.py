@@ -36,6 +36,7 @@ def trace_text(timings: Timings) -> str:
 
 
 def _events(timings: Timings) -> Iterator[Event]:
+    """Yields the trace events of a profile: track names, gaps and steps."""
     yield _name("process_name", _GAPS, f"{timings.model} on {timings.device}")
     yield _name("thread_name", _GAPS, "host gaps")
     for stage in range(len(timings.stages)):
@@ -48,6 +49,7 @@ def _events(timings: Timings) -> Iterator[Event]:
 
 
 def _args(step: StepTime) -> Event:
+    """Returns the details of a step that a trace viewer shows."""
     args: Event = {
         "node": step.node,
         "op": step.op,
@@ -72,6 +74,7 @@ def _args(step: StepTime) -> Event:
 
 
 def _span(name: str, kind: str, track: int, start: float, end: float, args: Event) -> Event:
+    """Returns a trace event from `start` to `end` in ns."""
     times = {"ts": 1e-3 * start, "dur": 1e-3 * (end - start)}
     return {
         "name": name,

@@ -70,6 +70,7 @@ def cases() -> Iterator[Case]:
 
 
 def _products(rng: np.random.Generator) -> Iterator[Case]:
+    """Yields cases of matrix products."""
     family = "matrix products"
     gelu = FusedMatMul(
         steps=(ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Gelu(), (2,)))
@@ -128,6 +129,7 @@ def _paged(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _rows(rng: np.random.Generator) -> Iterator[Case]:
+    """Yields cases of softmax, normalizations and reductions."""
     yield Case("softmax", Softmax(), _normal(rng, (7, 300)))
     family = "layer normalisation"
     yield Case(family, LayerNormalization(), _normal(rng, (7, 300), (300,), (300,)), (1, 2))
@@ -150,6 +152,7 @@ def _convolutions(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _moves(rng: np.random.Generator) -> Iterator[Case]:
+    """Yields cases of gathers, scatters and copies."""
     family = "gather and scatter"
     (x,) = _normal(rng, (50, 33))
     yield Case(family, Gather(), (x, rng.integers(-50, 50, (4, 5))), (0,))

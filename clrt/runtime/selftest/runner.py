@@ -102,6 +102,7 @@ def graph_of(case: Case) -> Graph:
 
 
 def _outcome(case: Case, session: DeviceSession) -> Outcome:
+    """Runs a case on the device and compares its outputs with the reference."""
     expected = case.op.reference(*case.inputs)
     limit = _limit(case, expected)
     caps = session.device.caps

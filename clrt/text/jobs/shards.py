@@ -59,6 +59,7 @@ class ShardWriter:
         self._encoder.close()
 
     def _write(self, index: int, unit: WorkUnit, rows: WorkUnitRows, vectors: NDArray[Any]) -> None:
+        """Writes the vectors of a work unit as Parquet part `index`."""
         arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
         columns = rows.kept or {
             FILE: arrow.array([unit.path] * len(rows.texts)),

@@ -133,6 +133,7 @@ class GgufAdapter:
         return self._alpha / rank if self._alpha else 1.0
 
     def _read(self, tensor: GgufTensor, shape: tuple[int, ...], index: int) -> Floats:
+        """Returns a tensor, or its expert `index`, as float32; raises if the shape differs."""
         stored_shape = tensor.shape
         of_experts = len(stored_shape) == len(shape) + 1 and index < stored_shape[0]
         if (stored_shape[1:] if of_experts else stored_shape) != shape:

@@ -165,6 +165,7 @@ class AdaptedWeights:
         return QuantizedMatrix("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
 
     def _changes(self, name: str, shape: tuple[int, ...], index: int = 0) -> Changes:
+        """Returns (factor, change) of each adapter that changes a tensor."""
         changes = []
         for factor, adapter in self._adapters:
             change = adapter.change(name, shape, index)
@@ -213,6 +214,7 @@ class AdaptedWeights:
         return (self._finite(name, part) for part in merged_rows(_rows(matrix), shape, changes))
 
     def _finite(self, name: str, array: Floats) -> Floats:
+        """Returns a merged tensor; raises if it is not finite."""
         if not np.isfinite(array).all():
             paths = " and ".join(str(adapter.path) for _, adapter in self._adapters)
             raise ModelError(

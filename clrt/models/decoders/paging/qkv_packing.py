@@ -164,6 +164,7 @@ class HeadJoiner:
         return self._build.add(Add(), merged, self._build.constant(np.concatenate(vectors)))
 
     def _merged(self, nodes: Sequence[Node]) -> Value | None:
+        """Returns the output of one product that replaces several; None if they cannot merge."""
         first = nodes[0]
         if any(n.input(0) is not first.arg(0) for n in nodes) or len(set(nodes)) < len(nodes):
             return None

@@ -187,6 +187,7 @@ class _DecoderRewriter:
         return self._reshaped_like(y, layer.node.output)
 
     def _finished(self, logits: Value, sizes: SizeValues) -> PagedDecoder:
+        """Adds the sampler and returns the rewritten decoder."""
         build = self._build
         hidden, wanted = wanted_logits(build, logits, self._rows)
         width, vocabulary = (last_number(v) for v in (hidden, wanted))

@@ -184,6 +184,7 @@ def _product(node: Node, axes: Mapping[int, int]) -> str | None:
 
 
 def _viewed(node: Node, axis: int | None) -> str | None:
+    """Returns why a view mixes elements of several tokens; None if it does not."""
     before, after = node.arg(0).shape or (), node.output.shape or ()
     after_axis = token_axis(after)
     if axis is None or not isinstance(after_axis, int):

@@ -117,6 +117,7 @@ class _ExternalTensors(_InlineTensors):
 
 
 def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
+    """Returns the ONNX model of a graph, with weights in a store."""
     check_decomposable(graph)
     plain = {g: decompose_all(g) for g in all_graphs(graph)}
     for inner in plain.values():
@@ -241,6 +242,7 @@ class _GraphExporter:
             self._node(node)
 
     def _node(self, node: Node) -> None:
+        """Adds a node to the exported graph."""
         op = node.op_as(Op)
         values = op.onnx_inputs(node.inputs)
         short = reshape_numbers(node) if op.name == "Reshape" else None
@@ -272,6 +274,7 @@ class _GraphExporter:
         )
 
     def _name(self, value: Value) -> str:
+        """Returns the exported name of a value; adds a constant on first use."""
         name = self._known(value)
         if name is None:
             numbers = value.numbers

@@ -87,6 +87,7 @@ def _schema(op: IrOp, opset: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Returns an attribute value as onnx.helper expects it."""
     if isinstance(value, DType):
         return value.onnx
     if isinstance(value, TensorType):
@@ -99,6 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> bool:
+    """Returns whether an attribute equals a default; floats are compared as float32."""
     if isinstance(right, bytes):
         right = right.decode()
     if isinstance(left, float) and isinstance(right, (int, float)):

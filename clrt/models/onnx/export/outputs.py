@@ -43,6 +43,7 @@ def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
 
 
 def _read(source: Path | bytes) -> onnx.ModelProto:
+    """Reads an ONNX model without its external data."""
     try:
         if isinstance(source, bytes):
             return onnx.load_model_from_string(source)

@@ -112,6 +112,7 @@ class SymbolicConstants:
         return total
 
     def _atom(self, name: str, args: tuple[Dim, ...]) -> str:
+        """Adds the nodes that compute a symbol or an operation; returns the output's name."""
         if not args:
             return self._symbol(name)
         left, right = (self.dim(a) for a in args)
@@ -126,6 +127,7 @@ class SymbolicConstants:
         return self._nodes.add(_BINARY[name], [left, right], label)
 
     def _symbol(self, name: str) -> str:
+        """Adds a Shape node that computes a symbol; returns its output's name."""
         if name not in self._emitted:
             location = self._source(name)
             if location is None:

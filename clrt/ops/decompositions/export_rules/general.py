@@ -128,6 +128,7 @@ def _flat_softmax(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(Lookup, audience=DecompositionStage.EXPORT)
 def _lookup(node: Node, builder: ExportBuilder) -> Sequence[Value]:
+    """Exports a table lookup by comparison with all keys."""
     x, keys, values, default = (node.arg(i) for i in range(4))
     if keys.shape is None:
         raise UnsupportedError(f"{node!r} has keys of no known rank, which its export needs.")

@@ -103,6 +103,7 @@ def _each(
 
 @register_import_decomposition(_DOMAIN, "Momentum")
 def _momentum(body: ImportBuilder) -> None:
+    """Momentum: stochastic gradient descent with standard or Nesterov momentum."""
     mode = body.attrs.get("mode", "standard")
     if mode not in ("standard", "nesterov"):
         raise UnsupportedError(f"mode '{mode}'")
@@ -122,6 +123,8 @@ def _momentum(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Adagrad")
 def _adagrad(body: ImportBuilder) -> None:
+    """Adagrad: steps divided by the root of the sum of squared gradients."""
+
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, squares = values
         count = body.cast(times, m.dtype)
@@ -136,6 +139,8 @@ def _adagrad(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Adam")
 def _adam(body: ImportBuilder) -> None:
+    """Adam: steps by the moving averages of gradients and of their squares."""
+
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, mean, squares = values
         alpha, beta = m.value("alpha", 0.9), m.value("beta", 0.999)

@@ -172,6 +172,7 @@ class _Products:
         return _Term(self._add(Transpose(perm), term.value), order)
 
     def _view(self, value: Value, *groups: Labels) -> Value:
+        """Returns a value reshaped to one axis per group of labels."""
         dims: list[Dim] = []
         for group in groups:
             size: Dim = 1

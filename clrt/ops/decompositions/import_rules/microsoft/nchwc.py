@@ -94,6 +94,7 @@ def _pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Upsample")
 def _upsample(body: ImportBuilder) -> None:
+    """Upsample of a tensor in NCHWc layout, by Resize."""
     y = body(
         "Resize",
         _plain(body, body.inputs[0]),

@@ -100,6 +100,7 @@ def _dynamic_quantize_matmul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QGemm")
 def _qgemm(body: ImportBuilder) -> None:
+    """QGemm: product of 8-bit matrices with an int32 bias, as float32 or quantized."""
     a, a_scale, a_zero, b, b_scale, b_zero = body.inputs[:6]
     if body.attrs.get("transA", 0):
         a = body("Transpose", a, perm=[1, 0])
