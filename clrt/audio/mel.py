@@ -70,6 +70,7 @@ def kaldi_filters(mels: int, n_fft: int, rate: int, lowest: float) -> Doubles:
 
 
 def _triangles(bins: Doubles, edges: Doubles) -> Doubles:
+    """Returns triangular filters, [bins, filters], with peaks of 1 at the inner edges."""
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     rising = (bins[:, None] - left) / (centre - left)
     falling = (right - bins[:, None]) / (right - centre)

@@ -447,6 +447,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _dump(path: Path, converted: Converted) -> None:
+    """Writes the converted graph as text to a file, or to standard output."""
     text = print_graph(converted.graph)
     if path == STDOUT:
         echo(text)

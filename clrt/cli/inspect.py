@@ -203,6 +203,7 @@ def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
 
 
 def _at(model: Model, shapes: Shapes) -> AtShape:
+    """Returns the explanation of a model at given shapes, or the error of planning them."""
     try:
         return AtShape(shapes, model.explain(shapes))
     except ClrtError as error:

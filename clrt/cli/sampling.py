@@ -40,6 +40,7 @@ SystemOption = Annotated[str | None, typer.Option(help="System message, the firs
 
 
 def _option(kind: Any, text: str) -> Any:
+    """Returns the annotated type of a command-line option with a help text."""
     # typer's metavar of a list is so wide that option names are cut in 80 columns.
     metavar = "<str>" if kind == list[str] | None else None
     return Annotated[kind, typer.Option(help=text, metavar=metavar)]
@@ -129,6 +130,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bias(text: str) -> tuple[int, float]:
+    """Parses a logit bias written as `TOKEN=NUMBER`."""
     token, _, number = text.partition("=")
     try:
         return int(token), float(number)

@@ -135,7 +135,8 @@ def default_shapes(model: Model) -> list[Shapes]:
             raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
     known = [of for of in dims.values() if of is not None]
     free = [(axis, d, len(of)) for of in known for axis, d in enumerate(of)]
-    # A symbol that is a first axis by itself is the batch; sums of symbols come last.
+    # Plain symbols precede sums of symbols, and first axes other axes: the first symbol is the
+    # batch.
     free.sort(key=lambda one: (not is_symbol(one[1]), one[0] > 0))
     sets: list[Shapes] = []
     for batch, length in _ROWS:

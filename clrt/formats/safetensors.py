@@ -209,6 +209,7 @@ class Table:
             yield memoryview(bytes(gap))
 
     def _enter(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
+        """Adds a tensor of `nbytes` bytes behind the present ones."""
         offsets = (self.data_bytes, self.data_bytes + nbytes)
         self.entries[name] = {"dtype": code, "shape": shape, "data_offsets": offsets}
         self.data_bytes += nbytes

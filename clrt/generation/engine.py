@@ -380,5 +380,6 @@ def check_length(tokens: Sequence[int], context: int) -> None:
 
 
 def _width(matrix: TensorSpec) -> int:
+    """Returns the number of columns of a matrix."""
     assert matrix.shape is not None and isinstance(matrix.shape[1], int)
     return matrix.shape[1]

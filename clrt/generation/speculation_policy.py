@@ -21,8 +21,8 @@ _NEW_SAMPLE_WEIGHT = 0.2
 _MAX_OUTLIER = 2.0
 # Prior acceptance rate, before any draft token was verified.
 _PRIOR_ACCEPTANCE = 0.7
-# Decay factors of the statistics over all texts, slower than those of one text: per attempt, and
-# per step without one.
+# Decay factors of the statistics over all texts: per attempt, and per step without an attempt. They
+# are closer to 1 than the factors for a single text.
 _PRIOR_MEMORY, _PRIOR_FADING = 0.97, 0.99
 # Minimum speedup for which draft tokens are used: predicted times are not exact.
 _MIN_SPEEDUP = 1.05

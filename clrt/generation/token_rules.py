@@ -203,6 +203,7 @@ class NextTokenRules:
 
     @cached_property
     def _bad(self) -> list[_Sequences]:
+        """Returns the bad words by length; end tokens by themselves are no bad words."""
         ends = [[int(end)] for end in self._ends]
         words = [list(word) for word in self.sampling.bad_words_ids]
         return _grouped((word, -np.inf) for word in words if word not in ends)

@@ -308,6 +308,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Returns the end of a pattern's match at index `at`; `at` if it does not match."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 

@@ -203,6 +203,7 @@ class Graph:
         return {n.name for n in self.nodes} | {v.name for v in self.values()}
 
     def _mentioned(self) -> Iterator[Value]:
+        """Yields all values of inputs, nodes and outputs, repeatedly if used repeatedly."""
         yield from self.inputs
         for node in self.nodes:
             yield from (v for v in node.inputs if v is not None)
@@ -391,6 +392,7 @@ class Names:
         return self._numbered(f"{origin}/{suffix}.", 0)
 
     def _numbered(self, head: str, start: int) -> str:
+        """Returns an unused name: `head` and the next free number, at least `start`."""
         number = self._counts.get(head, start)
         while (name := f"{head}{number}") in self._used:
             number += 1

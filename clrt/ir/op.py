@@ -359,6 +359,7 @@ class IrOp:
 
     @property
     def _identity(self) -> tuple[object, ...]:
+        """Returns the class and attribute values, by which ops are compared and hashed."""
         # Cached without the lock of `cached_property`: each node of a graph creates an op.
         identity = self.__dict__.get("_cached_identity")
         if identity is None:

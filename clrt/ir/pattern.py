@@ -80,6 +80,7 @@ class _NearMiss(Exception):
 
 
 def _passes(verdict: Verdict) -> bool:
+    """Returns whether a test passes; raises _NearMiss if it gives a reason instead."""
     if isinstance(verdict, str):
         raise _NearMiss(verdict)
     return verdict

@@ -144,6 +144,7 @@ class ShapeTrace:
         return self._add((number,), number) if index is None else index
 
     def _add(self, key: tuple[Any, ...], value: int) -> int:
+        """Records a number under a key and returns its index."""
         self._known[key] = index = len(self._numbers)
         self._numbers.append(value)
         return index
@@ -349,6 +350,7 @@ def _comparison(compare: _Operation) -> Any:
 
 
 def _install(operations: Sequence[tuple[str, _Operation, int | None]]) -> None:
+    """Gives TracedInt its arithmetic and comparison methods."""
     for name, compute, neutral in operations:
         forward, reflected = _arithmetic(compute, neutral)
         setattr(TracedInt, f"__{name}__", forward)

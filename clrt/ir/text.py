@@ -60,6 +60,7 @@ def print_graph(graph: Graph, store: Store = _SHORT) -> str:
 
 
 def _name(name: str) -> str:
+    """Returns a value's name as text, quoted if it is not a plain word."""
     # A trailing colon would be parsed as the one before the type.
     plain = _PLAIN.fullmatch(name) and not name.endswith(":")
     return f"%{name}" if plain else f"%{json.dumps(name)}"
@@ -70,6 +71,7 @@ def _typed(value: Value) -> str:
 
 
 def _data(value: Value, store: Store) -> str:
+    """Returns the elements of a constant as text, or a reference to where `store` puts them."""
     key = store(value)
     if key is not None:
         return f"@{json.dumps(key)}" if key else "..."
@@ -79,6 +81,7 @@ def _data(value: Value, store: Store) -> str:
 
 
 def _nested(item: Any) -> str:
+    """Returns nested lists of elements as text."""
     if isinstance(item, str):
         return json.dumps(item)
     if isinstance(item, list):

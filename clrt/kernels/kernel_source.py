@@ -37,6 +37,7 @@ def splittable_axes(name: str) -> tuple[int, ...]:
 
 
 def _expand(name: str, seen: set[str]) -> str:
+    """Returns a source with its includes expanded, each file once except .inc files."""
     if name in seen:
         return ""
     if not name.endswith(".inc"):

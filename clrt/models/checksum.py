@@ -13,7 +13,8 @@ import xxhash
 from clrt.errors import ModelError
 from clrt.formats.safetensors import SafetensorsHeader, damaged
 
-# Larger files are checked in a thread: reading them takes longer than mapping them.
+# Maximum size in bytes of a file whose digest is checked while it is opened. Larger files are
+# checked in a thread, because reading them takes longer than mapping them.
 _MAX_SYNCHRONOUS_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 

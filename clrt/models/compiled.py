@@ -223,6 +223,7 @@ def open_compiled(path: Path) -> SafetensorsHeader:
 
 
 def _stored(value: Value, forms: Mapping[Value, PackedWeight]) -> Array:
+    """Returns the elements of a constant as the file stores them, packed or plain."""
     elements = value.numbers
     assert elements is not None
     return forms[value].pack(elements) if value in forms else elements
@@ -389,6 +390,7 @@ def _load(header: SafetensorsHeader, name: str) -> Any:
 
 
 def _typed(header: SafetensorsHeader, name: str, holds: Callable[[Any], bool]) -> Any:
+    """Returns a metadata entry; raises if `holds` rejects its type."""
     value = _load(header, name)
     if not holds(value):
         raise damaged(header.file, f"its {name} have the wrong type")

@@ -93,6 +93,7 @@ def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
 
 
 def _unlike(value: RuntimeValue, wanted: str) -> ModelError:
+    """Returns the error for a value of another kind than `wanted`."""
     kinds = {list: "a sequence", dict: "a map", type(None): "an optional without a value"}
     return ModelError(f"It expects {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
 
@@ -434,6 +435,7 @@ def _is_text(array: Array | None) -> bool:
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
+    """Returns an array as float32 if the op supports no 16-bit storage of its dtype."""
     if array.dtype == object:
         return array
     dtype = DType.of(array.dtype)

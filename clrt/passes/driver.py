@@ -278,6 +278,7 @@ class GraphView:
         self._resolved = {}
 
     def _bind(self, resolved: dict[str, Dim]) -> None:
+        """Replaces resolved symbols in the graph and queues all nodes."""
         self.graph.bind(resolved)
         for node in self.graph.nodes if resolved else ():
             self.worklist.touch(node)
@@ -470,6 +471,7 @@ class PassRunner:
         return [misses[n] for n in alive]
 
     def _verify(self, name: str) -> None:
+        """Verifies the graph; an error names the pass."""
         try:
             verify(self.graph)
         except ClrtError as error:

@@ -127,6 +127,7 @@ class _FusionGroup:
         return operands, self._literals | contribution.literals, self._steps + contribution.steps
 
     def _contribution(self, node: Node) -> _Contribution:
+        """Returns the cached contribution of a node to a fused node."""
         memo = self._view.memo
         if node not in memo:
             memo[node] = _Contribution.of(node)
@@ -194,6 +195,7 @@ def _topological(members: dict[Node, None]) -> list[Node]:
 
 
 def _program(order: list[Node]) -> ProgramBuilder:
+    """Returns the program that computes nodes in order."""
     builder = ProgramBuilder()
     known: dict[Value, Ref] = {}
     for node in order:

@@ -180,6 +180,7 @@ def find_subgraphs(graph: Graph) -> PassReport:
 
 
 def _tidy(runner: PassRunner) -> None:
+    """Cleans up a graph and promotes it to float32."""
     clean_up(runner, CLEAN_UP)
     if _run(runner, LEGALISE):
         clean_up(runner, CLEAN_UP)

@@ -48,6 +48,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
 
 
 def _host(node: Node, reason: str) -> HostStep:
+    """Returns the host step of a node; raises if its outputs exceed the host's limit."""
     check_host_bytes(
         sum(v.nbytes for v in node.outputs), f"The result of {node}, made on the host,"
     )

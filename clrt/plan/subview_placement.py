@@ -373,6 +373,7 @@ class _SubviewSearch:
     def _moved(
         self, step: DeviceStep, places: Mapping[Value, _SubviewLocation | None]
     ) -> DeviceStep:
+        """Returns a step whose launches access aliased subviews in their parents."""
         launches = tuple(self._moved_launch(x, places) for x in step.launches)
         return replace(step, launches=launches)
 

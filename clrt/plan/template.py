@@ -201,6 +201,7 @@ class PlanTemplate:
         )
 
     def _derived(self) -> Iterator[tuple[int, int, Value]]:
+        """Yields (launch, argument, constant) for constants that depend on sizes."""
         for number, launch in enumerate(self.launches):
             for index, arg in numbered_arguments(launch):
                 if isinstance(arg, BufferArg) and isinstance(arg.buffer, Value):

@@ -273,10 +273,12 @@ class TextModel(PicklesByArguments):
                 advance(len(rows))
 
     def _batch(self, rows: NDArray[np.intp], batch: Sequence[Tokens], length: int) -> Batch:
+        """Returns a padded batch with the indices of its texts and its mask."""
         feeds = self._feeds(batch, length)
         return Batch(rows, feeds, np.asarray(feeds[MASK], np.int64))
 
     def _feeds(self, batch: Sequence[Tokens], length: int) -> Feeds:
+        """Returns the model's inputs for a batch padded to `length` tokens."""
         tokenizer, inputs = self._tokenizer, self._model.inputs
         return model_feeds(batch, length, tokenizer.pad_id, inputs, tokenizer.pads_left)
 

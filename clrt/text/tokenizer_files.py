@@ -57,6 +57,7 @@ def _has_types(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
+    """Returns a padding or truncation side; "" if the file has none."""
     side = tokenizer.get(key) or ""
     if side not in ("", "left", "right"):
         file = folder / "tokenizer_config.json"

@@ -184,6 +184,7 @@ class OnnxRuntime(Other):
 
 
 def _draws(node: Node) -> bool:
+    """Returns whether a node draws random numbers."""
     return isinstance(node.op, Op) and node.op.is_random(
         [None if v is None else v.type for v in node.inputs]
     )

@@ -181,6 +181,7 @@ def _changed_kernels(plan: BoundPlan, other: BoundPlan) -> list[str]:
 
 
 def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:
+    """Returns whether plans launch a kernel."""
     launches = (x for b in bound for s in b.plan.steps for x in getattr(s, "launches", ()))
     return any(x.kernel.entry == entry for x in launches)
 

@@ -55,6 +55,7 @@ class _Setting:
         return run
 
     def _begin(self, call: ActiveCall) -> None:
+        """Registers a call; the first one saves the present setting."""
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)

@@ -68,6 +68,8 @@ def present_names(
 
 
 def _reader(owner: str, former: str, present: str) -> Callable[[Any], Any]:
+    """Returns a getter for a deprecated attribute name."""
+
     def read(self: Any) -> Any:
         _warn(owner, former, present, 3)
         return getattr(self, present)

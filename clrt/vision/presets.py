@@ -270,6 +270,7 @@ def _kind(
     size: Any, resample: int, colours: tuple[RGB, RGB], square: bool = True,
     settle: Callable[[_Config], dict[str, Any]] | None = None, pads: bool = True, **more: Any,
 ) -> _ProcessorClass:  # fmt: skip
+    """Returns a class of image processors with its default options."""
     mean, std = colours
     defaults = {"size": size, "resample": resample, "image_mean": mean, "image_std": std}
     return _ProcessorClass({**defaults, **more}, square, settle, pads)

@@ -136,7 +136,7 @@ def _nearest(size: int, outputs: int) -> Array:
     if size == outputs:
         return np.arange(size)
     step = size / outputs
-    # Pillow accumulates steps; so the same rounding errors accumulate here.
+    # Adds up steps as Pillow does, so that rounding errors are the same.
     places = np.add.accumulate(np.concatenate([[step * 0.5], np.full(outputs - 1, step)]))
     return np.minimum(places.astype(np.int64), size - 1)
 

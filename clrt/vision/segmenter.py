@@ -22,9 +22,11 @@ from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
 
-# Maximum size of the enlarged logits of a band of rows: those of a whole photo take gigabytes.
+# Maximum size in bytes of the enlarged logits of a band of rows: the logits of a whole photo take
+# gigabytes.
 _BAND_BYTES = 64 << 20
-# Assumed number of classes when choosing a band; fewer rows are taken if there are more.
+# Assumed minimum number of classes when choosing the rows of a band; with more, a band has fewer
+# rows.
 _FEW_CLASSES = 16
 
 

@@ -159,6 +159,7 @@ def _attention_factor(values: GgufValues) -> float:
 
 
 def _original(values: GgufValues) -> int:
+    """Returns the context length, in tokens, that the model was trained with before scaling."""
     trained = values.integer("max_position_embeddings", most=_MAX_PLACES)
     return values.integer("rope.scaling.original_context_length", trained, most=_MAX_PLACES)
 

@@ -86,6 +86,7 @@ class GgufWeights:
         return stored_name(name, self._names)
 
     def _axes(self, name: str) -> int:
+        """Returns the rank of a tensor; 0 if the file lacks it."""
         tensor = self._file.tensors.get(self._stored(name))
         return 0 if tensor is None else len(tensor.shape)
 

@@ -121,6 +121,7 @@ class HuggingFaceWeights:
         return np.ascontiguousarray(stored[:, rows])
 
     def _one(self, name: str, shape: tuple[int, ...], index: int = 0) -> Array:
+        """Reads one tensor of the checkpoint, under the first of its possible names."""
         stored = self._stored(name, index) or [name]
         present = [candidate for candidate in stored if candidate in self._checkpoint]
         return self._checkpoint.stored((present or stored)[0], shape)

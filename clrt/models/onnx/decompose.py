@@ -229,6 +229,7 @@ class _BodyImporter:
         )
 
     def _run(self, call: NodeCall) -> list[Value]:
+        """Imports a node of the decomposition and returns its outputs."""
         outputs = [v or UNSUPPORTED_VALUE for v in self._nodes.import_node(call, self._scope)]
         if self._local is not None:
             self._local.update(outputs)

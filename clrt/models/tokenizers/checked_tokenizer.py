@@ -113,6 +113,7 @@ class CheckedTokenizer:
         )
 
     def _call(self, call: Callable[[], T], chars: int) -> T:
+        """Runs a call of the library on `chars` characters, with a time limit if it may be slow."""
         with translated(InputError, "The tokenizer cannot take the text"):
             return within(call, chars) if self.is_slow else call()
 
@@ -310,6 +311,7 @@ class _Check:
         self._count(where)
 
     def _count(self, where: str) -> None:
+        """Counts a step that may lengthen a text; raises above the limit."""
         self._lengthening += 1
         if self._lengthening > _MAX_STEPS:
             raise self._wrong(where, f"has more than {_MAX_STEPS} steps")

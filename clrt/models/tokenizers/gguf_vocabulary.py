@@ -19,7 +19,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # Maximum characters of all tokens: the tokenizers library needs a hundred times as many bytes for
 # some models.
 _MAX_TEXT_CHARS = 1 << 24
-# Maximum characters of a token that merges are derived for: the search takes quadratic time.
+# Maximum characters of a token whose merges are derived: the time grows with their square.
 _MAX_MERGED_CHARS = 512
 
 

@@ -94,6 +94,7 @@ def lower_conv(node: Node) -> GemmProblem:
 
 
 def _window(node: Node) -> WindowPool:
+    """Returns the window of a convolution."""
     window = node.op_as(Convolution).window(node.arg(1).shape)
     assert window is not None
     return window

@@ -35,8 +35,8 @@ _USUAL_SIDE = 32
 # Estimated bandwidth of the transforms, which work in the caches, relative to memory bandwidth.
 _CACHED = 4
 # Below _FEW_TILES tiles, weights are transformed as they are read: reading them from memory
-# dominates, and untransformed they take a fourth of the bytes. The transform of the weights of one
-# channel and output channel costs as much as about _TRANSFORM multiplications.
+# dominates, and before the transform they have a fourth of the bytes. The transform of the weights
+# of one channel and output channel costs as much as about _TRANSFORM multiplications.
 _FEW_TILES, _TRANSFORM = 64, 100
 # Minimum bytes of transformed weights for transforming them as they are read.
 _MUCH_BYTES = 2 << 20

@@ -53,6 +53,7 @@ _BETTER = Code("((a) {}{} (b))")
 
 
 def _better(node: Node) -> dict[str, Define]:
+    """Returns the macros that compare elements and select among equal ones."""
     op = node.op_as(ArgExtremum)
     last = int(op.select_last_index)
     return {

@@ -280,6 +280,7 @@ class Execution:
         self._moves.feed(self.feeds)
 
     def _enqueue(self) -> None:
+        """Enqueues all launches of the plan."""
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
         queue = self.lane.queue
         for step in cast(list[BoundLaunch], self.bound.steps):
@@ -316,12 +317,14 @@ class Execution:
         self.stop.check()
 
     def _finish(self) -> None:
+        """Waits for the device, completes the transfers and ends the run."""
         with self.bound.draining():
             self._wait()
         self._moves.complete()
         self._end()
 
     def _wait(self) -> None:
+        """Waits for the run's last command, or for the whole queue if no other run is in flight."""
         connection = self.bound.session.connection
         if len(connection.in_flight) == 1:
             self.lane.finish()

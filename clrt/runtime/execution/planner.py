@@ -134,6 +134,7 @@ class PlanCache:
         self._drop(self._stages.pop(key))
 
     def _drop(self, stage: PlannedSegment) -> None:
+        """Subtracts an evicted segment from the memory totals."""
         stage.kept = False
         self.host_bytes -= stage.host_bytes
         self.own_bytes -= stage.own_bytes

@@ -276,6 +276,7 @@ class Runner:
             self._repair()
 
     def _repair(self) -> None:
+        """Recovers arenas and plans after an exception that interrupted their bookkeeping."""
         over = [call for call in tuple(self._calls) if call.is_over]
         self.room.recover()
         with self.lock:

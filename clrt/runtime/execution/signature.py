@@ -384,6 +384,7 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
+    """Raises if the size of an axis differs from the expected one."""
     if dim != size:
         raise ShapeError(
             f"Input '{value.name}' has {size} at axis {axis}; the model expects {dim} ({wanted})."
@@ -406,5 +407,6 @@ def _spec(name: str, value: Value) -> TensorSpec:
 
 
 def _near(name: object, names: Sequence[str]) -> str:
+    """Returns a hint to the most similar name; "" if none is similar."""
     matches = difflib.get_close_matches(str(name), names, 1)
     return f" Did you mean '{matches[0]}'?" if matches else ""

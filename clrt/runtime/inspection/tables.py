@@ -115,6 +115,7 @@ def _node_lines(row: NodeRow) -> Iterator[str]:
 
 
 def _runs(row: NodeRow) -> list[str]:
+    """Returns how a node runs: variant and kernels, host, or view."""
     if row.where != "device":
         return ["on the host" if row.where == "host" else "view"]
     counts = Counter(use.entry for use in row.kernels)

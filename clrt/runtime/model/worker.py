@@ -203,6 +203,7 @@ class _Ended(Exception):
 
 
 def _ending(code: int | None) -> str:
+    """Returns how a process ended: the signal's name, or its exit status."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name
@@ -251,6 +252,7 @@ def _pickles(value: object) -> bool:
 
 
 def _rebuilt(kind: type[Exception], args: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
+    """Returns an unpickled exception, made without calling its constructor."""
     error = kind.__new__(kind)
     error.args = args
     vars(error).update(attributes)

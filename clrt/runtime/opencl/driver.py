@@ -31,7 +31,8 @@ __all__ += [
 __all__ += ["status_name"]
 
 _CODES = cl.status_code
-# Status codes for exhausted memory; drivers that allocate at a buffer's first use give any of them.
+# Status codes for exhausted memory. Drivers that allocate a buffer at its first use return any of
+# them.
 _OUT_OF_MEMORY_CODES = frozenset(
     {
         _CODES.MEM_OBJECT_ALLOCATION_FAILURE,

@@ -117,6 +117,7 @@ def lacks_builtins() -> bool:
 
 
 def _read(memory: int, address: int, nbytes: int) -> bytes:
+    """Reads memory of this process; b"" if it cannot be read."""
     if sys.platform == "win32":
         return b""
     try:

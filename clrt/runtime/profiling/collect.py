@@ -173,6 +173,7 @@ def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
 
 
 def _stage(plan: Plan) -> TimedStage:
+    """Returns nodes, buffers, slab sizes and number of steps of a plan."""
     return TimedStage(
         tuple(_nodes(plan.graph, plan)),
         tuple(_tenants(plan)),

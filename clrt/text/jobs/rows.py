@@ -245,6 +245,7 @@ class _Bad:
 
 
 def _decoded(raw: bytes | None) -> str | _Bad | None:
+    """Returns a text from UTF-8; _Bad with the reason if it is invalid."""
     try:
         return None if raw is None else raw.decode()
     except UnicodeDecodeError as error:

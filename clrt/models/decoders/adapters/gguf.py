@@ -120,7 +120,7 @@ class GgufAdapter:
                 "convert the adapter again."
             )
         (rows, columns), rank = shape, (up.shape or (1,))[-1]
-        if name == _EMBEDDINGS:  # for embeddings, the rows of lora_a are those of tokens
+        if name == _EMBEDDINGS:  # here lora_a has a row per token
             table = self._read(down, (rows, rank), index), self._read(up, (columns, rank), index)
             return TensorDelta(product=LoraDelta(table[0], table[1].T, self._scale(rank)))
         left = self._read(up, (rows, rank), index)

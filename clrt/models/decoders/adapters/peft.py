@@ -87,6 +87,7 @@ class PeftAdapter:
             self._enter(tensor)
 
     def _enter(self, tensor: str) -> None:
+        """Assigns a tensor of the adapter to its module, if the name has a known suffix."""
         end = next((e for e in _PARTS if tensor.endswith(e)), None)
         if end is not None:
             name = tensor.removesuffix(end).removeprefix(_BEFORE)
@@ -274,6 +275,7 @@ class PeftAdapter:
         return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
 
     def _ordered(self, array: Array, name: str) -> Array:
+        """Returns rows in the order of the model's tensor."""
         model = self._model
         if name.startswith(_PLACES):
             array = array[model.family.first_place :]

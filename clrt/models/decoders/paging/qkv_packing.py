@@ -93,6 +93,7 @@ class HeadJoiner:
         return self._flat(value)
 
     def _flat(self, value: Value) -> Value:
+        """Reshapes a value to float32 [tokens, width]."""
         shape = value.shape
         assert shape is not None
         value = self._build.reshaped(value, symbol(TOKENS), shape[-1])
@@ -134,6 +135,7 @@ class HeadJoiner:
         return self._product(parts) or self._build.add(Concat(2), *map(self._sliced, parts))
 
     def _sliced(self, part: _Columns) -> Value:
+        """Returns columns of a value; the value itself if they are all of them."""
         if part.is_whole:
             return part.source
         return self._build.slice(part.source, part.first, part.first + part.count, 2)

@@ -198,6 +198,7 @@ def _viewed(node: Node, axis: int | None) -> str | None:
 
 
 def _gathered(op: Gather, node: Node, axes: Mapping[int, int]) -> str | None:
+    """Returns why a Gather mixes or selects tokens; None if it does not."""
     rank = len(node.arg(0).shape or ())
     if len(axes) > 1:
         return "it looks up tokens by tokens"

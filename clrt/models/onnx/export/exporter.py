@@ -229,11 +229,13 @@ class _GraphExporter:
     def _proto(
         self, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]
     ) -> onnx.GraphProto:
+        """Returns the exported graph with sorted nodes."""
         nodes = _sorted(self._nodes)
         name = self._graph.name or "graph"
         return helper.make_graph(nodes, name, inputs, outputs, self._initializers)
 
     def _walk(self) -> None:
+        """Names all computed values, then exports the nodes."""
         for node in self._graph.nodes:
             for value in node.outputs:
                 if value not in self.names:
@@ -288,6 +290,7 @@ class _GraphExporter:
         return name
 
     def _known(self, value: Value) -> str | None:
+        """Returns the exported name of a value in this or an outer graph; None without one."""
         if value in self.names:
             return self.names[value]
         return None if self._outer is None else self._outer._known(value)
@@ -320,6 +323,7 @@ class _GraphExporter:
         )
 
     def _size(self, values: Iterator[Value] | list[Value], symbol: str) -> tuple[str, int] | None:
+        """Returns the name and axis of a value whose size is the symbol; None if there is none."""
         for value in values:
             for axis, dim in enumerate(value.shape or ()):
                 if is_symbol(dim) and str(dim) == symbol:

@@ -159,6 +159,7 @@ class _Products:
         )
 
     def _sum(self, term: _Term, needed: Collection[str]) -> _Term:
+        """Sums a term over the labels that are not needed."""
         axes = [k for k, label in enumerate(term.labels) if label not in needed]
         if not axes:
             return term
@@ -166,6 +167,7 @@ class _Products:
         return _Term(value, tuple(x for x in term.labels if x in needed))
 
     def _arrange(self, term: _Term, order: Labels) -> _Term:
+        """Transposes a term to the given order of labels."""
         perm = tuple(term.labels.index(label) for label in order)
         if perm == tuple(range(len(perm))):
             return term

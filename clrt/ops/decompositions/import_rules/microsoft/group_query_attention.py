@@ -270,8 +270,8 @@ def _attend_in_order(
     window = int(body.attrs.get("local_window_size", -1))
     causal: dict[str, Any] = {}
     if body.attrs.get("causal", 1):
-        # In a first call, a sequence shorter than the others is followed by padding, whose queries
-        # see the padding's keys: so lengths are at least `rows`, and positions start at 0.
+        # In the first call, padding follows sequences that are shorter than others. Queries of the
+        # padding see keys of the padding, so lengths are at least `rows` and positions start at 0.
         lengths = body("Max", lengths, rows)
         causal = {"is_causal": 1, **({"left_window_size": window - 1} if window > 0 else {})}
     return body("Attention", *operands, None, None, None, lengths, **causal, **attrs)
