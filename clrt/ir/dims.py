@@ -5,8 +5,8 @@ if their polynomials are. Arrays of dims (dtype object) work in the same NumPy r
 numbers. A comparison whose result depends on the bindings of symbols raises `UndecidableDim`.
 
 A few bytes of a file can describe a polynomial of any size, so terms, degree, coefficients and
-nesting are bounded. An operation that exceeds the bounds raises `TooComplex`. If the result was to
-be an element of a value, it is then computed at run time; if a dim of a shape, it is rejected.
+nesting are bounded. An operation that exceeds the bounds raises `TooComplex`. An element of a value
+is then computed at run time; a model with such a dim in a shape is rejected.
 """
 
 from __future__ import annotations
@@ -337,7 +337,10 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
 
 
 def substitute(dim: Dim, bindings: Substitutes) -> Dim:
-    """Returns a dim with symbols replaced by the numbers or dims that `bindings` maps them to."""
+    """Returns a dim with symbols replaced by the numbers or dims that `bindings` maps them to.
+
+    A dim is returned unchanged if traced numbers would replace only some of its symbols.
+    """
     if isinstance(dim, int):
         return dim
     bound = [bindings[name] for name in dim.symbols if name in bindings]
@@ -354,7 +357,7 @@ def substitute(dim: Dim, bindings: Substitutes) -> Dim:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Returns the product of dims; 1 for none."""
+    """Returns the product of dims; 1 if there are none."""
     result: Dim = 1
     for dim in dims:
         result = result * dim

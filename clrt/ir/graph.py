@@ -407,8 +407,8 @@ class Defaults:
 
     Attributes:
         names: Names of the inputs with default values, in file order.
-        graph_with: Returns the graph, before any pass, in which the given ones of these inputs are
-            graph inputs instead of constants.
+        graph_with: Takes a set of these names; returns the graph, before any pass, with the named
+            inputs as graph inputs instead of constants.
     """
 
     names: tuple[str, ...]

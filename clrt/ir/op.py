@@ -44,8 +44,8 @@ class PackedConstant:
 class ConcatenatedRows:
     """The vertical concatenation of matrices, without a concatenated copy.
 
-    `elements` and `rows` create temporary copies, so that weights of a file never stay in memory
-    twice.
+    `elements` and `rows` copy elements only when they are read, so that weights of a file do not
+    stay in memory twice.
 
     Attributes:
         parts: The matrices, of equal width.
@@ -57,7 +57,7 @@ class ConcatenatedRows:
 
     @property
     def elements(self) -> Array:
-        """A copy of all elements: the concatenated matrix."""
+        """All elements, as one matrix; a copy unless there is a single part of the same dtype."""
         return self.rows(0, self.shape[0])
 
     @property

@@ -132,7 +132,7 @@ class Pattern:
         return Pattern(ways, roots)
 
     def used_once(self) -> Pattern:
-        """Returns this pattern with the condition that only one node reads the value."""
+        """Returns this pattern for values that one node reads and that are not graph outputs."""
 
         def ways(value: Value, found: Captures) -> Iterator[None]:
             return _NO_WAYS if found.edges.only_user(value) is None else self.ways(value, found)

@@ -79,7 +79,8 @@ class ShapeTrace:
         """Evaluates all formulas at other values of the symbols.
 
         Returns:
-            The values; None if a guard does not hold, or if a formula divides by zero.
+            The values; None if a guard does not hold, or if a formula fails, such as by dividing
+            by zero.
         """
         numbers = self._numbers.copy()
         for index, name in enumerate(self.symbols):
@@ -283,7 +284,7 @@ def pure(function: _Function) -> _Function:
 
 @pure  # guards of its comparisons would restrict the trace to one side of a bound
 def clamp(number: int, least: int, most: int) -> int:
-    """Returns `number` limited to the range `least` ... `most`; `least` wins if it is larger."""
+    """Returns `number` limited to the range `least` ... `most`; `least` if the range is empty."""
     return max(least, min(most, number))
 
 

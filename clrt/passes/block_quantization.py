@@ -135,6 +135,9 @@ def _inverse_root(moments: Floats) -> NDArray[np.float64]:
     """Returns the upper triangular U for which U.T @ U is the inverse of the damped moments.
 
     Damping adds a small number to the diagonal, so that the matrix is invertible.
+
+    Args:
+        moments: `[K, K]`, K being the summed axis: sum of outer products of the input rows.
     """
     damped = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped))) or 1.0

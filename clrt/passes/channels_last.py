@@ -63,8 +63,8 @@ _MAX_IMAGE_STEPS = 8
 def _reads_image(node: Node) -> bool:
     """Whether a 2-D convolution reads an image of 2 to 4 channels near a graph input.
 
-    The convolution's windows must be larger than one element, and its epilogue must read no other
-    tensors.
+    The convolution must have one group, explicit padding, and windows of more than one element. Its
+    epilogue must read no other tensors.
     """
     op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     assert x.shape is not None and w.type.static_shape is not None

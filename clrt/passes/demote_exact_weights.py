@@ -19,7 +19,7 @@ class DemoteExactWeights(Pass):
     """Product with a float32 constant B -> product with a float16 or bfloat16 B of equal elements.
 
     Applies if every element is representable in 16 bits, as in 16-bit models whose weights
-    `PromoteToFloat32` converted to float32.
+    `PromoteToFloat32` converted to float32. Weights of fewer than `MIN_ELEMS` elements stay.
     """
 
     name = "narrow_weights"

@@ -41,7 +41,8 @@ def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
         level: 0 does nothing, 1 cleans up, 2 also fuses and runs the device-dependent passes.
 
     Returns:
-        Records of all pass runs.
+        Records of the pass runs; of the portable passes only those on `graph` itself, not on its
+        inner graphs.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).

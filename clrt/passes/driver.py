@@ -72,8 +72,8 @@ class Match:
 class Pass(ABC):
     """A rewrite of a graph: `match` finds a pattern, `rewrite` builds its replacement. Stateless.
 
-    Passes of one class with equal settings are equal. The driver skips nodes that have not changed
-    since an equal pass ran.
+    Passes of one class with equal settings are equal. The driver skips a pass if no node has
+    changed since an equal pass ran; if the pass is local, it also skips each unchanged node.
 
     Class attributes:
         name: Name in reports, and `made_by` of the nodes that the pass creates.

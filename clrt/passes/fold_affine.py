@@ -128,7 +128,8 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
 def _by_channel(constant: Value, y: Value) -> Array | None:
     """Returns a constant as one number per channel of y, `[channels]`.
 
-    Returns None if `constant` is computed, or varies along another axis than channels (axis 1).
+    Returns None if `constant` is computed or varies along another axis than channels (axis 1), or
+    if y has no spatial axes.
     """
     numbers = _numbers(constant)
     if numbers is None or y.shape is None or len(y.shape) < 3 or numbers.ndim > len(y.shape):

@@ -30,6 +30,8 @@ class FoldConstants(Pass):
 
     Not folded are results of more than 16 MiB that are larger than the inputs, results past the
     fold budget, and Transposes of weights of matrix products, which `canonicalize_matmul` absorbs.
+    Neither are dequantized 4-bit weights, nodes that the host drives, such as loops, and large
+    inputs of ops with a slow reference.
 
     Args:
         dequantize: Whether DequantizeLinear of weights of more than 4 bits is folded.

@@ -75,9 +75,9 @@ class FuseAttention(Pass):
     q, k and v are traced back through the Reshape and Transpose that split the heads, and the
     Expand that repeats heads in grouped-query attention. They are then read from projections
     [batch, tokens, columns], or from columns of one projection. If that fails, they are read as
-    [batch, heads, tokens, head size], as rotary embeddings and caches produce them. The scale may
-    be applied to the scores, to q, or to q and k. Several masks are combined into one by nodes
-    before the fused op. A Where that replaces NaN by 0 becomes `nan_to_zero`.
+    [batch, heads, tokens, head size], as rotary embeddings and caches produce them. Constant
+    factors of the scores, of q and of k are multiplied to one scale. Several masks are combined
+    into one by nodes before the fused op. A Where that replaces NaN by 0 becomes `nan_to_zero`.
     """
 
     name = "fuse_attention"

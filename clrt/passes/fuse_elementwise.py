@@ -21,8 +21,9 @@ class FuseElementwise(Pass):
     """Elementwise node and its elementwise producers -> one Fused node; scalars become literals.
 
     A producer is fused if only fused nodes read it, and if it has the shape of the result or one
-    element. So nothing is computed more often than before. Values that only storing rounds are
-    never fused: results of a Cast to 16-bit floats, and low-precision dtypes such as 8-bit floats.
+    element. So nothing is computed more often than before. A producer is not fused if its result is
+    cast to 16-bit floats, or has a low-precision dtype such as an 8-bit float: kernels round to
+    these dtypes only when they store a value.
     """
 
     name = "fuse_elementwise"

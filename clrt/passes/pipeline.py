@@ -163,12 +163,12 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
 
 
 def tidy(graph: Graph) -> None:
-    """Folds constants and shape arithmetic of a graph in place; `optimize` starts with this."""
+    """Runs the first stage of `optimize` on a graph, in place: clean-up, promotion to float32."""
     _tidy(PassRunner(graph))
 
 
 def find_subgraphs(graph: Graph) -> PassReport:
-    """Optimises a graph in place up to fused attention, rotary embeddings and norms.
+    """Optimises a graph in place up to fused norms, activations, rotary embeddings and attention.
 
     Unlike `optimize`, does not rewrite matrix products. Returns records of the pass runs.
     """
@@ -196,7 +196,7 @@ def _run(runner: PassRunner, passes: tuple[Pass, ...]) -> int:
 
 
 def clean_up(runner: PassRunner, passes: tuple[Pass, ...]) -> None:
-    """Repeats passes until none matches, at most `MAX_ROUNDS` times; infers types after each."""
+    """Repeats passes until none matches, at most `MAX_ROUNDS` times; infers types in between."""
     for _ in range(MAX_ROUNDS):
         if not _run(runner, passes):
             break

@@ -129,7 +129,8 @@ def _wide_source(value: Value) -> Value | None:
 def _fits(node: Node, op: Op) -> bool:
     """Whether a node of float32 inputs has float32 outputs in place of narrow ones.
 
-    Narrow means as in `_is_narrow`. The dtypes of all other outputs must stay the same.
+    Narrow outputs are 16-bit floats, or floats that kernels of the op do not support. The dtypes of
+    all other outputs must stay the same.
     """
     types = [
         None if v is None else _widened(v.type) if _is_narrow(v, op) else v.type

@@ -24,10 +24,10 @@ from clrt.passes.matching import (
 class RemoveIdentity(Pass):
     """Node whose output equals one of its inputs -> that input.
 
-    Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
-    moves no elements, Concat or Sum of one operand, Slice of everything, Pad by 0, Where of
-    constant condition, x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. If the constant
-    broadcasts x to a larger shape, an Expand of x remains.
+    Identity, Dropout outside of training, Cast to the same dtype, views and Expand to the same
+    shape, Transpose that moves no elements; Concat, Sum, Mean, Max or Min of one operand; Slice of
+    everything, Pad by 0, Where of constant condition, x + 0, x - 0, x * 1, x / 1, x ** 1, true & x,
+    false | x. If the constant broadcasts x to a larger shape, an Expand of x remains.
     """
 
     name = "remove_identity"

@@ -1,4 +1,4 @@
-"""Gathers with affine indices, as exporters create for broadcast masks -> views or constants."""
+"""Gathers whose indices count in order, as exporters create for masks -> views or constants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDE = (DType.INT64, DType.INT32)
 
 @dataclass(frozen=True)
 class Grid:
-    """Integer tensor whose element at index (i_0, i_1, …) is offset + sum of steps[k] * i_k.
+    """Evenly spaced integers: the element at index (i_0, i_1, …) is offset + sum of steps[k] * i_k.
 
     Attributes:
         shape: Shape of the tensor.
@@ -73,7 +73,7 @@ class SimplifyAffineGathers(Pass):
 
 
 def grid(value: Value, depth: int = 0) -> Grid | None:
-    """Returns the affine form of an integer tensor; None if it is not known to be affine.
+    """Returns an integer tensor as a `Grid`; None if it is not known to be evenly spaced.
 
     Args:
         value: int32 or int64 tensor, computed by Range, Expand, Add and the like.
@@ -112,7 +112,7 @@ def _known(value: Value) -> Array | None:
 
 
 def _counted(known: Array) -> Grid | None:
-    """Returns the affine form of an array of numbers or dims; None if it is empty or not affine."""
+    """Returns an array of numbers or dims as a `Grid`; None if empty or not evenly spaced."""
     if not known.size:
         return None
     first = (0,) * known.ndim
@@ -135,7 +135,7 @@ def _dim(element: object) -> Dim:
 
 
 def _range(node: Node) -> Grid | None:
-    """Returns the affine form of a Range; None if its start or step is unknown."""
+    """Returns the output of a Range as a `Grid`; None if its start or step is unknown."""
     start, delta, shape = node.arg(0).type.data, node.arg(2).type.data, node.output.shape
     if start is None or delta is None or shape is None:
         return None
@@ -143,7 +143,7 @@ def _range(node: Node) -> Grid | None:
 
 
 def _moved(source: Grid | None, shape: Shape) -> Grid | None:
-    """Reshapes a grid to a shape that differs only in axes of size 1; None for other shapes."""
+    """Reshapes a `Grid` to a shape that differs only in axes of size 1; None for other shapes."""
     if source is None:
         return None
     pairs = zip(source.shape, source.steps, strict=True)
@@ -160,7 +160,7 @@ def _moved(source: Grid | None, shape: Shape) -> Grid | None:
 
 
 def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
-    """Broadcasts a grid to a shape; None if it does not broadcast, or is None."""
+    """Broadcasts a `Grid` to a shape; None if it does not broadcast, or is None."""
     if source is None or len(source.shape) > len(shape):
         return None
     lead = len(shape) - len(source.shape)
@@ -173,9 +173,9 @@ def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
 
 
 def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
-    """Returns the affine form of an Add, Sub or Mul; None if it has none.
+    """Returns the output of an Add, Sub or Mul as a `Grid`; None if it is not evenly spaced.
 
-    A product is affine if one factor has equal elements.
+    A product is evenly spaced if one factor has equal elements.
 
     Args:
         node: Add, Sub or Mul.
@@ -200,8 +200,8 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
 def _is_always(node: Node) -> bool:
     """Whether a GreaterOrEqual is provably true for all elements.
 
-    Both operands must be affine. The left operand must not decrease along any axis. The elements of
-    the right operand must be equal, and at most the first element of the left operand.
+    Both operands must be evenly spaced (`Grid`). The left operand must not decrease along any axis.
+    All elements of the right operand must be equal, and at most the first one of the left operand.
     """
     left, right = grid(node.arg(0)), grid(node.arg(1))
     if left is None or right is None or any(not provably_equal(s, 0) for s in right.steps):
@@ -215,8 +215,8 @@ def _is_always(node: Node) -> bool:
 def _gathers_all(node: Node) -> str | None:
     """Returns why a Gather does not read all rows of x in order; "" if it does.
 
-    Returns None for nodes to which the question does not apply: the indices are not known to be an
-    affine function of their position (`Grid`), x has unknown rank, or the axis is not 0.
+    Returns None for nodes to which the question does not apply: the indices are not known to be
+    evenly spaced (`Grid`), x has unknown rank, or the axis is not 0.
     """
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)
@@ -237,7 +237,8 @@ def _gathers_all(node: Node) -> str | None:
 def _gathers_all_nd(node: Node) -> str | None:
     """Returns why a GatherND does not read all elements in order; "" if it does.
 
-    Returns None if its indices are not known to be affine.
+    Returns None if the components of its indices are not known to be evenly spaced (`Grid`), or if
+    a rank is unknown.
     """
     x, y = node.arg(0), node.output
     columns = _columns(node.arg(1))
@@ -264,15 +265,15 @@ def _gathers_all_nd(node: Node) -> str | None:
 
 
 def _columns(indices: Value) -> list[Grid | None] | None:
-    """Returns the affine form (`Grid`) of each component of index tuples.
+    """Returns each component of index tuples as a `Grid`, if it is evenly spaced.
 
     Args:
         indices: Indices of a GatherND, `[…, components]`: a tuple along the last axis.
 
     Returns:
         For a constant, a grid `[…, 1]` per component. For a Concat along the last axis, a grid per
-        input, which the caller must check to be one component. An entry is None where the affine
-        form is not known. None instead of the list for all other values.
+        input; the caller must check that each input is one component. An entry is None if it is not
+        known to be evenly spaced. None instead of the list for all other values.
     """
     known = _known(indices)
     if known is not None:

@@ -34,8 +34,8 @@ class SimplifyAlgebra(Pass):
     """Elementwise node -> a cheaper node of nearly the same result.
 
     x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x), x ** -1 -> 1 / x,
-    (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless Cast -> one Cast. The sqrt is
-    corrected for -infinity and -0, unless x is known to be neither.
+    (x * c) * d -> x * (c * d), not not x -> x, -(-x) -> x, Cast after a lossless Cast -> one Cast.
+    The sqrt is corrected for -infinity and -0, unless x is known to be neither.
 
     Numerics: x * (1 / c) equals x / c if c is a power of two; otherwise its error is at most one
     ulp larger.

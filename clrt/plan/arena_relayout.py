@@ -12,15 +12,15 @@ from clrt.plan.arena import Allocation, Arena, LiveInterval
 class StackingOrder:
     """Says which buffers of an arena lie on which, to lay the arena out anew for other sizes.
 
-    It is read from a planned arena. There, of two buffers of a slab with overlapping lifetimes, the
+    The order is read from a planned arena. Of two buffers of a slab whose lifetimes overlap, the
     one with the lower offset lies below the other. In a new layout, a buffer starts at the highest
     end of the buffers directly below it. So buffers alive at the same time never overlap, whatever
     their sizes. If no size has changed, no buffer has a higher offset than in the planned arena.
 
     Attributes:
         order: Buffer indices by ascending slab and offset in the planned arena.
-        supports: For each entry of `order`, the indices of the buffers directly below it: those
-            below it that are not also below another one of them.
+        supports: For each entry of `order`, the indices of the buffers directly below it, without
+            another buffer in between.
         slabs: Slab index of each buffer.
     """
 

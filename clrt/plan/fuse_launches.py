@@ -134,6 +134,7 @@ def connected(
     Source: Tarjan, Depth-First Search and Linear Graph Algorithms (1972).
 
     Args:
+        nodes: Nodes to start from; nodes that they depend on are included in the result.
         before: Yields the nodes that a node directly depends on.
     """
     components: list[tuple[Node, ...]] = []

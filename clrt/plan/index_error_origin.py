@@ -45,8 +45,9 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
     graph. It is looked up by name in the model.
 
     Returns:
-        Names of the model inputs. The bool is true if there is one such input and only data
-        movement is between it and the value, so that the value has elements of the input.
+        (names of the model inputs, whether the value's elements are elements of an input). The
+        bool is true if there is one such input, and if all nodes between the input and the value
+        only move elements.
     """
     produced, suppliers = _values_of(model)
     inputs = {v.name for v in model.inputs}
@@ -89,9 +90,9 @@ def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value
     """Maps value names to values of the model, to trace values of suffixes and subgraphs.
 
     Returns:
-        Two mappings by name. The first has the outputs of all nodes, and for each captured input of
-        a subgraph the captured value. The second has for each other input of a subgraph the inputs
-        of its node, any of which may supply it.
+        Two mappings by name. The first maps node outputs to themselves, and each captured input of
+        a subgraph to the captured value. The second maps every other input of a subgraph, such as a
+        loop-carried value, to the inputs of the node: any of these may supply its elements.
     """
     outer_values: dict[str, Value] = {}
     suppliers: dict[str, Sequence[Value]] = {}

@@ -24,15 +24,16 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 @dataclass(frozen=True)
 class VariableArguments:
-    """The 32-bit launch arguments of a plan that vary with input shape, as the rows of a table.
+    """The 32-bit launch arguments of a plan that vary with input shape: one row per argument.
 
-    An argument is a number, or the offset in elements at which the kernel accesses a tensor. Its
-    value is that of a formula of the dims. If the tensor lies in the arena, its formula counts from
-    the start of its arena buffer, and the offset of that buffer in its slab is added.
+    An argument is a number, or the offset in elements at which a kernel accesses a tensor. Each
+    argument has a formula of the dims. For a tensor in the arena, the formula is the offset from
+    the start of the tensor's arena buffer; `evaluate` adds the offset of this buffer in its slab.
 
     Attributes:
         launches: Index in the plan of the launch that has the argument.
-        tenants: Index of the arena buffer whose offset is added; -1 if nothing is added.
+        tenants: Index of the arena buffer that the tensor lies in; -1 for numbers, and for tensors
+            outside the arena.
         arguments: OpenCL index of the argument in its launch. A tensor takes two indices: first
             the pointer, then the offset.
     """
@@ -73,11 +74,11 @@ class VariableArguments:
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 
     def evaluate(self, numbers: Ints, offsets: Sequence[int]) -> Int32s:
-        """Computes the values of all varying arguments, in the order of the columns.
+        """Computes the values of all varying arguments, in the order of the rows.
 
         Args:
             numbers: Value of each formula at the sizes of a call.
-            offsets: Offset in bytes of each arena buffer.
+            offsets: Offset in bytes of each arena buffer in its slab.
         """
         starts = np.array([*offsets, 0], np.int64)
         values = numbers[self._formulas] + starts[self.tenants] // self._itemsizes

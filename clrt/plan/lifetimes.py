@@ -34,7 +34,7 @@ class MemoryEvent:
 
 
 def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
-    """Returns the memory events of a plan's steps in execution order; lifetimes index this list."""
+    """Returns the memory events of a plan's steps in order; lifetimes are indices of this list."""
     events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
         if isinstance(step, Region):
@@ -176,12 +176,12 @@ def buffer_lifetimes(
 
     Sizes are plain numbers even in a traced plan: arena offsets are not formulas of the input
     shapes (see `arena_relayout`). Lifetimes are indices of `times`; -1 stands for before the first
-    event (inputs) and len(times) for after the last (outputs).
+    event (inputs) and len(times) for after the last (outputs). Constants are left out.
 
     Args:
         times: Memory events of the plan.
         roots: Maps each value that shares memory to its owner; see `assign_roots`.
-        external: Root values in memory of the caller, which are left out.
+        external: Values in tensors of the caller, which need no arena memory and are left out.
     """
     spans: dict[Placed, tuple[int, int]] = {}
 

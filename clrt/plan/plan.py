@@ -56,7 +56,7 @@ class Plan:
         allocations: Allocation in the arena of each root value and scratch buffer.
         roots: Maps each value that shares memory to its root, the value that owns the memory.
         live_bytes: Peak of live bytes, a lower bound of the arena's size.
-        external: Root values in memory of the caller, bound at each run.
+        external: Values that own memory in tensors of the caller, bound at each run.
         device_io: Inputs and outputs that the plan binds in device memory.
         status_words: Words in which kernels report out-of-range indices; a word's index here is its
             position in the buffer of all words.
@@ -204,7 +204,7 @@ def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
 
 
 def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
-    """Returns the root values in memory of the caller, as dict keys.
+    """Returns the values that own memory in tensors of the caller, as dict keys.
 
     These are the device inputs of `contract`, and the roots of its device outputs except constants.
     """

@@ -242,7 +242,7 @@ def _drop_host_values(graph: Graph) -> None:
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
     """Returns whether a value is unknown before the graph break is executed.
 
-    Binds the known symbols in the elements of a constant, such as of a shape.
+    Also binds known symbols in the elements of a constant, such as a shape, in place.
 
     Args:
         blocked: Values computed after the graph break.
@@ -398,11 +398,11 @@ def _break_graph(
 
 
 def _fold(node: Node, budget: FoldBudget) -> bool:
-    """Evaluates a node whose inputs are constants, and turns its outputs into constants.
+    """Turns outputs of a node into constants: known elements, or evaluated from constant inputs.
 
     Returns:
-        Whether the node was evaluated. False if an input is not constant, the result is too large
-        or the budget is used up.
+        Whether the outputs are constants now. False if an input is not constant, if the budget is
+        used up, or if evaluation would be slow, make large results or expand a compact weight.
     """
     if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]

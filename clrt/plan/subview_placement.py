@@ -2,7 +2,8 @@
 
 An op declares its subviews (`Op.subviews`); a launch declares whether it can access strided rows
 (`RowPitchSupport`). A subview is aliased if every launch that accesses it supports the resulting
-offset and row stride.
+offset and row stride. Copied are constants, inputs and outputs of the model, values that the host
+accesses, and large subviews whose strided rows would move more bytes than a copy.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SubviewPlacement:
     Attributes:
         steps: Steps of the plan, with copies of aliased subviews removed and offsets adjusted.
         inside: Maps each aliased subview to its parent, with views resolved to their base value.
-        notes: Outcome for each subview of each node.
+        notes: Outcome for each subview of each node, except empty subviews.
     """
 
     steps: tuple[PlanStep, ...]
@@ -137,7 +138,7 @@ class _SubviewSearch:
         steps: Steps of the plan. Steps whose index is in `_outdated` must be lowered again before
             use.
         inside: Aliased subviews so far, by value; a view of a subview is resolved to the subview.
-        notes: Outcomes so far, one per visited subview.
+        notes: Outcomes so far, one per visited subview that has elements.
     """
 
     graph: Graph

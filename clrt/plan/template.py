@@ -63,8 +63,9 @@ def trace_plan(
         donated: Names of inputs whose memory the plan may overwrite.
 
     Returns:
-        The template; None if there are no symbols, a graph break, a host step, or a weight whose
-        packed layout depends on sizes, or if planning fails.
+        The template. None if there are no symbols, if symbols do not determine the shapes of all
+        inputs, or if planning fails; also if the plan has a graph break, a host step, or a packed
+        weight that depends on the sizes.
     """
     if not bindings or any(not v.type.bind(bindings).is_static for v in graph.inputs):
         return None
@@ -273,7 +274,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def external(self) -> tuple[Value, ...]:
-        """Root values in memory of the caller, bound at each run."""
+        """Values that own memory in tensors of the caller, bound at each run."""
         return self._instantiate(self.template.plan.external)
 
     @cached_property

@@ -57,7 +57,7 @@ class _Derivation:
         return self._compute([None if t is None else _traced_array(t) for t in self._inputs])
 
     def reader(self, index: int) -> Callable[[Evaluation], Array]:
-        """Returns a function from an evaluation to output `index` of the node at its sizes."""
+        """Returns a function that computes output `index` of the node from an `Evaluation`."""
 
         def read(evaluation: Evaluation) -> Array:
             if self not in evaluation.arrays:
@@ -88,7 +88,7 @@ def _traced_array(type_: TensorType) -> Array:
 
 
 def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
-    """Returns a function from an evaluation to the known elements of a type at its sizes.
+    """Returns a function that computes a type's known elements from an `Evaluation` of the trace.
 
     Args:
         trace: Trace of the sizes that the elements depend on.

@@ -66,8 +66,8 @@ def _unpacked(buffer: Buffer) -> Buffer:
 def accessed_bytes(launch: Launch) -> dict[Buffer, int]:
     """Returns the bytes that a launch accesses of each buffer, by the arguments' element counts.
 
-    A buffer argument without an element count counts as the whole buffer. Status words are left
-    out.
+    A packed weight, and a buffer argument without an element count, count as the whole buffer.
+    Status words are left out.
     """
     elems_of: dict[Buffer, int | None] = {}
     for arg in launch.args:
