@@ -138,8 +138,8 @@ class BeamSearch:
     def _logits(self, engine: DecoderEngine) -> list[NDArray[np.float32]]:
         """Runs a decoder step; returns the next-token logits of each beam, float32 `[vocabulary]`.
 
-        The first continuation of a beam goes on with the beam's sequence in the KV cache. Each
-        other continuation opens a new sequence, which shares the full pages of the first.
+        One continuation of a beam keeps the beam's sequence in the KV cache. Each other
+        continuation opens a new sequence, which shares the full pages of the beam's sequence.
         """
         live = {b.sequence for b in self._beams}
         for sequence in [s for s in self._open if s not in live]:

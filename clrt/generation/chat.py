@@ -62,7 +62,7 @@ class Chat:
         return f"<clrt.Chat of {len(self.messages)} messages with {self._generator!r}>"
 
     def send(self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> GeneratedText:
-        """Sends a message and returns the answer; both are added to `messages`.
+        """Sends a message and returns the answer; message and answer are added to `messages`.
 
         Args:
             message: Text of the user; or a message (a mapping with `role` and `content`, such as
@@ -81,7 +81,7 @@ class Chat:
     ) -> GeneratedStream:
         """Sends a message and streams the answer.
 
-        Both are added to `messages` once the stream ends or is closed.
+        Message and answer are added to `messages` once the stream ends or is closed.
 
         Args:
             message: Text of the user, a message or several messages, as for `send`.
@@ -192,11 +192,11 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
-        """Returns the tokens of a rendered prompt with the last turn's tokens reused, else [].
+        """Returns the tokens of a rendered prompt, beginning with the last turn's tokens.
 
         The generated tokens, which the cache holds, may differ from the tokenization of their text.
         They can be reused if the prompt begins with the last turn's text and an added token of the
-        tokenizer follows: tokenization splits text before added tokens.
+        tokenizer follows: tokenization splits text before added tokens. Returns [] if they cannot.
 
         Args:
             text: Rendered prompt of the new turn.

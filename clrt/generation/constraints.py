@@ -179,9 +179,9 @@ class Constraint:
         raise InputError(f"Token {token} violates the {self._kind}.")
 
     def forced(self) -> list[int]:
-        """Returns the tokens of the text that the rule requires next; [] if it allows several.
+        """Returns the tokens that must follow by the rule; [] if it allows several next tokens.
 
-        The state does not change.
+        Also [] after an end token. The state does not change.
 
         Raises:
             InputError: The rule takes too much work.

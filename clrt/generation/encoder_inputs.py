@@ -39,9 +39,8 @@ class EncoderInput:
         row: Row of the page table; `NOWHERE` if the input is not cached.
         users: Reference count: sequences, and calls of `DecoderEngine.read`.
         pages: KV pages with the keys and values of the input.
-        content: Content id of the last page (`KvPagePool.register`). It is the content id before
-            the first page of sequences that attend to this input, since their keys and values
-            depend on the input.
+        content: Content id of the last page (`KvPagePool.register`). The pages of a sequence that
+            attends to this input continue from this id, since they depend on the input.
         done: Whether the input is encoded and its keys and values are in the pages.
     """
 

@@ -62,7 +62,7 @@ class EngineMemory:
         self._table.write(sequence.row, sequence.pages)
 
     def _drop_pages(self, sequence: KvSequence) -> None:
-        """Removes a sequence's pages without releasing these; all its tokens then run again."""
+        """Forgets a sequence's pages without releasing these; all its tokens then run again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0

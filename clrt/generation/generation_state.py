@@ -166,9 +166,9 @@ class GenerationState:
             guesses: Proposed draft tokens.
 
         Returns:
-            The draft tokens before the first that ends the text or violates the constraint; and
-            one sampler for the token after the last verified token, and one for the token after
-            each of these draft tokens.
+            Draft tokens, and samplers. The draft tokens are those before the first that ends the
+            text or violates the constraint. There is one sampler for the token after the last
+            verified token, and one for the token after each returned draft token.
 
         Raises:
             InputError: The constraint takes too much work.
@@ -242,7 +242,10 @@ class GenerationState:
         self.reason = self.reason or reason
 
     def _piece(self, token: int) -> tuple[str, FinishReason | None]:
-        """Returns (text that a token makes certain, "stop" if this ends the text, else None)."""
+        """Returns (text that is certain now, finish reason) after a generated token.
+
+        The reason is "stop" if a stop string or an end token ended the text, else None.
+        """
         if token not in self.ends:
             piece = self._stops.push(self.text.push(token))
         elif self.sampler.sampling.include_stop:

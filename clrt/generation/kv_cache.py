@@ -79,7 +79,7 @@ class KvCache:
         return int(self._pitch * self._dtype.itemsize)
 
     def state(self) -> State:
-        """Returns the slabs as a state: input `slab0` becomes output `kept0` of a run, in place."""
+        """Returns the slabs as a state: a run updates input `slab0` in place to output `kept0`."""
         names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
         tensors = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
         return _CacheState(dict(names), tensors, self.slabs)

@@ -179,7 +179,7 @@ def _graph(
 def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes = b"") -> str:
     """Returns a hex digest that differs between models whose KV caches differ.
 
-    The digest covers sizes of the model and the first 64 elements of each weight.
+    The digest covers sizes of the model, and the first 64 elements of each weight that has so many.
 
     Args:
         decoder: Configuration of the decoder.
@@ -214,7 +214,10 @@ def _first(value: Value) -> Array:
 
 
 def _gguf_file(source: Path) -> Path | None:
-    """Returns the GGUF file that a path names or a folder holds; None for other formats.
+    """Returns the GGUF file in a folder; returns a path to a file unchanged, in any format.
+
+    None for a folder without GGUF or with safetensors, and for a missing file without the suffix
+    .gguf.
 
     Raises:
         InputError: The folder has several GGUF models.

@@ -38,8 +38,8 @@ class LanguageModel:
         ends: Token ids that end a text.
         sampling: Sampling options proposed by the model's files.
         template: Creates the chat template; None if the model has none.
-        start: Decoder start tokens of a model with an encoder, which reads the prompt; () for a
-            decoder-only model.
+        start: Tokens that the decoder starts with if the model has an encoder, whose input is then
+            the prompt; () for a decoder-only model.
         refusal: Why clrt does not support the sampling options of the model's files, and the
             remedy; "" if clrt supports them.
     """

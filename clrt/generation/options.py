@@ -139,8 +139,8 @@ class Sampling:
             numbers. If the text ends with all but the last token of a sequence, the number is added
             to the logit of its last token.
         length_penalty: Beam scores are divided by the number of tokens to this power.
-        early_stopping: True ends a beam search once there are `num_beams` results. False ends it
-            once no running beam has a better score than these results, "never" once no running beam
+        early_stopping: When a beam search with `num_beams` results ends. True: at once. False: if
+            no running beam has a better score than the worst result. "never": if no running beam
             can still reach a better score.
         renormalize_logits: Whether beams sum log-probabilities renormalized after the rules.
 
@@ -300,7 +300,7 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> list[str]:
-    """Returns the keys of a generation_config.json that affect texts, unless supported.
+    """Returns the keys of a generation_config.json that affect texts, but have no support.
 
     Args:
         config: Contents of the file.

@@ -48,7 +48,8 @@ class KvPagePool:
 
         Args:
             tokens: Tokens of a sequence.
-            after: Content id before the first page: `NOTHING`, `LONG`, or an encoder input's.
+            after: Content id (see `register`) before the first page: `NOTHING`, `LONG`, or an
+                encoder input's.
 
         Returns:
             The pages, and the content id of the last page; [] and `after` if no page is cached.
@@ -67,7 +68,8 @@ class KvPagePool:
 
         Args:
             parts: Content of each page, as passed to `register`, such as its tokens.
-            after: Content id before the first page.
+            after: Content id before the first page: a number for the content of all earlier pages,
+                as returned by `register`.
 
         Returns:
             The pages, and the content id of the last page; [] and `after` if no page is cached.
@@ -111,11 +113,12 @@ class KvPagePool:
     def register(self, page: int, before: int, part: Sequence[Hashable]) -> int:
         """Records the content of a full page for reuse, and returns its content id.
 
-        A content id identifies the content of a page and of all pages before it.
+        A content id is a number for the content of a page and of all pages before it.
 
         Args:
             page: The page.
-            before: Content id of the page before it.
+            before: Content id of the preceding page; for the first page `NOTHING`, `LONG` or the
+                content id of an encoder input.
             part: Content of the page, such as its `PAGE_TOKENS` tokens.
         """
         key = (before, tuple(part))

@@ -49,7 +49,8 @@ class LookupIndex:
 
         Returns:
             `count` draft tokens, and the number of tokens at the text's end that match the earlier
-            occurrence, at most 16. [] and 0 if the last two tokens have not occurred before.
+            occurrence, at most 16. [] and 0 if the last two tokens have not occurred before, or
+            `count` is 0.
         """
         for length in _LENGTHS:
             places = self._places.get(tuple(self.tokens[-length:]), ())

@@ -61,9 +61,9 @@ class KvSequence:
 
     @property
     def most_guesses(self) -> int:
-        """Maximum number of draft tokens so that the sequence does not exceed `long_beyond` tokens.
+        """Maximum number of draft tokens with which the sequence has at most `long_beyond` tokens.
 
-        More than 2**30 if the rotary angles set no limit.
+        More than 2**30 if `long_beyond` does not limit the sequence.
         """
         if self.long or not self.long_beyond or self.is_outgrown:
             return len(self.tokens) + (1 << 30)
@@ -85,7 +85,7 @@ class KvSequence:
         return len(self.tokens) - self.guessed
 
     def guess(self, tokens: Sequence[int]) -> None:
-        """Appends draft tokens. They run like others until `commit` puts verified tokens there."""
+        """Appends draft tokens to `tokens`; `commit` later replaces them by verified tokens."""
         self.tokens += tokens
         self.guessed += len(tokens)
 
@@ -113,8 +113,8 @@ class ScheduledSequence:
     Attributes:
         sequence: The sequence.
         count: Number of pending tokens of the sequence to run.
-        samplers: Samplers for the last `len(samplers)` of these tokens, which have an output row
-            each. A sampler chooses the token that follows. () for no output.
+        samplers: One sampler for each of the last tokens to run; it chooses the token that
+            follows. Each sampler gets an output row; () for no output.
     """
 
     sequence: KvSequence
@@ -123,9 +123,9 @@ class ScheduledSequence:
 
 
 def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
-    """Returns, for each sampler, all tokens before the token that it chooses.
+    """Returns, for each sampler of a sequence, all tokens before the token that it chooses.
 
-    () for each sampler if none of them reads earlier tokens.
+    Each element is () if no sampler of the sequence reads earlier tokens.
     """
     if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)

@@ -32,7 +32,7 @@ _DISCOUNT_DECAY = 0.995
 
 
 def bucket_size(count: int) -> int:
-    """Rounds a number of tokens or output rows up to a multiple of 16 if it exceeds 16."""
+    """Rounds a number of tokens or output rows up to a multiple of 16; up to 16 it is unchanged."""
     return count if count <= _BUCKET else -(-count // _BUCKET) * _BUCKET
 
 
@@ -87,8 +87,8 @@ class AcceptanceRate:
     """Acceptance rate of draft tokens of one kind; recent steps weigh more.
 
     Attributes:
-        prior: Acceptance rate over all texts, from which a new text starts; None in the rate over
-            all texts itself.
+        prior: Acceptance rate over all texts, the initial rate of a new text. None if this object
+            is the rate over all texts.
         memory: Decay factor of the statistics per step with draft tokens.
         fading: Decay factor of the statistics per step without draft tokens.
     """
@@ -158,7 +158,7 @@ class DraftBudget:
             draft_s: Seconds for making one draft token.
 
         Returns:
-            Number of draft tokens; 0 if none save time, or no step was measured yet.
+            Number of draft tokens; 0 if none raise the speed by 5%, or no step was measured yet.
         """
         costs = self.costs
         if not costs.of(self.tokens):

@@ -20,8 +20,8 @@ class _DraftStatistics:
     """Lookup index and acceptance rates of draft tokens of one generation.
 
     Attributes:
-        trusts: Acceptance rates: one per range of match lengths of prompt lookup; the last one is
-            that of the draft model.
+        trusts: Acceptance rates: first of prompt lookup, one per range of match lengths; the last
+            rate is the draft model's.
         index: Lookup index of encoder tokens (if any), prompt and generated text.
         before: Number of encoder tokens in the index.
         trust: Acceptance rate of the kind of draft tokens made last.

@@ -51,7 +51,7 @@ class Joined:
 
 
 class ByteLetters:
-    """Streaming decoder ByteLevel: each character of a token stands for a byte of UTF-8 text."""
+    """Streaming decoder ByteLevel: maps characters to bytes, and decodes the bytes as UTF-8."""
 
     _bytes: Mapping[str, int] = {}
 
@@ -82,9 +82,10 @@ def _letters() -> dict[str, int]:
 
 
 class ByteTokens:
-    """Streaming decoder ByteFallback: consecutive tokens such as <0xE2> are UTF-8 encoded text.
+    """Streaming decoder ByteFallback: decodes runs of byte tokens such as <0xE2> as UTF-8.
 
-    If a run is invalid UTF-8, each byte becomes U+FFFD; so a run is buffered until it ends.
+    If a run is invalid UTF-8, each of its bytes becomes U+FFFD. A run is therefore buffered until
+    another token follows.
     """
 
     def __init__(self) -> None:

@@ -123,7 +123,9 @@ class NextTokenRules:
         return dict(biases)
 
     def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
-        """Applies all rules to next-token log-probabilities, and returns the scores of beams.
+        """Applies the rules to next-token log-probabilities; returns them as scores for beams.
+
+        Banned tokens get -inf. The scores are renormalized if `renormalize_logits` is set.
 
         Args:
             logprobs: Log-probabilities, float64 `[vocabulary]`; modified in place.
@@ -162,7 +164,8 @@ class NextTokenRules:
     def _forced(self, text: Tokens) -> Tokens | None:
         """Returns the one token that must follow a text, as int64 `[1]`; None if none is forced.
 
-        The last token before the length limit may be forced, and the one after the first token.
+        Options can force the second token of a text (`forced_bos_token_id`), and its last token
+        before the length limit (`forced_eos_token_id`).
 
         Args:
             text: Tokens of prompt and generated text so far.
@@ -236,10 +239,10 @@ def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
 
 
 def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
-    """Returns the tokens that would complete an n-gram of `seen` after the end of `text`.
+    """Returns the tokens that, appended to `text`, would repeat an n-gram of `seen`.
 
     Args:
-        text: Tokens, the last `size - 1` of which begin the n-gram.
+        text: Tokens of a text, which may end with the first `size - 1` tokens of an n-gram.
         seen: Tokens that contain the n-grams.
         size: Length of the n-gram.
     """

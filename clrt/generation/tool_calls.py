@@ -285,7 +285,10 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def _json_values(text: str) -> list[Any]:
-    """Parses consecutive JSON values, separated by spaces, commas or semicolons; [] if invalid."""
+    """Parses consecutive JSON values, separated by spaces, commas or semicolons; [] if invalid.
+
+    The values may be in a Markdown code block.
+    """
     text = text.strip()
     if text.startswith("```"):
         text = text.removeprefix("```").removeprefix("json").removesuffix("```")
