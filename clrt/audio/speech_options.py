@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from clrt.errors import InputError
 from clrt.util.renamed import renamed, renamed_arguments
 
+# Sanity limit of sampling temperatures.
 _MAX_TEMPERATURE = 10.0
 # Deprecated name of a threshold -> its current name.
 _RENAMED = {

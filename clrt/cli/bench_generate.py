@@ -20,6 +20,7 @@ from clrt.util.table_text import PlainText
 
 _PROMPTS = 128, 512  # Prompt lengths of the prefill, in tokens.
 _CONTEXTS = 128, 1024  # Prompt lengths before decoding, in tokens.
+# Timed decode steps per measurement, of one token each.
 _DECODED_TOKENS = 32
 
 

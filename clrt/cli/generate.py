@@ -31,6 +31,7 @@ from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
 from clrt.util.table_text import PlainText
 
+# Exit code after Ctrl-C, as of shells: 128 plus the number of SIGINT.
 EXIT_INTERRUPTED = 130
 
 

@@ -23,6 +23,7 @@ from clrt.util.files import atomic_write, expanded, read_regular
 if TYPE_CHECKING:
     from clrt.generation.text_generator import TextGenerator
 
+# Maximum size of a file of messages that is read, in bytes.
 _MAX_JSON_BYTES = 256 << 20
 
 

@@ -11,6 +11,7 @@ from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.generation.messages import plain_data, plain_messages, plain_tools
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional, read_text
 
+# Maximum length of a template's error in a message, in characters.
 _MAX_REASON_CHARS = 1000
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _TOO_MUCH = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 T = TypeVar("T")
+# Maximum length of llguidance's reason in a message, in characters.
 _MAX_REASON_CHARS = 500
 # Line of an llguidance report with the reason; other lines show the position.
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
@@ -225,7 +226,8 @@ def _check_size(kind: str, rule: str) -> None:
         )
     if kind == "grammar":
         rules = rule.replace("::", ":").count(":")  # an upper bound: each rule has one or more
-        limit = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # embedded schema
+        # A JSON schema may be embedded in a grammar.
+        limit = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES
         if rules > limit:
             raise InputError(
                 f"The grammar has {rules} colons, one or more for each rule; the maximum is "

@@ -12,6 +12,7 @@ import numpy as np
 from clrt.generation.options import Sampling
 from clrt.generation.token_rules import NextTokenRules
 
+# All bits of a 32-bit word, the unit of token masks and seeds.
 _WORD = (1 << 32) - 1
 
 

@@ -52,6 +52,7 @@ __all__ = [
 MAX_SOURCE_CHARS = 64 << 10
 """Maximum number of characters of a template: several times those of published models."""
 
+# Maximum nesting of statements in a template.
 _MAX_BLOCK_DEPTH = 24
 # Filters and attributes with large results or long run times that chat templates do not need.
 _REFUSED_FILTERS = {"pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}

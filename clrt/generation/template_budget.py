@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+# Work allowed per rendering in characters and elements: a fixed part, and a multiple of the inputs.
 _WORK = 16 << 20
 _WORK_PER_INPUT = 64
+# Time limit of a rendering in seconds.
 _MAX_SECONDS = 10.0
 MAX_DEPTH = 100
 """Maximum nesting depth of lists and mappings."""

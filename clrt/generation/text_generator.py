@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clrt.generation.async_streaming import AsyncGeneratedStream
     from clrt.generation.request import GenerateOptions
 
+# Maximum number of sequences that run at once.
 _MAX_SEQUENCES = 1 << 16
 
 

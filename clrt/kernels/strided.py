@@ -28,6 +28,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
+# Maximum number of axes that kernels index; more are split into several launches.
 MAX_RANK = 6
 TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)
 # Elements per work-item of copy_tiled.

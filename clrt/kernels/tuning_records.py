@@ -170,7 +170,7 @@ def check(records: object) -> list[Record]:
             raise ValueError(f"tunables are integers: {record}")
         if not isinstance(record["kernel"], str):
             raise ValueError(f"a kernel is a name: {record}")
-        # Records of kernels that other versions of clrt have are ignored.
+        # Ignores records of kernels that only other versions of clrt have.
         if record["kernel"] in TUNED:
             TUNED[record["kernel"]].check(values)
         elif record["kernel"] in GROUPS:

@@ -12,6 +12,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders, scalar, scaled
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
+# Factor of x^3 in the tanh approximation of GELU.
 _CUBE = 0.044715
 # Maximum number of nodes of a flattened product: repeated squaring grows exponentially.
 _MAX_NODES = 16

@@ -14,6 +14,7 @@ from clrt.ops.op_builder import OpBuilder
 from clrt.passes.attention_matching import find_heads
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
+# Permutation that swaps the axes of tokens and heads.
 _BY_HEAD = (0, 2, 1, 3)
 
 

@@ -82,7 +82,7 @@ def _lowest_gap(occupied: Sequence[_Ranges], nbytes: int) -> int:
         nbytes: Size in bytes.
     """
     offset, free, current = 0, 0, 0
-    while free < len(occupied):  # `free` consecutive lists are free at `offset`
+    while free < len(occupied):  # number of lists in a row in which `offset` is free
         ranges = occupied[current]
         index = bisect_right(ranges, offset)
         if index & 1:

@@ -18,6 +18,7 @@ from clrt.text.jobs.shards import ShardWriter
 from clrt.util.env_vars import whole_number
 
 _MAX_BLOCKS = 5000  # Blocks of the Ray dataset of units.
+# Time limit, in seconds, of the test whether a cluster answers at its address.
 _CONNECT_TIMEOUT_S = 10
 
 

@@ -25,7 +25,7 @@ from clrt.util.renamed import renamed
 
 # Minimum number of measured runs, and minimum seconds that they take together.
 _MIN_RUNS, _MIN_MEASURED_S = 3, 0.3
-# Maximum size of a cached file that is read.
+# Maximum size in bytes of a cache file that is read.
 _MAX_FILE_BYTES = 1 << 20
 
 

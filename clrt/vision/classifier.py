@@ -17,6 +17,7 @@ from clrt.vision.image_model import ImageModel
 from clrt.vision.preprocessor import Preprocessor
 
 _PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+# Default height and width of images in pixels, as of ImageNet models.
 _EDGE = 224
 
 

@@ -21,7 +21,9 @@ from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
 from clrt.vision.preprocessor import Preprocessor
 
+# Default height and width of images in pixels, if an export does not state it.
 _YOLO_EDGE = 640
+# Maximum number of detections per image.
 _MAX_BOXES = 300
 
 

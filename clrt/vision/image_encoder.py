@@ -24,6 +24,7 @@ from clrt.vision.preprocessor import Preprocessor
 if TYPE_CHECKING:
     from clrt.text.tokenize import TextTokenizer
 
+# Default maximum number of text tokens: of CLIP, and of SigLIP.
 _POSITIONS = 77
 _SIGLIP_POSITIONS = 64
 _TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids")

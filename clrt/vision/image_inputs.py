@@ -30,6 +30,7 @@ ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview 
 _FORMATS = {
     "AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP",
 }  # fmt: skip
+# Exif tag of the orientation.
 _ORIENTATION = 0x0112
 # Size of the bands of rows copied from Pillow, so that they stay in the cache: copying a whole
 # photo at once takes five times as long, mostly for page faults.

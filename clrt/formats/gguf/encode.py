@@ -11,6 +11,7 @@ from clrt.formats.gguf.block_type import Bytes, Floats
 
 Q8_0_ELEMENTS = 32
 """Elements per block."""
+# Maximum magnitude of an int8 level; -128 is not used.
 _MAX_LEVEL = 127
 
 

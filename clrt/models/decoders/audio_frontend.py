@@ -9,6 +9,7 @@ from clrt.ops.conv.conv import Conv
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.table import Add, Gelu
 
+# Window of the convolutions, in frames.
 _KERNEL = 3
 
 

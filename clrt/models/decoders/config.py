@@ -15,6 +15,7 @@ from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
+# Sanity limit of context lengths, in tokens.
 _MAX_PLACES = 1 << 30
 
 

@@ -17,7 +17,9 @@ from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import ConfigValues
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
+# Sanity limit of context lengths, in tokens.
 _MAX_PLACES = 1 << 24
+# Sanity limit of RoPE factors and of their inverses.
 _MAX_FACTOR = 1e6
 _FACTORS = "rope_freqs.weight"
 

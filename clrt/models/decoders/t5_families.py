@@ -11,6 +11,7 @@ from clrt.models.decoders.decoder import DecoderConfig, RelativeBiasConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
+# Sanity limits of the relative position bias: number of buckets, and maximum distance in tokens.
 _MAX_BUCKETS, _MAX_REACH = 1 << 12, 1 << 16
 _GATED = "gated-"
 

@@ -19,7 +19,9 @@ from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
 MODEL_TYPE = "whisper"
+# Sanity limits: number of positions, and of mel bins.
 _MAX_PLACES, _MAX_MELS = 1 << 16, 512
+# Stride of the second convolution: feature frames per encoder position.
 _STRIDE = 2
 _FAMILY = DecoderFamily(names=tensor_names.WHISPER, rotary="none")
 

@@ -27,6 +27,7 @@ MAX_MODEL_BYTES = (1 << 31) - 1
 # such as unpacked numbers.
 _MAX_FIELDS = 1 << 20
 
+# Wire types of protobuf fields.
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 
 # Field number -> fields to follow in that message, on the paths to large tensors.

@@ -19,6 +19,7 @@ from clrt.models.onnx.tensors import dtype_of
 from clrt.ops.control.host_driven import common_type
 from clrt.ops.movement.common import fresh_dim
 
+# Maximum length of a dim's name or expression in a file, in characters.
 _MAX_DIM_CHARS = 200
 
 

@@ -28,6 +28,7 @@ from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import check_windows
 from clrt.util.math import ceil_div
 
+# Maximum number of image axes that the kernel indexes.
 MAX_AXES = 3
 # Column elements that a CPU work-item reads at most.
 _ITEM_ELEMS = 16384

@@ -28,6 +28,7 @@ from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
+# Size in bytes of the vectors in which kernels copy rows.
 VECTOR_BYTES = 16
 CPU = tuned(
     "gather_cpu",

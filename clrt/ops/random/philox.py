@@ -20,6 +20,7 @@ from clrt.ir.op import Array
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.traits import OnnxTraits
 
+# Random bits of a float32 in [0, 1): its precision.
 FLOAT_BITS = 24
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)

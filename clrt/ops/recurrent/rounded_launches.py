@@ -33,6 +33,7 @@ from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
 from clrt.ops.recurrent.time_step_launches import TimeStepLaunches
 from clrt.util.math import ceil_div, round_up
 
+# Gates of an LSTM.
 _GATES = 4
 _LANES = 8
 """States of a panel: their gates fill the BYTE_WIDTH columns of a panel."""

@@ -351,7 +351,7 @@ class Runner:
             self._free()
 
     def _free(self) -> None:
-        self.room.await_detached()  # without the lock, which ending runs acquire
+        self.room.await_detached()  # not under the lock: runs acquire it to end
         self.room.close()
         if self._workers is not None:
             self._workers.shutdown(wait=False)

@@ -13,6 +13,7 @@ from clrt.runtime.inspection.findings import BreakRow, Findings, KernelUse, Node
 from clrt.util.formatting import format_bytes, format_flops, format_shapes
 from clrt.util.table_text import PlainText, fitting, table_width
 
+# Maximum number of ONNX nodes listed per row.
 _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}
 # Maximum columns of a line, unless a single word is longer: names are never cut.

@@ -24,6 +24,7 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add
 from clrt.passes.attention_matching import Heads, find_heads
 
+# Permutation that swaps the axes of tokens and heads.
 _BY_TOKEN = (0, 2, 1, 3)
 
 

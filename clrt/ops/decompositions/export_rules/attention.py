@@ -37,6 +37,7 @@ from clrt.ops.pointwise.table import (
 )
 from clrt.ops.reduce.reduce import ReduceMax
 
+# Permutation that swaps the axes of tokens and heads.
 _BY_HEAD = (0, 2, 1, 3)
 
 

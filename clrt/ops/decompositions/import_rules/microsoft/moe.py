@@ -24,6 +24,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 from clrt.ops.matmul.matmul_nbits import unpack_levels
 
 _DOMAIN = "com.microsoft"
+# End of a slice that reaches to the end of the axis.
 _END = 1 << 62
 
 
