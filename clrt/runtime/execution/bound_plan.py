@@ -243,7 +243,7 @@ class BoundPlan:
         """Sets the kernel arguments that refer to external values.
 
         Args:
-            buffers: Buffer of each external root value.
+            buffers: Buffer of each external value that owns memory; views of it have no entry.
         """
         for root, external in self._external.items():
             external.set(buffers[root])

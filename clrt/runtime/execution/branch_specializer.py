@@ -39,8 +39,8 @@ class _Branch:
     Attributes:
         choosing: Names of the inputs whose elements decide conditions of If nodes.
         by_shape: Whether to specialise for input shapes, which may decide conditions.
-        specialised: Specialised graph for each key (input values or shapes). It is this `_Branch`
-            itself if specialising for the key removes no If.
+        specialised: Specialised graph for each key (input values or shapes); this object itself
+            for a key that removes no If or whose graph cannot be specialised.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -109,7 +109,10 @@ class Execution:
             bound.seconds_a_run = seconds
 
     def start(self) -> None:
-        """Enqueues the commands; waits only if the plan takes long or has host steps.
+        """Enqueues the run's commands.
+
+        Waits if the plan takes long, has host steps or is profiled, or if runs in other queues
+        still read a donated input.
 
         Raises:
             DeviceError: The driver fails, or is out of memory (OutOfMemoryError).
@@ -244,7 +247,7 @@ class Execution:
         self.bound.bind()
 
     def _begin(self) -> bool:
-        """Copies the inputs and, unless the run is paced, enqueues all commands.
+        """Copies the inputs, and enqueues all commands unless the run is paced (in batches).
 
         Returns:
             True if the inputs were copied. False, without any effect, if runs in other queues
@@ -350,7 +353,8 @@ class Execution:
 def run_and_hold(bound: BoundPlan, feeds: Mapping[str, Feed]) -> None:
     """Runs a plan, and keeps its inputs and device outputs, so that its launches can be repeated.
 
-    Other runs return this memory at their end, although kernel arguments still refer to it.
+    An ordinary run returns this memory to a pool at its end, although kernel arguments still refer
+    to the memory.
 
     Args:
         bound: Plan to run; its attribute `held` is set to the tensors that are kept.

@@ -112,7 +112,7 @@ class LaunchThrottle:
         """Waits until the queue has room for another launch.
 
         Args:
-            cost: Cost of that launch, in the throttle's unit.
+            cost: Cost of that launch, in the unit of the constructor's `rate`.
 
         Raises:
             ClrtError: `stop` was requested.
@@ -129,7 +129,7 @@ class LaunchThrottle:
 
         Args:
             event: Event of the launch.
-            cost: Cost of the launch, in the throttle's unit.
+            cost: Cost of the launch, in the unit of the constructor's `rate`.
         """
         if self._last is None and not self._parts:
             self._began = time.perf_counter()
@@ -145,7 +145,7 @@ class LaunchThrottle:
 
         Args:
             event: Event of the part's last launch.
-            cost: Sum of the costs of its launches.
+            cost: Sum of the costs of the part's launches, in the unit of the constructor's `rate`.
         """
         self._lane.wait(event)
         self._stop.check()

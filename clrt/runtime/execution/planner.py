@@ -111,7 +111,7 @@ class PlanCache:
     def kept_bytes(self) -> int:
         """Total size of the segments in bytes, to compare with `MAX_PLAN_BYTES`.
 
-        Device memory counts twice, since the graphs have a copy on the host too.
+        `own_bytes` counts twice, since the host has a copy of these constants.
         """
         return self.host_bytes + 2 * self.own_bytes
 

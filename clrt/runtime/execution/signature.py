@@ -162,7 +162,7 @@ class Signature:
 
         Args:
             feeds: Converted inputs by name, as `Signature.feeds` returns them.
-            names: Names of the donated inputs, or the only one itself.
+            names: Names of the donated inputs, or a single name.
 
         Raises:
             InputError: A donated input is not a live `DeviceTensor`, or its tensor is fed to two

@@ -104,7 +104,8 @@ def _step_row(
         node: The node.
         step: Plan step that computes the node.
         missed: Reasons why launch fusions missed and why subviews are copied.
-        parent: Parent of the node's output, if that is a subview that aliases it; else None.
+        parent: Parent of the node's output, if the output is a subview that aliases the parent;
+            else None.
         aliases: Whether subviews of the node alias their parent, so that they are not copied.
     """
     outputs = tuple(repr(v) for v in node.outputs)
@@ -221,7 +222,8 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
 def flops_of(step: PlanStep) -> int:
     """Returns the number of floating-point operations of a plan step.
 
-    Sums the FLOPs that the step's launches count, or that its ops count if no launch does.
+    Sums the FLOPs that the step's launches count. If no launch counts any, sums the FLOPs that the
+    ops of the step's nodes count.
     """
     return sum(_flops_at(n, step) for n in step.nodes)
 
@@ -229,8 +231,8 @@ def flops_of(step: PlanStep) -> int:
 def _flops_at(node: Node, step: PlanStep) -> int:
     """Returns the number of floating-point operations of a node in a plan step.
 
-    Sums the FLOPs of the node's launches. If no launch of the step counts FLOPs, returns those
-    that the op counts.
+    Sums the FLOPs of the node's launches. If no launch of the step counts FLOPs, returns the FLOPs
+    that the node's op counts.
     """
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))

@@ -16,7 +16,7 @@ class KernelUse:
         source: Source file of the kernel.
         global_size: Work-items per dimension.
         tunables: Value of each `T_` macro, by name.
-        record: Tuning record that these values come from; "" for a kernel without tunables.
+        record: Tuning record with the values in `tunables`; "" for a kernel without tunables.
     """
 
     entry: str

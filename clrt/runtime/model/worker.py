@@ -233,7 +233,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _parts(error: Exception) -> tuple[type[Exception], tuple[Any, ...], dict[str, Any]]:
-    """Splits an exception into picklable parts: (class, arguments, attributes by name).
+    """Splits an exception into picklable parts: (class, texts of arguments, attributes by name).
 
     An exception that cannot be pickled becomes a RuntimeError with its text.
     """

@@ -56,7 +56,9 @@ class ArenaMemory:
         return self.run is not None and not self.run.has_ended
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Grows each slab to at least a size; slabs from the first that grows lose their contents.
+        """Grows each slab to at least a size.
+
+        The first slab that grows and all slabs after it lose their contents.
 
         Args:
             sizes: Minimum size per slab in bytes.

@@ -53,7 +53,7 @@ class InFlight(Protocol):
 
     @property
     def rank(self) -> int:
-        """Priority: the run waits for runs of lower rank in other queues."""
+        """Rank of the run: it waits for runs of lower rank (higher priority) in other queues."""
 
 
 @dataclass(eq=False)
@@ -183,7 +183,7 @@ class DeviceContext:
             lane.finish()
 
     def give_way(self, run: InFlight, most_s: float) -> bool:
-        """Waits while a run of lower rank is in flight in another queue.
+        """Waits while a run of lower rank (higher priority) is in flight in another queue.
 
         Args:
             run: The run that waits.

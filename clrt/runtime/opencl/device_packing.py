@@ -32,9 +32,10 @@ _CHUNK_BYTES = 4 << 20
 
 
 def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None = None) -> bool:
-    """Returns whether the device can pack a weight and has the memory for it.
+    """Returns whether the device can pack a weight within the memory limits.
 
-    False for weights below `_MIN_BYTES`: the host packs these faster than the program compiles.
+    False for weights below `_MIN_BYTES`: the host packs such a weight faster than a packing kernel
+    compiles. Also False for simulators.
 
     Args:
         source: Weight, and the layout to pack it in.

@@ -160,8 +160,8 @@ def _matrix_shapes(
 def _opencl_c(device: cl.Device) -> tuple[int, int]:
     """Returns the newest OpenCL C version, as (major, minor), that a device's compiler accepts.
 
-    Devices before OpenCL 3.0 report one version. Later devices report a list of versions besides
-    it, which may have newer ones.
+    Devices before OpenCL 3.0 report one version. Later devices also report a list, which may have
+    newer versions than the first report.
     """
     named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
     versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]

@@ -66,10 +66,10 @@ def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[Matr
 
 
 def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
-    """Returns matrix-unit shapes from a cache file; without the file, calls `find` and writes it.
+    """Returns matrix-unit shapes from a cache file; else calls `find` and writes the file.
 
-    A file that is damaged, or that other users can write, is not read. Without a writable folder,
-    no file is written.
+    A missing or damaged file, or one that other users can write, counts as absent. Without a
+    writable folder, no file is written.
 
     Args:
         path: Cache file, in JSON.

@@ -15,7 +15,7 @@ from clrt.util.formatting import format_bytes
 
 
 class Claimant(Protocol):
-    """Protocol for a run that may still allocate memory."""
+    """Protocol for a run that reserves memory in a ledger before it allocates the memory."""
 
     @property
     def is_allocating(self) -> bool:
@@ -25,8 +25,8 @@ class Claimant(Protocol):
 class Ledger:
     """Sums the sizes of live device buffers, and checks the sum against a limit.
 
-    The sum is computed from the set of live buffers, which built-in methods add and remove. A
-    counter could stay wrong after an exception between two statements.
+    The sum is computed from a dict of live buffers, which single built-in calls update. An
+    exception at any point, such as KeyboardInterrupt, could leave a counter wrong instead.
 
     Attributes:
         limit: Maximum number of bytes; None for no limit.

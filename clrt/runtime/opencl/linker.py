@@ -1,9 +1,9 @@
 """Finds the linker that PoCL starts for each kernel it compiles.
 
-PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`. If that fails, PoCL ends the process: it does without
-binutils, or if gcc's files are missing. Kernels call only functions of these libraries that this
-process has loaded already. Empty stub libraries therefore suffice, in a folder that is searched
-after the system's folders.
+PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`. If the command fails, since binutils or gcc's files are
+missing, PoCL ends the process. Kernels call only functions of these libraries that this process has
+loaded already. Empty stub libraries therefore suffice, in a folder that is searched after the
+system's folders.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _COMPILER_LIBRARY = "libgcc_s.so.1"
 def has_linker() -> bool:
     """Returns whether PoCL finds a linker: on the PATH, or the one that a frozen application ships.
 
-    Adds the folder of the stub libraries to the environment variables of this process. If the PATH
-    has no linker, also adds the folder of the shipped linker.
+    If the PATH has no linker, adds the folder of the shipped linker to PATH and LD_LIBRARY_PATH of
+    this process. If a linker is found, adds the folder of the stub libraries to LIBRARY_PATH.
     """
     if _linker_on_path() is None:
         _append("PATH", SHIPPED / "linker")

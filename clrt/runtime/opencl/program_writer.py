@@ -54,7 +54,8 @@ class Saver:
     def add(self, key: str, program: cl.Program) -> None:
         """Queues a program that was just built; writes it at once unless writing is costly.
 
-        A program that cannot be written stays in the queue.
+        A program that cannot be written stays in the queue; the oldest of more than `_MAX_WAITING`
+        such programs are dropped.
 
         Args:
             key: Cache key of the program.

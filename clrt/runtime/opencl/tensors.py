@@ -44,7 +44,8 @@ _VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 class _SharedElements:
     """Array-interface object over a tensor's host memory.
 
-    NumPy arrays made from it hold `lease`, so that the memory is not reused.
+    NumPy arrays made from this object keep it alive, and with it `lease`, so that the pool does not
+    reuse the memory.
     """
 
     lease: PooledBuffer

@@ -26,8 +26,8 @@ class WeightStore:
     Attributes:
         account: Ledger of the model, which counts and limits the buffers; None if there is none.
         programs: Compiled programs of the model's kernels, shared with other models.
-        lock: Lock to hold while adding entries. It is the model's own, since compiling and
-            uploading may take seconds, in which other models proceed.
+        lock: Lock to hold while adding entries. Each model has its own lock, so that other models
+            proceed while this one compiles or uploads for seconds.
     """
 
     session: DeviceSession
@@ -85,7 +85,7 @@ class WeightStore:
         return sum(self.sizes.values())
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object; compiles its program unless the model or a cache has that."""
+        """Creates a kernel object; compiles its program only if neither model nor cache has it."""
         return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
