@@ -185,8 +185,8 @@ class VoiceActivity:
 class SegmentFinder:
     """Finds segments of speech in chunk probabilities; all times are counted in samples.
 
-    A segment is yielded only once the next segment has ended, or the audio: the start of the next
-    segment may limit its padding.
+    A segment is yielded only once the next segment or the audio has ended, since the start of the
+    next segment may limit the padding of this one.
 
     Attributes:
         thresholds: Thresholds of segments.

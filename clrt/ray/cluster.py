@@ -46,6 +46,7 @@ class ShardActor:
 
     Raises:
         InputError: The model's files on this machine differ from those that the job began with.
+        ClrtError: The model cannot be loaded, as in `clrt.SentenceEncoder`.
     """
 
     def __init__(self, folder: str, options: EmbedOptions) -> None:

@@ -61,7 +61,7 @@ class Predict:
         self._rows = _fixed_rows(specs[name].shape for name in self._columns)
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Returns the batch with the output columns added.
+        """Returns the batch with the output columns added; an empty batch gets none.
 
         Args:
             batch: Column name -> array, the default batch format of `map_batches`.

@@ -155,7 +155,8 @@ class Modules:
 def class_of(root: Path) -> str:
     """Returns the name of the class that runs a model folder, a key of `CLASSES`.
 
-    modules.json and `architectures` of config.json determine it; "SentenceEncoder" without them.
+    modules.json and `architectures` of config.json determine the class. If both files are missing,
+    the result is "SentenceEncoder".
     """
     file = root / "modules.json"
     entries = read_json(file) if file_exists(file) else []

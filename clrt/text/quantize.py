@@ -49,7 +49,8 @@ def quantize_embeddings(
             which then must have at least two vectors.
 
     Returns:
-        float32, int8 or uint8 [n, size]; int8 or uint8 [n, ceil(size / 8)] for binary ones.
+        float32, int8 or uint8 [n, size]. For "binary" int8 [n, ceil(size / 8)], for "ubinary" uint8
+        of the same shape. Without the first axis for one vector.
 
     Raises:
         InputError: `precision` is unknown, `embeddings` is quantized already, or there are too few

@@ -191,9 +191,12 @@ class SentenceEncoder(Embedder):
                 batches.
             output_value: "sentence_embedding", or "token_embeddings" for the vectors of all
                 tokens, neither pooled nor normalized.
-            precision: Element type of the result, as in `quantize_embeddings`.
-            convert_to_numpy: False returns a list of torch tensors (needs torch).
-            convert_to_tensor: True returns one torch tensor (needs torch).
+            precision: Element type of the result, as in `quantize_embeddings`. Ignored for token
+                embeddings.
+            convert_to_numpy: False returns a list of torch tensors (needs torch). Ignored for
+                token embeddings.
+            convert_to_tensor: True returns one torch tensor (needs torch); for token embeddings a
+                list of tensors.
             device: None, or the device that the model was loaded for.
             normalize_embeddings: Whether to L2-normalize vectors, after truncation. Folders with
                 a Normalize module normalize in any case.
@@ -204,8 +207,9 @@ class SentenceEncoder(Embedder):
                 sentence-transformers; ignored.
 
         Returns:
-            float32 [dimension] for a string, [n, dimension] for n sentences. For token embeddings
-            [tokens, hidden] per sentence, with special tokens and without padding.
+            [dimension] for a string, [n, dimension] for n sentences; float32 unless `precision`
+            selects another type. For token embeddings float32 [tokens, hidden] per sentence, with
+            special tokens and without padding.
 
         Raises:
             InputError: A sentence is not a string, or an option is out of range.

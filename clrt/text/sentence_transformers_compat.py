@@ -93,9 +93,9 @@ def accepts_old_names(**names: str) -> Callable[[F], F]:
 
 
 def device_name(device: Any) -> str | int | None:
-    """Converts a torch device name ("cuda", "mps", "cuda:0") to the `device` of `clrt.load`.
+    """Converts a torch device or its name ("cuda:0", "mps") to the `device` of `clrt.load`.
 
-    Other values are returned unchanged.
+    A torch GPU becomes "gpu", a torch CPU "cpu". None, an index and other names stay unchanged.
 
     Raises:
         InputError: The torch device is a GPU with an index above 0; torch numbers devices

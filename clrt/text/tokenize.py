@@ -42,9 +42,9 @@ class TextTokenizer:
     """Tokenizer of a model folder, with the truncation of a `TextConfig`.
 
     Padding and truncation settings of tokenizer.json are disabled, as they are often left over from
-    training; only their sides are used, if `config` names none. Without special tokens
-    (`config.special_tokens`), its truncation stays if `config.max_length` is None. If a pair is too
-    long, the longer text is cut first.
+    training. Only their sides ("left" or "right") are used, if `config` names none. Exception: if
+    `config.special_tokens` is False and `config.max_length` is None, the truncation of
+    tokenizer.json stays. If a pair is too long, the longer text is cut first.
 
     Attributes:
         library: The `tokenizers.Tokenizer`.

@@ -96,7 +96,7 @@ def to_tensor(array: Array) -> Any:
 def accepts_torch(function: F) -> F:
     """Decorates a function of arrays so that it returns a torch tensor if it receives tensors.
 
-    It does so if an argument is a torch tensor, or a list or tuple that begins with one.
+    An argument counts as tensors if it is a torch tensor, or a list or tuple that begins with one.
     """
 
     @functools.wraps(function)

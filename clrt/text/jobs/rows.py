@@ -326,9 +326,9 @@ def _converted(values: Any, kind: Any) -> Any:
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     """Infers the Arrow schema of the columns to copy.
 
-    The type of a column is that in the first file that has one. Parquet files store types. In JSON
-    lines, the first rows determine it: int64, float64, bool or string; mixed and nested values are
-    copied as JSON strings.
+    The first file that has a column, with other values than null, determines the column's type.
+    Parquet files store types. In JSON lines, the first rows determine the type: int64, float64,
+    bool or string; mixed and nested values are copied as JSON strings.
 
     Args:
         paths: Input files.
@@ -355,7 +355,7 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
 def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
     """Returns column name -> Arrow type for the columns of `names` that a file has.
 
-    Returns {} if the file is damaged. Names that several columns of the file have are left out.
+    Returns {} if the file is damaged. Leaves out a name that several columns of the file have.
     """
     try:
         if is_parquet(path):
