@@ -265,7 +265,7 @@ def split_count(rows: int, pairs: int, target_groups: int, lines: int, max_split
         pairs: Batch size times heads of keys.
         target_groups: Number of work-groups to aim for.
         lines: Work-items of a work-group along the rows (T_LINES).
-        max_splits: Maximum number of splits, at least 1 if lower.
+        max_splits: Maximum number of splits; numbers below 1 count as 1.
     """
     groups = ceil_div(rows, lines) * pairs
     return clamp(target_groups // groups, 1, max(1, max_splits))

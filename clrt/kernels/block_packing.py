@@ -14,16 +14,16 @@ from clrt.util.math import ceil_div
 
 @dataclass(frozen=True)
 class BlockPacking:
-    """Launches that pack rows `[N, K]` of GGUF blocks in the layout that one kernel reads.
+    """Launches that pack rows of GGUF blocks in the layout that one GEMM kernel reads.
 
     Attributes:
         entry: Name of the packing kernel and of its file.
-        layout: Macros of the kernel that describe the layout.
-        group: Rows of B that are packed together; the last group is padded.
+        layout: Macros of the packing kernel that describe the layout.
+        group: Rows that are packed together; the last group is padded.
         group_bytes: Packed size of a group in bytes.
         local: Work-items per work-group.
         items: Work-items per group; 0 for one per block of a row.
-        sizes: Arguments of the kernel, besides the rows and the packed array.
+        sizes: Arguments of the packing kernel, besides the rows and the packed array.
     """
 
     entry: str
@@ -40,7 +40,7 @@ class BlockPacking:
         Args:
             type_: Block type of the rows; None if they are not GGUF blocks.
             n: Rows of the weight.
-        k: Elements per row.
+            k: Elements per row.
         """
         coding = None if type_ is None else type_.coding
         if type_ is None or coding is None or coding.reader is None:

@@ -62,7 +62,8 @@ class ChainedGemm:
             norm: Normalization of the GEMM's rows.
 
         Raises:
-            UnsupportedError: The GEMM needs more than one launch, such as a copy of A.
+            UnsupportedError: The GEMM needs more than one launch, such as a copy of A; B is
+                computed; or the epilogue needs other types than float32.
         """
         return cls(GemmKernel.alone(product, ctx, norm.defines), norm)
 
@@ -74,7 +75,7 @@ class ChainedGemm:
     def defines(self) -> dict[str, Define]:
         """Macros of common/next_product.clh, for the kernel that computes A.
 
-        With them the kernel also computes this GEMM, by split-K.
+        With these macros, that kernel also computes this GEMM, by split-K.
         """
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
         return {"FUSED_GEMM": 1, **tunables, **self.kernel.product.b_defines}
@@ -166,7 +167,8 @@ class InlineProjection:
             after: The chained GEMM of the consuming kernel.
 
         Raises:
-            UnsupportedError: The GEMM needs a copy of A or B first, or other tiles than `after`.
+            UnsupportedError: The GEMM needs a copy of A or B first, has a computed B, or needs
+                other tiles than `after`.
         """
         kernel = GemmKernel.alone(product, ctx, {})
         after.check_tiles(product, ctx)

@@ -82,7 +82,8 @@ class GemmPartitionThresholds(Thresholds):
         Args:
             blocks: Row blocks of the result.
             panels: Panels of B times batches.
-            most: Maximum number of row blocks per work-group; the result is at least half of it.
+            most: Maximum number of row blocks per work-group. The result is at least half of this
+                number, or half of `blocks` if that is less.
         """
         costs = self.start_percent, self.spared_percent
         return _height(blocks, panels, most, caps.compute_units, *costs)
@@ -98,7 +99,7 @@ def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or has more than two batch
-            axes.
+            axes; or B has another dtype than A and is not a contiguous constant.
     """
     if product.is_empty:
         return []
@@ -131,7 +132,7 @@ class GemmKernel:
         setup: Launches that copy A or pack B.
         shares: Parameters of the partition over cores.
         unit: Thresholds of the split-float path that computes large products, by AMX or int16
-            dots; None if the device has neither.
+            dots; None if there is none for the device and the operands.
     """
 
     spec: KernelSpec
@@ -153,7 +154,7 @@ class GemmKernel:
 
         Raises:
             UnsupportedError: The epilogue needs other types than float32, or has more than two
-                batch axes.
+                batch axes; or B has another dtype than A and is not a contiguous constant.
         """
         product.epilogue.check_vectors()
         tunables = select_tile(CPU, product, ctx)
@@ -265,8 +266,8 @@ class GemmKernel:
     def _without_inputs(self) -> GemmKernel:
         """Returns a copy of this kernel for the second launch of `with_norm`, which normalizes y.
 
-        That launch does not multiply. It does not read A, B and the epilogue operands, so y stands
-        in for them as an argument.
+        The second launch does not multiply, so it reads neither A nor B nor epilogue operands; y is
+        passed in place of these arguments.
         """
         product, y = self.product, self.product.y
         assert isinstance(y, Value)
@@ -280,9 +281,9 @@ class GemmKernel:
 
         Args:
             norm: The normalization.
-            multiplies: Whether to normalize the result of the GEMM. If False, `product.k` is not
-                the summed axis: the launch normalizes the sum of that number of partial products,
-                which A holds, or the contents of y if the number is 0.
+            multiplies: Whether to normalize the result of the GEMM. If False, A holds `product.k`
+                partial products, and the launch normalizes their sum; if `product.k` is 0, it
+                normalizes the contents of y.
         """
         rows, flops = self.product.batches * self.product.m, self.product.flops * multiplies
         blocks = ceil_div(rows, self.tunables["T_MR"])

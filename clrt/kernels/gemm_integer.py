@@ -89,7 +89,7 @@ def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
 def constant_panels(
     value: Value, zero: Value | None, walk: ScaleIndexing, product: GemmProblem, ctx: Lowering
 ) -> tuple[MatrixOperand, Code] | None:
-    """Packs a constant B, less its zero points, in panels of int8, or of int16 if int8 overflows.
+    """Packs a constant B, less its zero points, in panels of int8, or int16 if int8 may overflow.
 
     Args:
         value: B, int8 or uint8.

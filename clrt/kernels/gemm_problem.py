@@ -88,7 +88,7 @@ class EpilogueOperand:
             per row.
         offset: Offset of the first element, in elements.
         width: Row width of the value along its last axis, in elements. Rows may then have a pitch,
-            and strides that are multiples of `width` step by whole rows. 0 if the value must be
+            and strides that are multiples of `width` step from row to row. 0 if the value must be
             contiguous.
         in_tile: Whether the launch itself computes the operand, as a second product; the epilogue
             reads it by the macro SECOND_GEMM.
@@ -282,7 +282,7 @@ def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
     """Declares that a launch accesses a tensor by rows of `width` elements, which may have a pitch.
 
     Args:
-        strides: Stride arguments by name; strides that are multiples of `width` step by whole rows.
+        strides: Stride arguments by name; multiples of `width` step from row to row.
     """
     return RowPitchSupport(width, tuple(n for n, s in strides.items() if s and not s % width))
 

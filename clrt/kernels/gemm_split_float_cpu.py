@@ -37,7 +37,7 @@ class SplitFloatThresholds(Thresholds):
 
     Attributes:
         rows: Rows of A that are split and multiplied at a time.
-        depth: Terms are padded to a multiple of this along K.
+        depth: Terms are padded to a multiple of this along K, the summed axis.
         macro: Macro that enables the path in the kernel.
     """
 
@@ -133,7 +133,8 @@ def unit_of(
         tunables: Tunables of gemm_cpu.
 
     Returns:
-        The class; None if the device has no such path for the operands.
+        The class; None if the device has no such path for the operands, or the tunables disable
+        it.
     """
     if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
         return None

@@ -46,6 +46,9 @@ class GemmTiles(Thresholds):
             rows: Rows of the tile (T_MR).
             vectors: Vectors per row of the tile (T_NV).
             lanes: Elements per vector (T_VW).
+
+        Returns:
+            One entry per alternative; [] for a tile without measured alternatives.
         """
         if (rows, vectors, lanes) == (8, 3, 16):
             speeds = ((6, 4, self.wide_6x4), (8, 2, self.wide_8x2), (14, 1, self.wide_14x1))
@@ -59,7 +62,8 @@ def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dic
     """Returns the tunables of a CPU GEMM kernel, with the tile that is fastest for its columns.
 
     Columns are padded to whole panels: 64 columns to 96 by tiles of 8 rows x 3 vectors of 16, but
-    not by tiles of 6 rows x 4 vectors.
+    not by tiles of 6 rows x 4 vectors. The tuning record's tile is kept if the number of columns
+    varies with the input shapes, or if another tile saves too little.
     """
     tunables = ctx.tunables(kernel)
     rows, vectors, lanes = (tunables[t] for t in ("T_MR", "T_NV", "T_VW"))

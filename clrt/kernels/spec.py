@@ -227,8 +227,8 @@ class RowPitchSupport:
     Attributes:
         width: Row width in elements; elements of a row are contiguous. The access starts at the
             argument's offset within a row and does not pass that row's end.
-        strides: Names of the stride arguments that step by whole rows, so that their values are
-            multiples of `width`. Planning replaces them by the same multiples of the pitch.
+        strides: Names of the stride arguments that step from row to row. Their values are multiples
+            of `width`; planning replaces them by the same multiples of the pitch.
         requires_vec8: Whether rows must start at multiples of VEC8 elements.
     """
 
@@ -407,7 +407,7 @@ def pitched_args(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
 def optional(**args: Buffer | None) -> dict[str, Any]:
     """Returns the tensor arguments that are not None, by name.
 
-    For a kernel whose macros declare a parameter only if the optional tensor is present.
+    This suits kernels that declare a parameter, by macros, only if the optional tensor is present.
     """
     return {name: value for name, value in args.items() if value is not None}
 

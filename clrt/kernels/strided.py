@@ -211,14 +211,14 @@ def launch_grid(
     /,
     **args: Any,
 ) -> Launch:
-    """Returns the launch of a kernel over a 2-D or 3-D grid (macros GLOBAL_XY and GLOBAL_XYZ).
+    """Returns the launch of a kernel with 2-D or 3-D indices (macros GLOBAL_XY and GLOBAL_XYZ).
 
-    On GPUs the grid is flattened to one dimension (macro FLAT), so that short rows leave no
+    On GPUs the global size is flattened to one dimension (macro FLAT), so that short rows leave no
     work-item idle. The macros are declared in common/axes.clh.
 
     Args:
         kernel: The kernel; macro FLAT is added on GPUs.
-        size: Sizes of the grid, the fastest axis first.
+        size: Number of indices per dimension, the fastest dimension first.
         flops: Floating-point operations of the launch.
         args: Kernel arguments.
     """
@@ -233,8 +233,8 @@ def _walk(
 ) -> tuple[list[int], bool]:
     """Returns an axis order for a strided copy, and whether the copy should be tiled.
 
-    The last axis of the order is contiguous in the destination. For a tiled copy, the last but one
-    is contiguous in the source.
+    The last axis of the order is contiguous in the destination, if any axis is. For a tiled copy,
+    the last but one is contiguous in the source.
 
     Args:
         dims: Sizes of the axes.
@@ -263,9 +263,9 @@ def _in_tiles(
 ) -> list[Launch]:
     """Returns the launches of a GPU copy through tiles in local memory, or `untiled` alone.
 
-    `untiled` is returned alone if both views have the same contiguous axis, or on devices with too
-    little local memory. Otherwise both launches are returned, one of them without work-groups.
-    Sizes that fill less than half a tile are copied by `untiled`.
+    `untiled` is returned alone unless the views are contiguous along different axes, and on devices
+    with too little local memory. Otherwise both launches are returned, one of them without
+    work-groups. Sizes that fill less than half a tile are copied by `untiled`.
 
     Args:
         untiled: Launch of the copy without tiles.

@@ -1,7 +1,7 @@
 """Tunables that are not macros: numbers that decide tiles, partitions, splits and kernel choice.
 
-A group of them is a dataclass beside its kernels. Each field is declared by `tunable`, with its
-unit and the reason for its value; a tuning record under the name of the group overrides it.
+A group of thresholds is a dataclass beside its kernels. Each field is declared by `tunable`, with
+its unit and the reason for its value; a tuning record under the name of the group overrides it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Tunable:
 
     Attributes:
         default: Value on devices without a tuning record.
-        unit: What it counts.
-        reason: What it decides, and why the default is as it is.
+        unit: What the number counts, such as "rows".
+        reason: What the number decides, and why the default is as it is.
     """
 
     default: int

@@ -74,9 +74,10 @@ class TunedKernel:
     def _fits(self, macro: str, value: int) -> bool:
         """Returns whether a value is plausible for a tunable.
 
-        The value must be in the range of the candidates. If the default and all candidates are
-        powers of two, as for lanes and work-items, it must also be a power of two: the kernel would
-        otherwise compute wrong sums.
+        The value must be at least 1 and at most the largest candidate or the default; without
+        candidates, at most four times the default. If the default and all candidates are powers of
+        two, as for lanes and work-items, the value must be one, too, and not below all of them: the
+        kernel would otherwise compute wrong sums.
         """
         default, choices = self.defaults[macro], self.choices.get(macro, ())
         highest = max(choices) if choices else _MAX_TIMES_DEFAULT * default
