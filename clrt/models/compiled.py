@@ -283,8 +283,8 @@ def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
     """Checks invariants that passes establish, for a graph that was read from an untrusted file.
 
     Args:
-        known_symbols: Symbols that are the whole size of an axis of some value, so that a run knows
-            their numbers.
+        known_symbols: Symbols that a run binds to numbers: each is by itself the size of an axis of
+            some value.
 
     Raises:
         ClrtError: An invariant does not hold.

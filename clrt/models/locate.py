@@ -30,7 +30,7 @@ def find_model(
 ) -> Path:
     """Returns the file or folder that `source` names.
 
-    An existing path is returned unchanged. Otherwise a name such as `all-MiniLM-L6-v2` or
+    An existing path is returned, with `~` expanded. Otherwise a name such as `all-MiniLM-L6-v2` or
     `BAAI/bge-small-en-v1.5` is looked up in Hugging Face's cache folder and in the packages of
     `PACKAGED`. Nothing is ever downloaded.
 

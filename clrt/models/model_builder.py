@@ -33,7 +33,10 @@ _SQUARED_RELU = "relu2"
 
 
 class TensorSource(Protocol):
-    """Interface of the tensors of a model file; `load` raises ModelError if one does not fit."""
+    """Interface of the tensors of a model file.
+
+    `load` raises ModelError if the tensor is missing or has another shape.
+    """
 
     def __contains__(self, name: str) -> bool: ...
 

@@ -51,14 +51,14 @@ class QueryHead:
 
     Attributes:
         pairs: If scores are sigmoids, the maximum number of (query, class) pairs to return; 0 for
-            the number of queries. `_SOFTMAX` (-1) if scores are a softmax, whose last class means
-            no object; each query then gives one pair.
+            the number of queries. -1 (`_SOFTMAX`) if scores are a softmax: each query then gives
+            one pair, and the last class means no object.
     """
 
     pairs: int
 
     def things(self, logits: Array, boxes: Array) -> RawDetections:
-        """Decodes the outputs of one image: the best class of each query, or the best pairs.
+        """Decodes one image's outputs: the best class of each query, or the `pairs` best pairs.
 
         Args:
             logits: `[queries, classes]`.
@@ -170,7 +170,7 @@ class BoxHead:
 
         Args:
             shape: Shape of the output of one image.
-            wide: Numbers per anchor that a head without suppression would have; None if unknown.
+            wide: Numbers per anchor if the head does not suppress boxes; None if unknown.
             relative: Whether the head is RT-DETR's.
 
         Raises:
@@ -244,7 +244,8 @@ def box_head(
         labels: Class names by index.
 
     Raises:
-        UnsupportedError: The metadata name a task other than detection, or lack `kpt_shape`.
+        UnsupportedError: The metadata name a task other than detection, segmentation and pose; or
+            a pose model's metadata lack `kpt_shape`.
     """
     whole = labels.keys() == set(range(len(labels)))
     classes = len(labels) if labels and whole else None

@@ -117,7 +117,11 @@ class Classifier(ImageModel):
 
 
 def softmax(logits: Array) -> Array:
-    """Returns the softmax over the last axis; `logits` itself if it has probabilities already."""
+    """Returns the softmax over the last axis.
+
+    Returns `logits` unchanged if all are probabilities already: none is negative, and each row has
+    sum 1.
+    """
     total = logits.sum(-1)
     if (logits >= 0).all() and np.allclose(total, 1, atol=1e-3):
         return logits

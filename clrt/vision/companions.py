@@ -33,7 +33,10 @@ class Companions:
 def beside(path: Path, name: str) -> Path | None:
     """Returns the path of file `name` in a model's folder; None if it is missing.
 
-    For an ONNX file the folder above it is searched too.
+    Args:
+        path: The model's folder, or a model file. For a model file, the file's folder is searched,
+            then the parent of this folder.
+        name: Name of the file to look for.
     """
     folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
     return next((f / name for f in folders if file_exists(f / name)), None)
@@ -56,7 +59,9 @@ def read_companions(path: Path) -> Companions:
 
 
 def companions_for_compiled(source: Path) -> dict[str, Any]:
-    """Returns the configurations to store in a compiled image model; {} for other models.
+    """Returns the configurations to store in a compiled image model.
+
+    Returns {} if the model has no supported image processor, or a configuration is damaged.
 
     Args:
         source: A folder, an ONNX file or a compiled model.

@@ -78,12 +78,12 @@ def center_cropped(frame: Frame, size: Size) -> Frame:
 
 
 def letterboxed(image: Size, canvas: Size, enlarge: bool = True) -> Frame:
-    """Returns the placement of an image centered on a canvas, resized to the largest that fits.
+    """Returns the placement of an image centered on a canvas, as large as fits on the canvas.
 
     Args:
         image: Height and width of the image.
         canvas: Height and width of the canvas.
-        enlarge: Whether images smaller than the canvas are enlarged.
+        enlarge: Whether images smaller than the canvas are enlarged; if not, they keep their size.
     """
     (height, width), (high, wide) = image, canvas
     scale = min(high / height, wide / width)
@@ -114,7 +114,7 @@ def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
 
 
 def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
-    """Computes the size of a resized image as `shortest_edge` does, but with DETR's rounding.
+    """Computes the size of a resized image from its shortest edge, with DETR's rounding.
 
     Args:
         image: Height and width of the image.
@@ -144,7 +144,7 @@ def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) ->
 
 
 def within(image: Size, most: Size) -> Size:
-    """Returns the largest size with the aspect ratio of size `image` that fits into size `most`."""
+    """Returns the largest size within size `most` that has the aspect ratio of size `image`."""
     scale = min(most[0] / image[0], most[1] / image[1])
     return int(image[0] * scale), int(image[1] * scale)
 

@@ -149,7 +149,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
 
 
 def _content(path: Path, title: str) -> bytes:
-    """Reads a file of at most CLRT_HOST_LIMIT.
+    """Reads an image file of at most CLRT_HOST_LIMIT bytes.
 
     Args:
         path: The file. Pipes and devices are refused, because they may not end.

@@ -223,7 +223,7 @@ class ImageModel:
             yield batch.frames, {k: np.asarray(v) for k, v in results.items()}
 
     def _extras(self) -> dict[str, Any]:
-        """Returns inputs by name other than the images and their mask; {} unless overridden."""
+        """Returns further model inputs by name, besides images and pixel mask; {} here."""
         return {}
 
     def _check_canvas(self, frame: Frame) -> None:
@@ -238,9 +238,9 @@ class ImageModel:
         """Returns the name of a model output.
 
         Args:
-            names: Names to look for; the first output with one of them is selected. If there is
-                none, the only output with `rank` axes is selected, apart from outputs with another
-                well-known name (`_NAMED`).
+            names: Names to look for. The first output with one of these names, and with `rank` axes
+                or an unknown rank, is selected. If there is none, the only output with `rank` axes
+                is selected; outputs with other well-known names (`_NAMED`) do not count.
             rank: Number of axes of the output.
             what: Content of the output, for the message.
 

@@ -68,14 +68,14 @@ class Preprocessor:
             shortest edge, with no edge over `longest`; "edges" does the same with DETR's rounding;
             "within" keeps the aspect ratio and fits the image into `size`; "letterbox" does so and
             centers the image on a canvas of `size`.
-        longest: Maximum longest edge, in pixels; None for any.
-        multiple: Edges of the resized image become multiples of this, in pixels.
-        keep_aspect: Whether both edges are scaled by the same factor if `multiple` is not 1, as in
-            Depth Anything.
+        longest: Maximum longest edge in pixels, for "shortest" and "edges"; None for any.
+        multiple: Edges of the resized image become multiples of this, in pixels; only for "exact"
+            and "edges".
+        keep_aspect: Whether "exact" scales both edges by the same factor, as in Depth Anything.
         crop: `(height, width)` of a center crop, with a border if images are smaller; None for
             none.
         resample: Filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or Pillow's
-            number of it.
+            number of the filter.
         scale: Factor of the bytes 0..255: a pixel becomes `(byte * scale - mean) / std`.
         mean: Number per color channel, subtracted after scaling.
         std: Number per color channel, by which the difference is divided.
@@ -204,7 +204,8 @@ class Preprocessor:
             device: The device.
 
         Raises:
-            InputError: The preprocessed images have different sizes, or one cannot be decoded.
+            InputError: The preprocessed images have different sizes, one exceeds `pad_size`, or one
+                cannot be decoded.
             DeviceError: The driver fails.
             OutOfMemoryError: The batch does not fit into memory.
         """

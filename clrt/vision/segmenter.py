@@ -194,7 +194,7 @@ def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
 
 
 def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
-    """Returns how to interpolate logits linearly for each image pixel along an axis.
+    """Returns how to interpolate each image pixel linearly between two logits along an axis.
 
     Args:
         frame: Placement of the image in the model's input.
@@ -202,8 +202,8 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
         size: Number of logits along the axis.
 
     Returns:
-        Indices of the first logits, indices of the second ones, and weights of the second ones;
-        each `[pixels]`.
+        For each pixel the index of the first logit, the index of the second one, and the weight of
+        the second one (0 to 1); three arrays `[pixels]`.
 
     Source: PyTorch's interpolate, mode linear, with pixel centers at half integers.
     """
@@ -217,10 +217,10 @@ def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
 def _enlarger(model: Model) -> Model:
     """Builds a model that enlarges logits to a band of image rows and selects each pixel's class.
 
-    It interpolates linearly between two rows, then between two columns of logits. Its inputs are
-    the logits, `[h, w, classes]`, and for rows and columns the arrays of `_interpolation`. With
-    `[classes, h, w]`, its Gather of columns would read single elements, which takes ten times as
-    long.
+    The model interpolates linearly between two rows, then between two columns of logits. Its inputs
+    are the logits `[height, width, classes]`, then for rows and for columns the indices and weights
+    from `_interpolation`. Classes are last because Gather reads whole vectors then: reading single
+    elements takes ten times as long.
 
     Args:
         model: Segmentation model, whose device is used.

@@ -42,5 +42,5 @@ def unpack_bits(field: Bytes, bits: int, run: int) -> Bytes:
 
 
 def joined(low: Bytes, high: Bytes, bits: int) -> Bytes:
-    """Joins elements from two fields: `low` has their low `bits` bits, `high` the bits above."""
+    """Joins elements stored in two fields: `low` has the low `bits` bits, `high` the other bits."""
     return np.bitwise_or(low, np.left_shift(high, np.uint8(bits)))

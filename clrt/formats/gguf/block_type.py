@@ -2,7 +2,7 @@
 
 A row is a whole number of blocks. In quantized types an element is
 `(level - zero) * scale - minimum`, with a scale, and in some types a minimum, per sub-block of 16
-or 32 elements. Types with a table or a codebook have its values as levels.
+or 32 elements. Levels of types with a table or a codebook are the values in it.
 
 Source: llama.cpp, ggml/src/ggml-common.h and ggml.c (`type_traits`).
 """
@@ -79,10 +79,10 @@ class BlockReader:
 
     Attributes:
         levels: Levels 4 i to 4 i + 3 of the sub-block, as the four bytes of a uint.
-        scale: Integer scale of the sub-block; times the first of `BlockEncoding.factors` it is the
-            scale.
-        minimum: Integer minimum of the sub-block; times the last of `BlockEncoding.factors` it is
-            the minimum. Unused for a type without minima.
+        scale: Integer scale of the sub-block. Kernels multiply it by the first float16 factor of
+            the block (`BlockEncoding.factors`).
+        minimum: Integer minimum of the sub-block. Kernels multiply it by the last float16 factor of
+            the block. Unused for a type without minima.
     """
 
     levels: Code
@@ -105,9 +105,10 @@ class BlockEncoding:
             then that of its minima. () if the type has none; needed if `scale_bytes` is 1, and by
             `reader`.
         reader: Decodes blocks on the device; None if only the host can decode them.
-        restorable: Whether blocks can be restored from the panels that CPU kernels read, so that
-            compiled models may store the panels only. Such a block has its factors, then 8-bit
-            levels, or 4-bit levels with those of the block's second half in the high bits.
+        restorable: Whether blocks can be restored from the packed weights of CPU kernels, so that
+            compiled models need not store the blocks. The bytes of such a block are its factors,
+            then the levels. Levels have 8 bits; or 4 bits, with levels of the block's second half
+            in the high bits of a byte.
     """
 
     bits: int
@@ -121,7 +122,7 @@ class BlockEncoding:
 
     @property
     def has_minima(self) -> bool:
-        """Whether decoded rows have minima: they do if `zero` is 0."""
+        """Whether decoded rows have minima: a type has them exactly if `zero` is 0."""
         return self.zero == 0
 
 

@@ -141,7 +141,7 @@ def _iq1_s(blocks: Bytes) -> Unpacked:
 
 
 def _iq1_m(blocks: Bytes) -> Unpacked:
-    """Decodes IQ1_M blocks; the top 4 bits of four 16-bit words form their float16 scale."""
+    """Decodes IQ1_M blocks; the top 4 bits of a block's four 16-bit words are its float16 scale."""
     low, rest, packed = split(blocks, 32, 16)
     words = packed.view("<u2")
     top = words >> 12 << np.array([0, 4, 8, 12], np.uint16)

@@ -64,7 +64,7 @@ class ByteReader:
             what: Name of the skipped field, for the message: "the value of 'general.name'".
 
         Raises:
-            ModelError: The file ends before.
+            ModelError: The file has fewer bytes left.
         """
         if nbytes > self.left:
             raise damaged(self.file, f"it ends within {what}")
@@ -78,7 +78,7 @@ class ByteReader:
             what: Name of the integer, for error messages.
 
         Raises:
-            ModelError: The file ends before.
+            ModelError: The file ends too early.
         """
         return int(_U32.unpack_from(self.data, self.skip(4, what))[0])
 
@@ -89,7 +89,7 @@ class ByteReader:
             what: Name of the integer, for error messages.
 
         Raises:
-            ModelError: The file ends before.
+            ModelError: The file ends too early.
         """
         return int(_U64.unpack_from(self.data, self.skip(8, what))[0])
 
@@ -133,7 +133,7 @@ class ByteReader:
             what: Name of the strings, for error messages.
 
         Raises:
-            ModelError: The file ends before.
+            ModelError: The file ends too early.
         """
         data, at, unpack = self.data, self.at, _U64.unpack_from
         try:

@@ -16,7 +16,8 @@ _KERNEL = 3
 def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Dim) -> Value:
     """Applies the two convolutions of a speech encoder over time, and adds position embeddings.
 
-    The second convolution reduces the encoder's `stride` frames to one position.
+    The second convolution merges `stride` frames (a field of the encoder's configuration) into one
+    position.
 
     Args:
         build: Builder of the encoder.

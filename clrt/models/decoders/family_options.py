@@ -86,7 +86,8 @@ def scale_of_27b(layers: int, config: ConfigValues, tensors: Container[str]) -> 
 def multipliers(config: ConfigValues) -> Fields:
     """Returns Granite's fields of DecoderConfig: scales (embedding, residual, score, logit).
 
-    A stored scale of 0 means the default of the field.
+    A stored multiplier of 0 means the default of the field; `logits_scaling`, a divisor, must be
+    above 0.
     """
     return {
         "embedding_scale": config.number("embedding_multiplier", 1.0) or 1.0,
@@ -99,8 +100,8 @@ def multipliers(config: ConfigValues) -> Fields:
 def gpt2(config: ConfigValues) -> Fields:
     """Returns fields of DecoderConfig for GPT-2 and StarCoder.
 
-    These are learned position embeddings, optional scaling of scores by head size, and a single KV
-    head if `multi_query` is true (StarCoder).
+    These are the number of learned position embeddings; a score multiplier of 1 if
+    `scale_attn_weights` is false; and a single KV head if `multi_query` is true (StarCoder).
 
     Raises:
         UnsupportedError: Scores are also scaled by layer.
@@ -116,7 +117,8 @@ def opt(config: ConfigValues) -> Fields:
     """Returns OPT's fields of DecoderConfig: the number of learned position embeddings.
 
     Raises:
-        UnsupportedError: Norms follow attention and network, or embeddings are projected.
+        UnsupportedError: Norms follow attention and feed-forward network instead of preceding them,
+            or embeddings are projected.
     """
     if not config.flag("do_layer_norm_before", True):
         raise config.unsupported("do_layer_norm_before", "true is")
@@ -129,7 +131,7 @@ def opt(config: ConfigValues) -> Fields:
 def parallel_by_default(config: ConfigValues) -> Fields:
     """Returns GPT-NeoX's fields of DecoderConfig: whether attention and network are parallel.
 
-    They are, unless `use_parallel_residual` is false.
+    `use_parallel_residual` says so; the default is true.
     """
     return {"parallel": config.flag("use_parallel_residual", True)}
 
@@ -173,7 +175,7 @@ def bloom(config: ConfigValues) -> Fields:
     """Returns BLOOM's fields of DecoderConfig: the ALiBi slopes.
 
     Raises:
-        UnsupportedError: Residuals are taken after norms.
+        UnsupportedError: Residuals are the outputs of norms instead of their inputs.
     """
     if config.flag("apply_residual_connection_post_layernorm", False):
         raise config.unsupported(
@@ -209,10 +211,13 @@ def falcon(config: ConfigValues) -> Fields:
 
 
 def mpt(config: ConfigValues) -> Fields:
-    """Returns MPT's fields of DecoderConfig: ALiBi slopes, and optional limit of Q, K and V.
+    """Returns MPT's fields of DecoderConfig.
+
+    These are ALiBi slopes, and an optional multiplier of scores and limit of Q, K and V.
 
     Raises:
-        UnsupportedError: The attention is not causal multi-head attention with ALiBi, or has norms.
+        UnsupportedError: The attention is not causal multi-head attention with ALiBi, or
+            normalises Q and K.
     """
     attention = config.inner("attn_config")
     if attention.text("attn_type", "multihead_attention") != "multihead_attention":

@@ -99,7 +99,8 @@ def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> 
 def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
     """Adds the product of activated gate and up projection: activation(gate) * up.
 
-    If the decoder has a gate limit (gpt-oss), swish(gate) * (up + 1) of limited gate and up.
+    If the decoder has a gate limit (gpt-oss), gate and up are clamped to it first, and the product
+    is swish(gate) * (up + 1).
     """
     limit = build.decoder.gate_limit
     if limit:

@@ -34,7 +34,7 @@ def gguf_rotary(
     interleaved: bool,
     has_local: bool,
 ) -> RopeConfig:
-    """Returns the rotary embedding of the layers with full attention, or of those with a window.
+    """Returns the rotary embedding of layers with full attention, or of layers with a window.
 
     Args:
         values: Metadata of the file.

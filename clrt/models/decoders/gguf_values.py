@@ -157,7 +157,7 @@ class GgufValues(ConfigValues):
         return self.metadata.text(self.metadata_key(key), self._default(key, default))
 
     def texts(self, key: str, count: int, known: Sequence[str]) -> list[str]:
-        """Returns a string for each layer, by a flag of the layer.
+        """Returns a string for each layer, selected by a flag of the layer.
 
         Args:
             key: Key of an array with a flag per layer.
@@ -165,7 +165,7 @@ class GgufValues(ConfigValues):
             known: The string of layers with flag 0, and the string of layers with flag 1.
 
         Raises:
-            ModelError: The array is too short.
+            ModelError: The array is missing or too short.
         """
         flags = self.metadata.numbers(self.metadata_key(key))
         if len(flags) < count:

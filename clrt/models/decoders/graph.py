@@ -62,7 +62,10 @@ def decoder_graph(
 
 
 class DecoderGraph:
-    """Builds the graph of a decoder with a paged KV cache; `decoder_graph` documents arguments."""
+    """Builds the graph of a decoder with a paged KV cache.
+
+    Arguments are as in `decoder_graph`: the configuration, the weights and the cache's dtype.
+    """
 
     def __init__(self, decoder: DecoderConfig, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder

@@ -75,7 +75,7 @@ class RotaryScope:
 def read_rotary(
     config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
 ) -> RopeConfig:
-    """Reads the rotary embedding of the layers with full attention, or of those with a window.
+    """Reads the rotary embedding of layers with full attention, or of layers with a window.
 
     Args:
         config: Values with `rope_theta`, `partial_rotary_factor` and `max_position_embeddings`
@@ -182,9 +182,9 @@ def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _proportional(scope: RotaryScope) -> tuple[Array, float]:
-    """Computes RoPE frequencies of which the last are 0: the last pairs of a head are not rotated.
+    """Computes RoPE frequencies whose last ones are 0: the last pairs of a head are not rotated.
 
-    The frequencies of the other pairs are as if all pairs were rotated.
+    The other frequencies are 1 / theta ** (2 i / head_size) for pair i, divided by a common factor.
 
     Returns:
         Frequency of each rotated pair, float32 `[rotary_dim / 2]`; and 1, the multiplier of cosines

@@ -97,9 +97,10 @@ class HuggingFaceWeights:
         return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Returns a projection of all experts, from a tensor with the projections of all experts.
+        """Returns a projection of all experts, if the checkpoint has one tensor for all experts.
 
-        Gate and up projections share one such tensor.
+        Such a tensor holds both the gate and the up projections; the down projections have their
+        own.
 
         Args:
             name: llama.cpp's name of the weights or biases of the projection.

@@ -183,8 +183,8 @@ class ConfigValues:
 
         Args:
             key: Key of the value.
-            what: What clrt supports instead, to follow "does not support" in the message: a clause
-                whose verb may be its last word, such as "'LORA' is".
+            what: What clrt supports instead. The message has it in parentheses after "does not
+                support": "(true is)".
         """
         value = _shown(self.get(key))
         return UnsupportedError(

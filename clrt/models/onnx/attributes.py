@@ -38,11 +38,12 @@ def check_attributes(
 
     Args:
         op_type: Name of the node's op.
-        attributes: Attributes of the node; references to attributes of a function call must be
-            resolved.
+        attributes: Attributes of the node. In a function body, references to the function's
+            attributes must be replaced by their values.
         domain: Domain of the op; "" for ai.onnx.
         opset: Opset version of the domain.
-        others: Names of the node's attributes that are not in `attributes` (imported subgraphs).
+        others: Names of the node's attributes that are not in `attributes`: subgraphs that are
+            imported already.
 
     Raises:
         ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.

@@ -135,7 +135,7 @@ class Context:
         return broken(call)
 
     def look_up(self, name: str, scope: Scope) -> Value | None:
-        """Returns the value of a name in a scope; None for an input that a function call omits.
+        """Returns the value of a name in a scope; None for a function input that the call omits.
 
         An initializer is read on first use. For a value of an enclosing graph, the subgraph's input
         that stands for it is returned (`captured`).

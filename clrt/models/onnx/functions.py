@@ -61,11 +61,13 @@ def schema_function(
     """Returns the function body that ONNX's schema of an op defines; None if it has none.
 
     Args:
-        node: Node of the op; references to attributes of a function call must be resolved.
+        node: Node of the op. In a function body, references to the function's attributes must be
+            replaced by their values (`resolve_attributes`).
         opset: Opset version of the node's domain.
         inputs: Types of the node's inputs, which some bodies depend on; None if unknown.
-        main_opset: The ai.onnx opset of the node's graph. It applies to a body of another domain
-            that imports none, which may contain the node's subgraphs.
+        main_opset: The ai.onnx opset of the node's graph; None for the newest. It applies to
+            a body of another domain that does not import ai.onnx; such a body may contain the
+            node's subgraphs.
     """
     domain = normal_domain(node.domain)
     schema = schema_of(domain, node.op_type, opset)
@@ -111,12 +113,14 @@ def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
 def resolve_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> list[onnx.AttributeProto]:
-    """Returns a node's attributes, with references to attributes of a function call resolved.
+    """Returns the attributes of a node in a function body, for one call of the function.
+
+    Attributes that refer to attributes of the function get the values that the call gives.
 
     Args:
         node: Node of a function body.
-        given: Attributes of the call and defaults of the function, by name. A reference to an
-            attribute that is not among them is dropped.
+        given: Attributes of the call and defaults of the function, by name. An attribute of the
+            node is left out if it refers to a name that `given` lacks.
     """
     resolved = []
     for attr in node.attribute:

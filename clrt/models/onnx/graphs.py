@@ -240,7 +240,7 @@ class SubgraphImporter:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
-        """Returns the type of a subgraph's input; None if the type is unsupported.
+        """Returns the type of a subgraph's input; None if the type is unsupported or unknown.
 
         An unsupported type is recorded. Symbolic dims become unknown, because sizes may change
         between iterations.

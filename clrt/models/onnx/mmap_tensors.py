@@ -48,9 +48,9 @@ def cut_tensors(
 ) -> tuple[bytes, dict[bytes, Array]]:
     """Replaces the raw_data of large initializers and node attributes by short tokens.
 
-    Other bytes are unchanged and in order (except lengths): protobuf accepts the shortened model
-    exactly if it accepts `data`. Bytes that clrt cannot parse are copied and left to protobuf.
-    Tokens contain random bytes, so that a file cannot forge one.
+    Other bytes stay unchanged and in order, except length prefixes: protobuf accepts the shortened
+    model exactly if it accepts `data`. Bytes that clrt cannot parse are copied and left to
+    protobuf. Tokens contain random bytes, so that a file cannot forge one.
 
     Args:
         data: A serialized `ModelProto`, valid or not.
@@ -98,8 +98,8 @@ class _Cutter:
         """Returns the bytes of a message as chunks, with tokens inserted.
 
         Args:
-            fields: Fields on the way to tensors, by number, each with such a mapping for its own
-                message; `_RAW` if the message is a raw_data field itself.
+            fields: Numbers of the fields that lead to tensors; each is mapped to the fields of its
+                own message in turn. `_RAW` if the message is a raw_data field itself.
             start: Byte offset of the message in the data.
             end: Byte offset of its end, exclusive.
         """

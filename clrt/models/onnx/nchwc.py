@@ -35,7 +35,7 @@ def block_of(graph: onnx.GraphProto) -> int:
 
 
 def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
-    """Yields the block size, 8 or 16, for each node whose weights fit only one of them."""
+    """Yields the block size, 8 or 16, of each node whose sizes fit only one of these numbers."""
     dims = {t.name: t.dims for t in graph.initializer}
     channels = {}
     for node in graph.node:

@@ -28,9 +28,9 @@ class Scope:
         nodes: Nodes of the IR graph; imported nodes are appended.
         prefix: Prefix of the names of nodes and values.
         opsets: Opset version by domain.
-        env: Values by their name in this scope; None for an input that the function call omits.
+        env: Values by their name in this scope; None for a function input that the call omits.
         results: Name that an output gets in the IR graph, by its name in this scope.
-        attrs: Attributes of the function call, and defaults of the function, by name.
+        attrs: Attributes of the node that calls the function, and the function's defaults, by name.
         calls: Functions that are being inlined, outermost first.
         initializers: Initializers of the graph by name; read on first use.
         declared: Types that the file declares for values of the graph.
@@ -81,7 +81,7 @@ class NodeCall:
         inputs: Inputs; None for omitted ones.
         outputs: Names of the outputs in the IR graph, "" for omitted ones.
         formals: Names of the outputs in the scope, "" for omitted ones.
-        attributes: Attributes; references to attributes of a function call are resolved.
+        attributes: Attributes; those that refer to attributes of a function have their values.
         overload: Overload of the function that the node calls.
         graphs: Subgraphs that are imported already, with their scopes, by attribute name.
     """

@@ -255,7 +255,7 @@ def varying_types(
 
 
 def _loses_static_dims(before: Shape | None, after: Shape | None) -> bool:
-    """Returns whether `after` lacks a rank, or has a symbol where `before` has a number."""
+    """Returns whether `after` has no known rank, or a symbol where `before` has a number."""
     pairs = zip(before or (), after or (), strict=False)
     return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
 

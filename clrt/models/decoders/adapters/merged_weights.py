@@ -34,7 +34,9 @@ _HEAD, _EMBEDDINGS = "output.weight", "token_embd.weight"
 
 
 class Adapter(Protocol):
-    """Interface of an opened LoRA adapter; PeftAdapter documents the methods.
+    """Interface of an opened LoRA adapter, which changes tensors of a base model.
+
+    `PeftAdapter` documents the methods.
 
     Attributes:
         path: Folder or file of the adapter.
@@ -141,7 +143,8 @@ class AdaptedWeights:
         """Returns a matrix of the model with the adapters' changes.
 
         A matrix that no adapter changes is returned as stored. A changed quantised matrix becomes
-        Q8_0; if its rows cannot be split into blocks of Q8_0, float16 or float32.
+        Q8_0. If its rows cannot be split into blocks of Q8_0, it becomes float16, or float32 if a
+        number exceeds float16.
 
         Args:
             name: llama.cpp's name of the matrix.

@@ -23,9 +23,9 @@ _ROWS = "rows"
 def wanted_logits(build: OpBuilder, logits: Value, rows: Value) -> tuple[Value, Value]:
     """Rebuilds the last nodes of a decoder so that they compute logits of requested tokens only.
 
-    The rebuilt nodes are those after the last one that combines several computed values (the last
-    residual). If the file computes only the logits of the last token, the node that selects this
-    token is replaced.
+    All nodes after the last residual are rebuilt; the last residual is the last node that combines
+    several computed values. If the file computes only the logits of the last token, the node that
+    selects this token is removed.
 
     Args:
         logits: The logits in the original graph.
@@ -76,8 +76,8 @@ def _rebuild(
     Args:
         value: Input of the copy: the requested tokens' part of the chain's input.
         chain: Nodes of the original graph, last one first.
-        last: Node of the chain that selects the last token; None if no node does. It is not
-            copied, and neither are views then.
+        last: Node of the chain that selects the last token; None if no node does. If there is such
+            a node, neither the node nor the views of the chain are copied.
 
     Returns:
         Input of the copy's last matrix product, and the logits: float32 matrices with a row per

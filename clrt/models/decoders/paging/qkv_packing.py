@@ -66,11 +66,12 @@ class HeadJoiner:
         self._halves: dict[Value, Value | None] = {}
 
     def join(self, layer: LayerAttention) -> tuple[Value, list[Value | None]]:
-        """Returns the heads of Q, K and V of a layer side by side, before any rotary embedding.
+        """Returns the heads of Q, K and V of a layer side by side.
 
         Returns:
             The heads, float32 `[tokens, width]`; and [cosines, sines] of the rotary embedding that
-            must be applied to them, each `[tokens, size / 2]`; [None, None] if none must be.
+            must still be applied to Q and K, each `[tokens, size / 2]`. [None, None] if the layer
+            has no rotary embedding, or nodes of the file apply it.
         """
         op, (kv_heads, size) = layer.op, layer.geometry
         q = self._columns(layer.node.arg(0), op.q_offset, op.num_heads * size)
@@ -123,7 +124,7 @@ class HeadJoiner:
     def _concatenated(self, parts: Sequence[_Columns]) -> Value:
         """Returns ranges of columns side by side, by as few nodes as possible.
 
-        Returns a value itself if the ranges are all of its columns in order.
+        If the ranges are all columns of one value, in order, this value is returned.
         """
         first, at = parts[0], 0
         for part in parts:
@@ -271,7 +272,7 @@ def _last(value: Value) -> int | None:
 
 
 def _by_number(node: Node) -> bool:
-    """Returns whether a node has two inputs, the second a constant of one element."""
+    """Returns whether a node has two inputs, the second a constant number (rank 0 or 1)."""
     other = node.input(1)
     return (
         len(node.inputs) == 2

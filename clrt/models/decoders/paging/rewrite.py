@@ -61,9 +61,10 @@ class PagedDecoder:
         heads: Number of query heads of the first layer.
         hidden: Elements per token of the graph's output `hidden`.
         vocabulary: Number of tokens in the vocabulary.
-        places: Maximum number of positions; None for no limit. Limits are the length of constant
-            tables that are indexed by position, and the sequence length up to which the attention
-            masks of the original graph were compared with the pattern that replaces them.
+        places: Maximum number of positions; None for no limit. Positions index constant tables, so
+            the shortest of these tables is a limit. Another limit is the sequence length up to
+            which attention masks of the original graph were compared with the patterns that
+            replace them.
     """
 
     graph: Graph

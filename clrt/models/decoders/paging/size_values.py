@@ -24,9 +24,9 @@ class SizeValues:
 
     Attributes:
         places: Values that are the positions of the step's tokens.
-        unsupported: Values that a paged decoder cannot compute, with the reason for the message:
-            nodes combine them with tokens, but they are neither positions nor one number that is
-            the same in all steps.
+        unsupported: For each value that a paged decoder cannot compute, the reason, for an error
+            message. Such a value is combined with tokens by a node, but is neither the positions
+            nor a number that is the same in all steps.
     """
 
     places: set[Value] = field(default_factory=set)
@@ -90,9 +90,10 @@ def _is_places(value: Value, probe: DecodeStepProbe) -> bool:
 
 
 def _is_unsupported(value: Value, probe: DecodeStepProbe) -> bool:
-    """Returns whether a value differs between sample steps, or has different elements in a step.
+    """Returns whether a paged decoder cannot compute a value that depends on sizes.
 
-    A constant (a shape) is unsupported only if it depends on the number of past tokens.
+    It can only if all elements in all sample steps are the same number. A constant (a shape) is
+    unsupported only if it depends on the number of past tokens, or its elements are unknown.
 
     Args:
         value: Value that depends only on sizes.

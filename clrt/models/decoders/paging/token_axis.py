@@ -126,7 +126,7 @@ def _used_axes(node: Node, rank: int) -> set[int] | None:
 
 
 def _each(shape: Shape, axis: int) -> int | None:
-    """Returns the number of elements per token along an axis; None if its size is no multiple.
+    """Returns the number of elements per token along an axis; None if that is not a whole number.
 
     Args:
         shape: Shape with the axis.

@@ -27,7 +27,9 @@ _SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def attributes(op: Op, opset: int) -> dict[str, Any]:
-    """Returns the attributes of an op to write to a file: those that differ from ONNX's defaults.
+    """Returns the attributes of an op to write to a file.
+
+    These are required attributes, and attributes with another value than ONNX's default.
 
     Args:
         op: The op.

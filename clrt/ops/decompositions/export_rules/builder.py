@@ -39,7 +39,7 @@ class ExportBuilder(OpBuilder):
     Args:
         node: Replaced node; its name prefixes the names of new nodes.
         names: Names used in the graph.
-        single: Constants of the graph that only one node reads.
+        single: Constants of the graph that only one node reads; new constants may replace them.
     """
 
     def __init__(self, node: Node, names: Names, single: frozenset[Value]) -> None:
@@ -98,7 +98,7 @@ class ExportBuilder(OpBuilder):
 
         Args:
             x: Floats.
-            scale: Distance of the multiples.
+            scale: Distance between adjacent multiples.
             low: Minimum of result / scale.
             high: Maximum of result / scale.
         """

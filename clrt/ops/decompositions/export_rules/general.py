@@ -317,11 +317,12 @@ def decompose_all(graph: Graph) -> Graph:
 def _rename_outputs(node: Node, results: dict[Value, Value], nodes: Sequence[Node]) -> None:
     """Makes new nodes compute the outputs of the node that they replace.
 
-    The last of them also gets its name.
+    The last new node also gets the name of the replaced node.
 
     Args:
         node: Replaced node.
-        results: Output of `node` to use instead, by value that a new node computes.
+        results: For each value that a new node computes in place of an output of `node`, this
+            output.
         nodes: New nodes; at least one.
     """
     nodes[-1].name = node.name

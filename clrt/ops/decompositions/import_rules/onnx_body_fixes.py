@@ -87,7 +87,7 @@ def _affine_grid(body: ImportBuilder) -> None:
     """Decomposes AffineGrid: sampling coordinates of an affine transform of images.
 
     ONNX's function body wrongly drops a batch axis of size 1, and divides by 0 for spatial dims
-    of 1. It is used only if the number of spatial axes is unknown.
+    of 1. The function body is used only if the number of spatial axes is unknown.
     """
     theta, size = body.inputs
     matrices, counts = (body.input_type(i).shape for i in (0, 1))

@@ -134,8 +134,9 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
         per_class: Number of support vectors of each class.
 
     Returns:
-        Outputs of the node: predicted labels `[rows]`; and scores, which are class probabilities if
-        the node has them, else decisions.
+        Outputs of the node: predicted labels `[rows]`; and scores. Scores are class probabilities
+        `[rows, classes]` if the node has their parameters (`prob_a`), else decision values, one per
+        pair of classes; of two classes, one score per class.
 
     Raises:
         ModelError: The numbers of labels and classes differ.

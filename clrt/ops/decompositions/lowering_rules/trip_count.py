@@ -52,8 +52,8 @@ class TripCountGraph:
             inputs: Inputs of the Loop node.
 
         Returns:
-            The extracted graph; None if the end depends on unknown numbers, or the condition is
-            false from the start.
+            The extracted graph; None if the end depends on unknown numbers, the condition is false
+            from the start, or the loop never ends.
         """
         limit, condition = (None if v is None else _numbers(v) for v in inputs[:2])
         if any(

@@ -39,7 +39,7 @@ _MIN_KERNEL_ITERATIONS = 16
 def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
     """Inlines the body of a Scan with a single iteration: all scanned tensors have one slice.
 
-    Returns None if they have more slices, or a shape is unknown.
+    Returns None if there are more slices, or a shape is unknown.
     """
     op = node.op_as(Scan)
     inputs = [v for v in node.inputs if v is not None and v.type.is_static]
@@ -66,7 +66,7 @@ def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Scan, audience=DecompositionStage.LOWERING)
 def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Runs a Scan as a kernel loop, or unrolls it to at most `_FEW_NODES` nodes.
+    """Runs a Scan in one kernel that loops, or unrolls it to at most `_FEW_NODES` nodes.
 
     Returns the outputs of the Scan; None if both are impossible.
     """
@@ -75,7 +75,7 @@ def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Scan, audience=DecompositionStage.REPEATED)
 def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
-    """Runs a Scan as a kernel loop, or unrolls it to at most `_MANY_NODES` nodes.
+    """Runs a Scan in one kernel that loops, or unrolls it to at most `_MANY_NODES` nodes.
 
     Returns the outputs of the Scan; None if both are impossible.
     """
@@ -84,9 +84,7 @@ def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Replaces a Loop by a kernel loop (one kernel runs all iterations), or else by body copies.
-
-    The copies, one per iteration, may have at most `_FEW_NODES` nodes together.
+    """Runs a Loop in one kernel that loops, or unrolls it to at most `_FEW_NODES` nodes.
 
     Returns the outputs of the Loop; None if both are impossible.
     """
@@ -95,7 +93,7 @@ def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
 
 @register_decomposition(Loop, audience=DecompositionStage.REPEATED)
 def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
-    """Runs a Loop as a kernel loop, or unrolls it to at most `_MANY_NODES` nodes.
+    """Runs a Loop in one kernel that loops, or unrolls it to at most `_MANY_NODES` nodes.
 
     Returns the outputs of the Loop; None if both are impossible.
     """
@@ -103,7 +101,9 @@ def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
 
 
 def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Runs a Scan as a kernel loop if possible, else unrolls it: one copy of its body per slice.
+    """Runs a Scan in one kernel that loops, or unrolls it: one copy of its body per slice.
+
+    Unrolling is tried only if no kernel can run the body.
 
     Args:
         node: Scan node.
@@ -154,7 +154,7 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
 def _scan_in_kernel(
     node: Node, builder: Builder, axes: Sequence[int], count: int
 ) -> list[Value] | None:
-    """Runs a Scan as a kernel loop: one kernel runs all iterations of its body.
+    """Runs a Scan in one kernel, which runs all iterations of the body.
 
     Args:
         node: Scan node.
@@ -163,8 +163,8 @@ def _scan_in_kernel(
         count: Number of slices.
 
     Returns:
-        The outputs of the Scan; None if there are fewer than `_MIN_KERNEL_ITERATIONS` slices, or no
-        kernel can run the body.
+        The outputs of the Scan; None if a shape is unknown, there are fewer than
+        `_MIN_KERNEL_ITERATIONS` slices, or no kernel can run the body.
     """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Scan)
@@ -196,9 +196,7 @@ def _scan_in_kernel(
 
 
 def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopBody | None:
-    """Converts the body of a loop with a known number of iterations for a kernel loop.
-
-    Returns None if no kernel can run it.
+    """Converts a loop body for a kernel that runs all iterations; None if no kernel can run it.
 
     Args:
         body: Loop body; its condition is ignored.
@@ -220,11 +218,11 @@ def _move_axis(builder: Builder, x: Value, start: int, end: int) -> Value:
 
 
 def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | None:
-    """Runs a Loop as a kernel loop: one kernel runs all `count` iterations of its body.
+    """Runs a Loop in one kernel, which runs all `count` iterations of the body.
 
     Returns:
-        The outputs of the Loop; None if there are fewer than `_MIN_KERNEL_ITERATIONS` iterations,
-        or no kernel can run the body.
+        The outputs of the Loop; None if a shape is unknown, there are fewer than
+        `_MIN_KERNEL_ITERATIONS` iterations, or no kernel can run the body.
     """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Loop)
@@ -248,7 +246,9 @@ def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
 
 
 def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Runs a Loop as a kernel loop if possible, else unrolls it to a copy per iteration.
+    """Runs a Loop in one kernel that loops, or unrolls it: one copy of its body per iteration.
+
+    Unrolling is tried only if no kernel can run the body.
 
     Args:
         node: Loop node.

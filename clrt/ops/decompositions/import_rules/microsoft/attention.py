@@ -249,6 +249,8 @@ def self_attention(
 ) -> None:
     """Sets the outputs of a self-attention node: the result, then all keys and values.
 
+    The second output is left out if keys and values have different widths.
+
     Args:
         body: Builder; its outputs are set.
         qkv: Queries, keys and values of the new tokens, `[batch, tokens, width]`, concatenated

@@ -32,8 +32,8 @@ def _attn_lstm(body: ImportBuilder) -> None:
     with D directions, H hidden elements, A elements of a query, and vectors of M elements in the
     memory: weights of queries `[D, H, A]`; weights of the memory `[D, M, A]`; a vector `[D, A]`
     that reduces a query plus a memory vector to a score; the memory `[batch, positions, M]`; its
-    length per batch row; and optional weights `[D, M + H, …]` that combine the attention result
-    with the state. Without these weights, the attention output is the attention result.
+    length per batch row; and optional weights `[D, M + H, outputs]` that combine the attention
+    result with the state. Without these weights, the attention output is the attention result.
     """
     if body.input_dtype() is not DType.FLOAT32:
         raise UnsupportedError(f"dtype {body.input_dtype()}")

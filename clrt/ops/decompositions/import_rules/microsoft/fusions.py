@@ -310,9 +310,9 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
 def _causal_conv_with_state(body: ImportBuilder) -> None:
     """Decomposes CausalConvWithState: a depthwise convolution over each position and earlier ones.
 
-    Inputs: x `[batch, channels, length]`; weights `[channels, 1, kernel]`; bias; state `[batch,
-    channels, (kernel - 1) * dilation]`, the positions before x. Output 1 is the new state: as many
-    last positions of old state and x.
+    Inputs: x `[batch, channels, length]`; weights `[channels, 1, kernel]`; optional bias; optional
+    state `[batch, channels, (kernel - 1) * dilation]`, the positions before x (else 0). Output 1 is
+    the new state: the last (kernel - 1) * dilation positions of the old state followed by x.
 
     With `channels_last`, x and the states are `[batch, length, …]`, with channels on all later
     axes.

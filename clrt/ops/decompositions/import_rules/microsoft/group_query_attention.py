@@ -21,7 +21,7 @@ _DOMAIN = "com.microsoft"
 def split_groups(body: ImportBuilder) -> list[Value]:
     """Returns queries, keys and values, each `[batch, heads, tokens, head_size]`.
 
-    They are the first three inputs, or all concatenated in input 0 if input 1 is omitted.
+    Inputs 0, 1 and 2 hold them; if input 1 is omitted, input 0 holds all three, concatenated.
     """
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     operands = body.inputs[:3]
@@ -60,7 +60,8 @@ def rotate(
         body: Builder.
         operands: Queries and keys, each `[batch, heads, tokens, head_size]`.
         tables: Cosines and sines by position; None if omitted.
-        table: Input index of the cosines.
+        table: Input index of the cosines; the columns of this input determine how many elements
+            of a head are rotated.
         places: Positions of the tokens, `[batch, tokens]`.
     """
     if not body.attrs.get("do_rotary", 0):

@@ -213,11 +213,13 @@ def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: b
     """Returns the weight of each expert in the result of each token.
 
     Each token selects the k experts with the largest router logits; of equal logits, the expert
-    with the larger index wins. Their weights are the softmax of the logits.
+    with the larger index wins. The weights of selected experts are the softmax of the logits,
+    unless `weights` replaces it.
 
     Args:
         body: Builder; input 1 holds the logits, `[tokens, experts]`.
-        weights: Weights that replace the softmax, `[tokens, experts]`; None for the softmax.
+        weights: Weights that replace the softmax, `[tokens, experts]`; divided by the sum of those
+            of the selected experts if `normalize_routing_weights` is set. None for the softmax.
         among_best: Whether the softmax covers the logits of selected experts only.
 
     Returns:
