@@ -190,7 +190,8 @@ def _model_for(
 def _needs(operation: Operation, inputs: Sequence[RuntimeValue]) -> Iterator[Need]:
     """Yields the specialisations to try for a call, the most general first.
 
-    The first has symbolic sizes if the operation allows it, the last has all inputs as constants.
+    The first `Need` has symbolic sizes if the operation allows them; the last one has all tensors
+    among the inputs as constants.
     """
     tensors = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
     known = frozenset(operation.known & tensors)
@@ -239,8 +240,9 @@ def _elements(value: Any) -> Array:
 def _category(value: RuntimeValue) -> Hashable:
     """Returns a cache key of an input: calls with equal keys probably have the same `Need`.
 
-    The key of a tensor is (dtype, rank, whether it may be an axis, shape or count). The key of a
-    sequence or map is its type as a string. The key of None is None.
+    The key of a tensor is (dtype, rank, whether it is small and not float, so that it may hold
+    axes, a shape or a count). The key of a sequence or map is its type as a string. The key of
+    None is None.
     """
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)

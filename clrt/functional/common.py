@@ -449,8 +449,8 @@ def max_pool(
         kernel_size: Size of the window: one number, or one for each spatial axis.
         stride: Step of the window: one number, or one for each spatial axis; None for
             `kernel_size`.
-        padding: Number of elements, below every number, to add at both ends: one number, or one
-            for each spatial axis.
+        padding: Number of elements added at both ends, which are never the maximum: one number,
+            or one for each spatial axis.
         dilation: Step within the window: one number, or one for each spatial axis.
         device: "auto", "cpu", "gpu", part of a device name, or an index, used if no input is on a
             device; None reads CLRT_DEVICE.

@@ -197,8 +197,9 @@ def _output_count(
         form: Schema of the op.
         inputs: Converted inputs in order.
         attributes: Attributes by name.
-        wanted: Number of outputs that the caller requests; None for the outputs that the op always
-            has.
+        wanted: Number of outputs that the caller requests. None for the outputs that the op always
+            has (all if every output is optional); Split has one per size in its second input, or
+            `num_outputs`.
 
     Raises:
         InputError: The op does not have `wanted` outputs, or their number cannot be determined.

@@ -250,7 +250,7 @@ class Op(IrOp):
         return ((0, inputs),) if inputs else ()
 
     def in_donated(self) -> Op:
-        """Returns the op to run if input 0 is donated: the run may overwrite its memory."""
+        """Returns the op to run if input 0 is donated: the run may overwrite the input's memory."""
         return self
 
     def with_graphs(self, change: Callable[[Graph], Graph]) -> Op:
@@ -361,7 +361,8 @@ class Op(IrOp):
 
         Raises:
             ModelError: A required input is omitted.
-            ShapeError: Inputs of one group differ in dtype, or an index input is not an integer.
+            ShapeError: Inputs of one group of `same_dtype` differ in dtype, or an input of indices
+                is not of an integer dtype of 8 bits or more (uint64 is not allowed either).
         """
         for index in self.input_traits.required:
             if index >= len(inputs) or inputs[index] is None:
@@ -407,6 +408,8 @@ _TRAIT_GROUPS = ("onnx_traits", "input_traits", "memory_traits", "host_traits")
 
 def _is_declared(cls: type[Op], name: str, value: object) -> bool:
     """Returns whether a class attribute is a method, or is declared in the class or in a base.
+
+    Any other attribute is rejected as a misspelt trait.
 
     Args:
         cls: Class of an op.

@@ -1,4 +1,4 @@
-"""Graph builder for ops, given as objects or by ONNX names, and the subgraphs that rules share."""
+"""Graph builder for ops given as objects or by ONNX names, with subgraphs for decompositions."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class _AttentionChain:
     def projected(self, before: InlineProjection, ctx: Lowering) -> list[Launch] | None:
         """Emits launches that compute q, k and v, attention, output projection and normalization.
 
-        Returns None if that does not pay off: for several sequences or query blocks, or if the
-        output projection is not split.
+        Returns None if one region of all these steps would be slower: for several sequences or
+        query blocks, or if the output projection is not split along K, its summed axis.
 
         Args:
             before: GEMM that produces q, k and v.
@@ -133,8 +133,8 @@ def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
     """Checks that an attention can compute its QKV projection in its own work-groups.
 
-    Together, q, k and v must be all columns of the projection, without gaps. The heads of a
-    work-group must cover whole panels of columns.
+    q, k and v must be columns of the projection's result, and together all of its columns, without
+    gaps. The heads of a work-group must cover whole panels of columns.
 
     Args:
         chain: Attention and its output projection.

@@ -36,11 +36,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class CacheStates(PagedOp):
     """Writes K and V of encoder states to a paged KV cache.
 
-    Cross-attention then reads K and V by PagedAttention, whose input `step` has, for each token,
-    the table row of the encoder states and the position of the last state.
+    Cross-attention then reads K and V by PagedAttention. The input `step` of PagedAttention has,
+    for each token, the table row of the encoder states and the position of the last state.
 
     Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V of T states as columns; step
-    and table, as `PagedOp` describes; the slabs of the cache. Outputs: the slabs.
+    `[T, 3]` (id, sequence and position of each state) and table (page numbers of each sequence),
+    as in `PagedOp`; the slabs of the cache. Outputs: the slabs.
 
     Source: clrt; Kwon et al., PagedAttention (2023) for the pages.
     """

@@ -137,7 +137,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
-    """Returns the grid of the CPU attention kernel: query blocks per sequence, number of sequences.
+    """Returns the number of query blocks per sequence of the CPU kernel, and that of sequences.
 
     Args:
         node: FusedAttention node.
@@ -167,7 +167,10 @@ def launch_cpu(
 
 
 def _with_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Returns the macros and arguments of the FusedAttention kernels for any float storage."""
+    """Returns the macros and arguments of the FusedAttention kernels that read 16-bit floats, too.
+
+    Besides those that all kernels share, there are the macros of the dtype of q, k and v.
+    """
     defines, args = _launch_parts(node)
     dtype = node.arg(0).dtype
     return {**defines, "DATA_T": dtype.cl, "STORAGE": dtype.storage}, args
@@ -451,8 +454,9 @@ def add_mask(scores: Array, mask: Array) -> Array:
     """Returns attention scores with a mask applied.
 
     Some masks hold a large negative number, such as -1e9, in place of -inf. If a finite number of
-    the mask is 1e6 or more in magnitude, the sums are rounded to float32, as in the models. There
-    the scores get lost in rounding, so a row in which all keys are masked gets uniform weights.
+    the mask is 1e6 or more in magnitude, the sums are rounded to float32, in which models compute
+    them. The rounding loses the scores, so that a row in which all keys are masked gets uniform
+    softmax weights.
 
     Args:
         scores: Scores before the softmax.

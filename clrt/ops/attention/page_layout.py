@@ -68,7 +68,7 @@ class PageLayout:
         """Writes the keys and values of one position, one per head, to a page.
 
         Args:
-            heads: Heads of the page `[heads, head_elements]`, written in place.
+            heads: Memory of the page by head, `[heads, head_elements]`; written in place.
             place: Position in the page, in 0..PAGE_TOKENS - 1.
             keys: A key per head, `[heads, head_size]`.
             values: A value per head, `[heads, head_size]`.
@@ -81,7 +81,7 @@ class PageLayout:
         """Reads all keys and values of a page, each `[heads, PAGE_TOKENS, head_size]`.
 
         Args:
-            heads: Heads of the page `[heads, head_elements]`.
+            heads: Memory of the page by head, `[heads, head_elements]`.
         """
         parts = heads.reshape(len(heads), 2, -1)
         keys = parts[:, 0].reshape(-1, self.head_size, PAGE_TOKENS).swapaxes(1, 2)
@@ -112,7 +112,7 @@ class Int8PageLayout(PageLayout):
 
     @property
     def _record(self) -> int:
-        """Bytes of one block of elements, with scales, of all PAGE_TOKENS keys of a page."""
+        """Bytes of one block of elements, with its scales, of all PAGE_TOKENS keys of a page."""
         return PAGE_TOKENS * (self.block + _SCALE.itemsize)
 
     @property
@@ -172,10 +172,10 @@ class Int8PageLayout(PageLayout):
         return rounded_rows(q, self.block).astype(np.float64)
 
     def _parts(self, heads: Array) -> tuple[Array, Array, Array]:
-        """Returns views of the keys, of the values, and of the values' scales in a page, as bytes.
+        """Returns byte views of the keys with scales, of the values, and of the values' scales.
 
         Args:
-            heads: Heads of the page, uint8 `[heads, head_elements]`.
+            heads: Memory of a page by head, uint8 `[heads, head_elements]`.
         """
         end, last = self._blocks * self._record, PAGE_TOKENS * _SCALE.itemsize
         records = heads[:, :end].reshape(len(heads), self._blocks, self._record)

@@ -112,10 +112,10 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
 def _tile_rows(group: int) -> int:
     """Returns the tile height in rows, 1 to `_MAX_ROWS`, that needs the least padding.
 
-    If several heights need equally little, the result is the largest of them.
+    If several heights need equally little padding, the result is the largest of these heights.
 
     Args:
-        group: Query heads per key head; each takes one row.
+        group: Query heads per key head; each query head fills one row.
     """
     return min(range(1, _MAX_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
@@ -237,8 +237,9 @@ class PagedAttention(PagedOp):
     """Causal attention over a paged KV cache: a token sees its sequence up to its own position.
 
     Computes softmax(scale Q K^T) V for each head. Inputs: Q `[T, num_heads * head_size]` for T
-    tokens; step and table, as `PagedOp` describes; three optional inputs; the slabs of the cache,
-    which already hold keys and values of these tokens. Output: like Q; 0 for a padding token.
+    tokens; step `[T, 3]` (id, sequence and position of each token) and table (page numbers of each
+    sequence), as in `PagedOp`; three optional inputs; the slabs of the cache, which already hold
+    keys and values of these tokens. Output: like Q; 0 for a padding token.
 
     The optional inputs are float32. ALiBi slopes `[num_heads]`: the slope times the distance of a
     key is subtracted from its score. Attention sinks `[num_heads]`: the score of an additional key

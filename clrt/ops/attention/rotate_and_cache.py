@@ -102,9 +102,10 @@ class RotateAndCache(PagedOp):
     """Rotates the heads of Q and K (RoPE), and writes K and V to a paged KV cache.
 
     Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V of T tokens
-    as columns; step and table, as `PagedOp` describes; optionally cosines and sines `[T, R / 2]`,
-    by which the first R elements of each head are rotated; optionally two scales `[head_size]` of
-    an RMS normalization, of the heads of Q and of K; the slabs of the cache. Outputs: Q
+    as columns; step `[T, 3]` (id, sequence and position of each token) and table (page numbers of
+    each sequence), as in `PagedOp`; optionally cosines and sines `[T, R / 2]`, by which the first R
+    elements of each head are rotated; optionally two scales `[head_size]`, with which the heads of
+    Q and of K are normalized (RMS) before; the slabs of the cache. Outputs: Q
     `[T, num_heads * head_size]`, and the slabs.
 
     Attributes:

@@ -216,9 +216,9 @@ class RepeatedBodies:
         self._last_count = count
 
     def _find_kernel(self, host: HostContext) -> None:
-        """Sets `_kernel` if the body can run in a KernelLoop.
+        """Sets `_kernel` if the body can run in a KernelLoop, one launch for many iterations.
 
-        Then limits `_max_count` to the iterations of one launch.
+        If `_kernel` is set, `_max_count` becomes the maximum number of iterations per launch.
         """
         self._checked_kernel = True
         try:
@@ -269,11 +269,11 @@ class RepeatedBodies:
         """Builds and optimises a graph of `count` copies of the loop body.
 
         Returns:
-            The graph; None if a shape is not static, or an iteration is too expensive to be
-            computed after the loop's end. Inputs: number of the first iteration, states, captured
-            values, and, if the condition is computed, the initial condition (True). Outputs:
-            states; if the condition is computed, the number of conditions that held, including the
-            initial one; stacks of rows.
+            The graph. Inputs: number of the first iteration, states, captured values, and, if the
+            condition is computed, the initial condition (True). Outputs: states; if the condition
+            is computed, the number of conditions that held, including the initial one; stacks of
+            rows. None if a shape is not static, a state changes its type, a node needs the host or
+            fails, or an iteration is too expensive to be computed after the loop's end.
         """
         loop, build = self._loop, Builder()
         states, goes_on = loop.carried, loop.goes_on

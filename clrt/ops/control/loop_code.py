@@ -82,7 +82,7 @@ def _is_rendered(steps: tuple[ElementwiseInstruction, ...], inputs: Sequence[Val
 
 
 def _product_work(node: Node) -> int | None:
-    """Returns the operations of a matrix product in a kernel loop; None if it is unsupported."""
+    """Returns the cost of a matrix product in a KernelLoop, in operations; None if unsupported."""
     op, a, b = node.op_as(MatrixProduct), node.arg(0), node.arg(1)
     extras, steps = op.extras(node), op.program(node.input_types)
     floats = all(v.dtype is DType.FLOAT32 for v in (a, b))

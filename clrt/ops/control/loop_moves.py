@@ -1,4 +1,4 @@
-"""Expresses data movement ops of a kernel loop as strided copies between tensors."""
+"""Expresses data movement ops of a loop in one kernel (KernelLoop) as strided copies."""
 
 from __future__ import annotations
 

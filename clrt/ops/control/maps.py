@@ -106,8 +106,8 @@ class CastMap(HostDriven):
     Attributes:
         cast_to: Dtype of the result.
         map_form: "DENSE" packs the values in key order; C is their number. "SPARSE" writes each
-            value at the column of its key; C is `max_map`, larger keys are dropped, and missing
-            keys give 0.
+            value at the column of its key; C is `max_map`, larger keys are dropped, negative keys
+            are an error, and missing keys give 0 (as a string "0.f").
         max_map: Number of columns for "SPARSE".
 
     Source: ONNX ai.onnx.ml CastMap, opset 1.

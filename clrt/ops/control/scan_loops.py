@@ -40,7 +40,8 @@ def loop_graph(
 
     Returns:
         The graph. Inputs: iteration number, condition, then `inputs`. None if an input is no
-        tensor, a shape is unknown or changes between iterations, or the host caches nothing.
+        tensor, a shape is unknown, a state changes its shape or dtype, a node needs the host or
+        fails, or the host caches nothing.
     """
     notes = host.notes(body)
     if notes is None or any(x is None or isinstance(x, (list, dict)) for x in inputs):
@@ -75,7 +76,8 @@ def _loop_graph(
         backwards: Per scanned tensor, 1 to scan from the last slice to the first.
 
     Returns:
-        The graph; None if a shape is unknown, or a state changes its shape or dtype.
+        The graph; None if a shape is unknown, a node needs the host, or a state changes its shape
+        or dtype.
     """
     build, end = Builder(), states + len(axes)
     iteration = build.input("turn", DType.INT64, ())

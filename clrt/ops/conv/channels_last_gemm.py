@@ -60,8 +60,8 @@ def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
 def product_of(node: Node) -> GemmProblem:
     """Lowers a channels-last convolution to the GEMM of windows and weights.
 
-    A is x itself, which is the matrix of windows only for 1 x 1 windows; for larger windows,
-    kernels gather the elements of the matrix from x.
+    A, the matrix of windows, is x itself if windows are 1 x 1. For larger windows A is x, too, but
+    kernels gather the elements of the windows from it.
 
     Raises:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the

@@ -95,7 +95,8 @@ _NEAR, _FAR = 0.5, 2.0
 def _transform_of_weights() -> Array:
     """Returns the matrix G `[6, 3]` that transforms 3 x 3 weights w to G w G' (G' transposed).
 
-    Row i has 1, r, r^2 for the interpolation point r, divided by the point's Lagrange denominator.
+    Each row but the last has 1, r, r^2 for an interpolation point r, divided by the Lagrange
+    denominator of r. The last row, (0, 0, 1), is that of the point at infinity.
     """
     rows = [[1 / (_NEAR * _FAR), 0, 0]]
     for square, other in ((_NEAR, _FAR), (_FAR, _NEAR)):
@@ -179,8 +180,8 @@ def _rows_of_many(
     Args:
         rows: Number of rows of `height` tiles in all.
         height: Tiles per row, the tunable T_MR.
-        across: Elements of windows and products per tile and plane: padded input plus output
-            channels.
+        across: Scratch elements per tile for each of the 36 products: input channels of the window
+            plus output channels, both padded.
         units: Number of cores.
         shares: Thresholds of the partition.
     """

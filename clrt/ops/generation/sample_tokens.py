@@ -98,8 +98,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     """Returns the launches for GPUs, one after another: scores, best tokens, drawn tokens.
 
-    In the first two a work-group handles a chunk of a row, in the third a row. The histogram has
-    half the buckets if the vocabulary is small, so that local memory suffices on any device.
+    In the first two launches a work-group handles a chunk of a row, in the third a whole row. The
+    histogram has fewer buckets if the vocabulary is small, so that local memory suffices on any
+    device.
     """
     tunables, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
     few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2

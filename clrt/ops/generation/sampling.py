@@ -63,7 +63,8 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
         scores: Scores per token, after all penalties.
         settings: Row of `settings` of SampleTokens: temperature (positive), top_p, min_p,
             typical_p, …
-        top_k: Number of best tokens to keep; 0 or less keeps all.
+        top_k: Number of best tokens to keep, and tokens with the score of the last of these; 0 or
+            less keeps all.
     """
     temperature, top_p, min_p, typical_p = (float(x) for x in settings[:4])
     with np.errstate(all="ignore"):

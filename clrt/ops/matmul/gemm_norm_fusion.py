@@ -73,8 +73,8 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
 def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
     """Returns a product and the normalization of its rows as a GEMM split along K, the summed axis.
 
-    A preceding launch, of attention or another product, computes A of the product. Each of its
-    work-groups also multiplies its columns of A by the matching rows of B.
+    A preceding launch, of attention or another product, computes A of the product. Each work-group
+    of that launch also multiplies its own columns of A by the matching rows of B.
 
     Args:
         node: Matrix product node.

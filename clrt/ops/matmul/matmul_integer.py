@@ -109,7 +109,8 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the kernel of 8-bit integers does not apply; None if it does.
 
-    The kernel needs the CPU's 8-bit dot products; its fallback in plain C runs on simulators only.
+    The kernel needs the CPU's 8-bit dot products (its fallback in plain C runs on simulators only),
+    a constant matrix B, constant zero points of B, and at most one zero point of A.
     """
     if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
         return f"needs {VNNI_INT8}"

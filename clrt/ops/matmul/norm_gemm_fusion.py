@@ -140,9 +140,10 @@ def _match_narrow(
 ) -> FusionMatch | FusionMiss | None:
     """Matches a product with large 16-bit weights, to compute it by the kernel for few rows.
 
-    With few rows, the time to read the weights decides. 16-bit weights take half the time of
-    float32, less than the kernel for many rows needs to compute. Returns None for nodes without
-    16-bit weights, and a miss if the weights are small or another rule may match.
+    With few rows, the time to read the weights decides. The kernel for few rows keeps up with
+    reading 16-bit weights, which takes half as long as float32; the kernel for many rows does not.
+    Returns None for nodes without 16-bit weights, and a miss if the weights are small or another
+    rule may match.
     """
     product = _product(node, ctx)
     if product is None or product.weights is not None or product.right is product.dtype:
@@ -196,8 +197,8 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
         makers: Producer of each value.
 
     Raises:
-        UnsupportedError: The weights of the two differ in size or layout, the second product has an
-            epilogue or other readers, or one of the products runs by another kernel.
+        UnsupportedError: The weights of the two products differ in size or layout, the second
+            product has an epilogue or other readers, or one of the products runs by another kernel.
     """
     product = _product(node, ctx)
     second = None if product is None else _second(node, makers)

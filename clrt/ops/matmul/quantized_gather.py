@@ -54,10 +54,10 @@ def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
 def _rounds(wanted: bool) -> RejectReason:
     """Returns the reject function of a QuantizedGather variant.
 
-    The function rejects nodes that need the other variant.
+    The function rejects nodes whose `exact` does not match the variant.
 
     Args:
-        wanted: Whether the variant rounds scales and minima to float16 (`exact` is 0).
+        wanted: Whether the variant rounds scales and minima to float16, for nodes with `exact` 0.
     """
 
     def reject(node: Node, caps: DeviceCaps) -> str | None:

@@ -33,11 +33,15 @@ _ELEMS = 256  # elements per work-item
 def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     """Matches a Gather of rows of a constant that is also the transposed B of a FusedMatMul.
 
-    Returns None for other nodes. The payload of a match is the packed B and its panel width.
+    Returns None for other nodes, or if the product does not read B in packed panels. The payload of
+    a match is the packed B and its panel width.
 
     Args:
         node: Node that may be such a Gather.
         makers: Producers and readers of values.
+
+    Raises:
+        UnsupportedError: The FusedMatMul runs by another kernel than gemm_cpu.
     """
     if not isinstance(node.op, Gather) or not node.arg(0).is_constant:
         return None

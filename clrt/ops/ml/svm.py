@@ -87,8 +87,8 @@ class CouplePairs(Op):
     """Combines probabilities of pairs of classes into class probabilities `[rows, k]`.
 
     Input: `[rows, k (k - 1) / 2]`, one column per pair of classes i < j, in lexicographic order:
-    the probability of class i if the class is i or j. The iteration stops when the largest error is
-    below 0.005 / k.
+    the probability of class i if the class is i or j, clipped to 1e-7..1 - 1e-7. The iteration
+    stops when the largest error is below 0.005 / k, or after max(100, k) passes.
 
     Attributes:
         classes: Number of classes k.

@@ -137,7 +137,7 @@ def _mirror_rows(
     Args:
         source: First element of the part of x that negative pads leave.
         y: Output.
-        kept: Shape of that part.
+        kept: Shape of the part of x that negative pads leave.
         strides: Strides of x, in elements.
         lead: Elements added before each axis, up to the last padded axis; 0 where the pad is
             negative.
@@ -158,10 +158,10 @@ def _mirror_rows(
 @register
 @dataclass(frozen=True)
 class Pad(Op):
-    """Adds pads[i] elements before axis i and pads[r + i] after it, for r padded axes.
+    """Adds pads[i] elements before the i-th of r padded axes, and pads[r + i] elements after it.
 
-    Inputs: x, pads, value (for mode "constant"; default: 0), axes (default: all). Negative pads
-    crop.
+    Inputs: x, pads, value (for mode "constant"; default: 0), and the padded axes (default: all).
+    Negative pads crop.
 
     Attributes:
         mode: Source of the added elements: the value ("constant"), x mirrored at its border

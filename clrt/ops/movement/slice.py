@@ -40,8 +40,9 @@ _FAR = (1 << 31) - 1
 def slice_indices(dim: int, start: int, end: int, step: int) -> range:
     """Returns the indices that `start:end:step` selects of an axis of `dim` elements.
 
-    The indices are those of Python, except that for step < 0 the first one is clamped at 0. ONNX
-    Runtime clamps like this, as ONNX specifies; ONNX's reference evaluator follows Python.
+    The indices are those of a Python slice, with one exception: for step < 0, a start before the
+    first element is clamped to index 0, where Python selects none. ONNX Runtime clamps like this,
+    as ONNX specifies; ONNX's reference evaluator follows Python.
     """
     first, stop, _ = slice(start, end, step).indices(dim)
     return range(max(first, 0) if dim else first, stop, step)

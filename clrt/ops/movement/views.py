@@ -50,10 +50,10 @@ class Identity(View):
 class Reshape(View):
     """Changes the shape of x to that in input 1: -1 is inferred, 0 keeps the dim of x.
 
-    If x has no elements, -1 is inferred from the dims that x and the new shape do not share.
+    -1 is inferred from the dims that x and the new shape do not share, also if x has no elements.
 
     Attributes:
-        allowzero: 1 if a 0 in input 1 is a dim of size 0.
+        allowzero: 1 if a 0 in input 1 is a dim of size 0, instead of keeping the dim of x.
 
     Source: ONNX Reshape, opset 5 to 25.
     """
@@ -136,10 +136,7 @@ class Flatten(View):
     axis: int = 1
 
     def target(self, shape: Shape) -> Shape:
-        """Returns the output shape:
-
-        (product of the dims before `axis`, product of the other dims).
-        """
+        """Returns the output shape: (product of dims before `axis`, product of the other dims)."""
         rank = len(shape)
         axis = rank if self.axis == rank else normalize_axis(self.axis, rank, self)
         return (product(shape[:axis]), product(shape[axis:]))

@@ -47,7 +47,7 @@ def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
 def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the CPU vector kernels of channel normalizations do not apply; None if they do.
 
-    The kernels need float32 and more than one element per channel.
+    The kernels need float32 for all inputs, and an x with at least one axis after the channels.
     """
     if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
         return "for statistics of float32"

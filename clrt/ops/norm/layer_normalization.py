@@ -147,8 +147,8 @@ def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
     """Returns a Normalization node as a `RowNorm`, for launches that also compute the rows.
 
     Raises:
-        UnsupportedError: The node normalizes several axes, has statistics as outputs, is scaled by
-            its input, or does not run by the CPU kernel.
+        UnsupportedError: The node normalizes several axes, has statistics as outputs, reads x also
+            as its scale or bias, or does not run by the CPU kernel.
     """
     op, x = node.op_as(Normalization), node.arg(0)
     runs_as("cpu", op.variants, node, caps)

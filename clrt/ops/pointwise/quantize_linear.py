@@ -155,7 +155,8 @@ class QuantizeLinear(Quantization):
 
     Attributes:
         saturate: Whether 8-bit float outputs are clamped to finite numbers.
-        precision: Dtype to which the quotient is rounded; None for the dtype of the scale.
+        precision: Dtype to which the quotient x / scale is rounded; None for the dtype of the
+            scale, or of x if the scale is no float of 16 or 32 bits, or else float32.
 
     Numerics: NaN gives the smallest integer. Source: ONNX QuantizeLinear, opset 10 to 28.
     """

@@ -23,7 +23,8 @@ class RoundToScale(Pointwise):
     is equal to QuantizeLinear and DequantizeLinear if `low` and `high` are the bounds of the
     quantized dtype minus the zero point.
 
-    Numerics: identical to that pair of ops; NaN gives `low * scale`. Source: clrt.
+    Numerics: identical to QuantizeLinear and DequantizeLinear; NaN gives `low * scale`.
+    Source: clrt.
     """
 
     domain = "clrt"

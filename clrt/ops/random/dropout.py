@@ -71,10 +71,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Dropout(RandomOp):
     """Sets random elements of x to 0 and divides the others by 1 - ratio.
 
-    Inputs: x, ratio, training_mode. Outputs: y, and a mask that is true for the elements kept. An
-    element is kept if its uniform random number in [0, 1) is at least the ratio. If training_mode
-    is omitted or false, y is x and the mask is true. A node without mask that never trains is
-    imported as Identity.
+    Inputs: x, ratio (default 0.5), training_mode. Outputs: y, and a mask that is true for the
+    elements kept. An element is kept if its uniform random number in [0, 1) is at least the ratio.
+    If training_mode is omitted or false, y is x and all of the mask is true. A node without the
+    mask output whose training_mode is omitted or a false constant is imported as Identity.
 
     Attributes:
         key: Random key.

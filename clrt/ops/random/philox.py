@@ -33,7 +33,8 @@ class RandomOp(Op):
     """Base of ops that draw random numbers.
 
     Attributes:
-        key: 64-bit key of the Philox generator: the attribute `seed`, or a hash of the node's name.
+        key: 64-bit key of the Philox generator: the bits of the attribute `seed`, or a hash of the
+            node's name.
     """
 
     key: int = 0
@@ -70,7 +71,7 @@ def key_of(node: OnnxNode) -> int:
 def key_args(key: int) -> dict[str, int]:
     """Returns the kernel arguments of a random key, by name.
 
-    They are `key_low` and `key_high`, the lower and upper 32 bits.
+    The arguments are `key_low` and `key_high`, the lower and upper 32 bits.
     """
     return {"key_low": key & _MASK, "key_high": key >> 32 & _MASK}
 
@@ -119,8 +120,8 @@ def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:
     Args:
         key: 64-bit key of the random sequence.
         count: Number of results.
-        bits: Random bits per number: up to 32 are taken from one uint32 of the sequence each; any
-            larger value yields 53 bits from two uint32.
+        bits: Random bits per number. Up to 32, each number uses one uint32 of the sequence; above
+            32, a number has 53 bits from two uint32, whatever the value.
     """
     if bits <= 32:
         return np.asarray((words(key, count) >> np.uint32(32 - bits)) * 2.0**-bits)

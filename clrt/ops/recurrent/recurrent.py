@@ -232,7 +232,7 @@ class Recurrent(Op):
         Args:
             x: X W^T of the time step, `[sequences, gates, hidden size]`.
             states: States before the step, each `[sequences, hidden size]`: h and, for LSTM, c.
-                They are 0 for sequences that ended before the previous step.
+                The rows of sequences that ended before the previous step are 0.
             cell: Weights and activations of the direction.
 
         Returns:

@@ -67,7 +67,7 @@ class GateBytes(Int8Weights):
 
     Attributes:
         zeros: Zero points, `[D]` or `[D, 4 H]`.
-        scales: float32 scales, of the same shape.
+        scales: float32 scales, in the shape of the zero points.
         directions: Number of directions, D.
         hidden: Hidden size, H.
     """
@@ -230,7 +230,8 @@ class RoundedLaunches(RecurrentLaunches):
             inputs: Macro S_INPUTS: 1 for X, 0 for states.
             args: Kernel arguments: output y, input x, and n, the elements per work-group.
             lens: Lengths of the sequences; None if all have T steps.
-            sizes: Kernel arguments `width` and `step`; ignored if `lens` is None.
+            sizes: Kernel arguments `width` (elements per time step of X, or per sequence of a
+                state) and `step` (index of the time step); ignored if `lens` is None.
         """
         items = 1
         while 2 * items <= min(_ITEMS, self.ctx.caps.max_work_group_size):

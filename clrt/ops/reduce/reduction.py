@@ -103,9 +103,9 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 
     Args:
         node: Reduce node.
-        kind: Kind of kernel. "columns" requires that the last kept axis has stride 1, "rows" that
-            the last reduced axis has, "any" requires neither. An axis of size 1 is appended if
-            necessary.
+        kind: Kind of kernel. "columns" requires stride 1 of the last kept axis, "rows" of the last
+            reduced axis, "any" of neither. If that axis has another stride, an axis of size 1 and
+            stride 1 is appended to the kept or reduced axes.
     """
     x, op = node.arg(0), node.op_as(Reduce)
     axes = op.axes_of(node.input_types, len(x.dims))
@@ -163,8 +163,8 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _piece(node: Node) -> int:
     """Returns the elements per output of a Reduce node if kernel reduce_pieces applies, else 0.
 
-    The kernel needs trailing reduced axes of static sizes, at most 16 elements per output, and no
-    `shift`.
+    The kernel needs that the reduced axes are the last ones and have static sizes, at most 16
+    elements per output, and a reduction that does not first subtract the maximum (`shift`).
     """
     x, op = node.arg(0), node.op_as(Reduce)
     rank = len(x.dims)
@@ -197,7 +197,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the kernel with a work-group per output does not apply; None if it does.
 
-    The elements of an output must be contiguous, so that work-items read adjacent ones.
+    The last axis of x must be reduced, so that the work-items of a group read adjacent elements.
     """
     if _kind(node) != "rows":
         return "the last axis stays"
@@ -298,7 +298,7 @@ class Reduce(Op):
         accumulate: Expression of the accumulator after an element `x`.
         join: Expression of two partial results `a` and `b` combined.
         finish: Expression of the result from `a` and the number of elements `n`.
-        shift: The kernel reduces x - max(x), and adds the maximum to the result.
+        shift: Whether the kernel reduces x - max(x), and adds the maximum to the result.
         integers: Whether kernels support integers.
         selects: Whether the result is one of the elements; then kernels support bool, too.
 

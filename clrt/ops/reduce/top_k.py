@@ -74,7 +74,7 @@ def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     """Emits the launch of TopK on CPUs.
 
-    A work-item per line of elements along the axis selects them in a heap of k elements.
+    Each work-item handles one line of elements along the axis, and selects the best k in a heap.
     """
     lines, n, inner, k = _sizes(node)
     if not lines * k:

@@ -36,15 +36,19 @@ def _transform(
 ) -> list[Launch]:
     """Returns the launches of a Fourier transform.
 
-    One launch fills the table of roots of unity, one transforms. There is none for an empty output.
+    One launch fills the table of roots of unity, one transforms; [] for an empty output.
+
+    A block is a group of transforms at equal distances in memory: of STFT the windows of a signal,
+    of DFT the transforms at one index of the axes before the transformed one.
 
     Args:
         node: Node with input x and output y.
         ctx: Lowering context.
         n: Number of points of a transform.
         length: Number of elements of x per transform; if fewer than n, zeros follow them.
-        sizes: Outputs per transform, transforms per block, blocks.
-        steps: Strides of block, transform and element in x, then in y, in complex or real elements.
+        sizes: Output elements per transform, transforms per block, number of blocks.
+        steps: Strides from block to block, transform to transform, and element to element, in x,
+            then in y; an element is a complex number if x or y is complex.
         inverse: Whether the transform is inverse.
         window: Window function, multiplied with x; None for none.
     """
@@ -114,8 +118,8 @@ class DFT(Op):
 
     Attributes:
         inverse: Whether the transform is inverse.
-        onesided: Whether the output has only the first half of the points, which suffices for real
-            x. If also `inverse`, x is such a half, and the output is real.
+        onesided: Whether the output has only the first points // 2 + 1 points, which suffice for
+            real x. If `inverse` is true, too, x has only these points, and the output is real.
 
     Numerics: roots and sums in float32, for float64 in float64.
 
@@ -206,7 +210,8 @@ class STFT(Op):
     Output: `[B, windows, points, 2]`, complex.
 
     Attributes:
-        onesided: Whether the output has only the first half of the points.
+        onesided: Whether the output has only the first points // 2 + 1 points, which suffice for
+            real signals.
 
     Numerics: roots and sums in float32, for float64 in float64.
 

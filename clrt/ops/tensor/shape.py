@@ -18,7 +18,7 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Shape_(Op):
-    """Returns the dims of x from `start` to before `end`, int64.
+    """Returns the dims of x from axis `start` to before axis `end` (None: to the last), int64.
 
     Source: ONNX Shape, opset 1 to 25.
     """

@@ -31,7 +31,8 @@ class Tokenizer(Op):
     Input: strings `[count]` or `[rows, count]`.
 
     Attributes:
-        mark: Whether the characters 2 and 3 are added as first and last token.
+        mark: Whether the characters 2 and 3 are added as first and last token of each string,
+            unless no string has tokens.
         mincharnum: Minimum characters of a token; shorter ones are dropped.
         pad_value: String that follows the tokens of shorter rows.
         separators: Patterns between tokens; the separator "" splits into characters.

@@ -47,7 +47,8 @@ class BestBoxes(Op):
     depends on data, is replaced by BestBoxes on the device and ListBoxes on the host.
 
     Attributes:
-        center_point_box: Whether boxes are (x, y, width, height) instead of corners.
+        center_point_box: Whether boxes are (x, y, width, height), with x and y of the centre; else
+            two opposite corners.
         most: Maximum number of boxes per class.
         overlap: Maximum intersection over union; of two boxes above it, the worse one is dropped.
         least: Score that a box must exceed; None for no limit.

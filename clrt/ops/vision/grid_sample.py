@@ -74,7 +74,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class GridSample(Op):
     """Samples x `[N, C, spatial axes …]` at coordinates in grid `[N, output axes …, rank]`.
 
-    x has N images of C channels. Coordinates are in [-1, 1], one per spatial axis, last axis first.
+    x has N images of C channels. A position has a coordinate per spatial axis, last axis first; -1
+    to 1 spans x, and other coordinates are outside x.
 
     Attributes:
         align_corners: Whether -1 and 1 are the centers of the border elements, not their outer
@@ -134,7 +135,8 @@ class GridSample(Op):
         """Returns the elements that are read along one axis, and their weights.
 
         Args:
-            coordinates: Coordinates of the grid along the axis, in [-1, 1], `[images, positions]`.
+            coordinates: Coordinates of the grid along the axis, `[images, positions]`; -1 to 1
+                spans the axis.
             size: Size of the axis.
 
         Returns:

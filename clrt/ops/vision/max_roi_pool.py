@@ -55,7 +55,7 @@ _FAR = 2.0**28
 @register
 @dataclass(frozen=True)
 class MaxRoiPool(Op):
-    """Divides regions of images into bins; returns the maximum of each bin.
+    """Divides regions of images into bins; returns the maximum of each bin, 0 if it is empty.
 
     Inputs: images x `[N, C, H, W]`, for N images of C channels with H rows and W columns; R regions
     `[R, 5]`. A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Output:

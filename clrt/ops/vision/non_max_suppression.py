@@ -33,8 +33,8 @@ class NonMaxSuppression(Op):
     host.
 
     Attributes:
-        center_point_box: Whether boxes are (x, y, width, height); else they are opposite corners
-            (y1, x1, y2, x2) in any order.
+        center_point_box: Whether boxes are (x, y, width, height), with x and y of the centre; else
+            boxes are opposite corners (y1, x1, y2, x2) in any order.
 
     Source: ONNX NonMaxSuppression, opset 10 to 11.
     """
@@ -111,7 +111,8 @@ def keep_best(
     Args:
         boxes: `[B, N, 4]`, for B images and N boxes.
         scores: `[B, C, N]`, for C classes.
-        centres: Whether boxes are (x, y, width, height) instead of corners.
+        centres: Whether boxes are (x, y, width, height), with x and y of the centre; else two
+            opposite corners.
         most: Maximum number of boxes per class.
         overlap: Maximum intersection over union; of two boxes above it, the worse one is dropped.
         least: Score that a box must exceed; None for no limit.

@@ -212,7 +212,7 @@ class WindowPool(Op):
         check_windows(op, size, self.kernel_shape, self.strides, self.dilations, self.pads)
 
     def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns `values`, strides or dilations, with ones in place of an empty tuple."""
+        """Returns strides or dilations `values`; a 1 per spatial axis if `values` is empty."""
         return values or (1,) * len(self.kernel_shape)
 
     def spans(self) -> list[int]:
@@ -222,9 +222,9 @@ class WindowPool(Op):
 
     @property
     def is_padded(self) -> bool:
-        """Whether windows may reach outside the input.
+        """Whether the padding makes windows reach outside the input; `ceil_mode` is ignored.
 
-        With SAME padding it is True if windows reach outside inputs of some sizes.
+        With SAME padding the result is True if windows reach outside inputs of some sizes.
         """
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())

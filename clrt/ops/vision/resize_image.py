@@ -53,7 +53,7 @@ def _kernel(entry: str) -> KernelSpec:
 
 
 def _vectors(node: Node) -> int:
-    """Returns the number of 4-pixel vectors that hold the source pixels of an output pixel."""
+    """Returns the number of vectors of 4 pixels that hold the source pixels of an output pixel."""
     return ceil_div(node.arg(3).dims[1], 4)
 
 
@@ -151,18 +151,18 @@ class ResizeImage(Op):
         batch: float32 `[images, 3, height, width]`, or channels last.
         pixels: The image, uint8 `[rows, columns, 3]`.
         columns: First source column of each output column, int32 `[outputs]`.
-        column_weights: Weights of this and the next source columns, int32 `[outputs, taps]`, in
-            units of 2^-22.
-        rows: As `columns`, for source rows and output rows.
-        row_weights: As `column_weights`, for source rows and output rows.
+        column_weights: Weights of `taps` source columns, from the first one on, int32
+            `[outputs, taps]`, in units of 2^-22.
+        rows: First source row of each output row, int32 `[outputs]`.
+        row_weights: Weights of `taps` source rows, from the first one on, as `column_weights`.
         colours: float32 `[3, 3]`, per channel: factor, offset, fill value.
         place: int32 `[3]`: image index in the batch, and position of the first row and column in
             that image.
 
     Attributes:
         channels_last: Whether the batch is `[images, height, width, 3]`.
-        transposed: Whether `pixels` is transposed, so that `columns` are along the image's height,
-            which is then resampled first.
+        transposed: Whether `pixels` is transposed: its columns are then the rows of the batch's
+            image, so that the image's height is resampled first.
 
     Numerics: sums in int32, rounded to bytes, as in Pillow; normalization in float32.
 
@@ -284,7 +284,8 @@ def _resample(
     Args:
         pixels: Image.
         firsts: First source pixel of each output, `[outputs]`.
-        weights: Weights of this pixel and the next ones, in units of 2^-22, `[outputs, taps]`.
+        weights: Weights of the first source pixel and the next ones, in units of 2^-22,
+            `[outputs, taps]`.
         axis: Resampled axis.
         operand: Input that holds `firsts`, for messages.
         what: Name of an element of `firsts`, for messages.

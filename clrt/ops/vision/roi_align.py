@@ -66,8 +66,8 @@ class RoiAlign(Op):
 
     Attributes:
         coordinate_transformation_mode: "half_pixel" shifts regions by half a pixel.
-        mode: "avg" for the mean of a bin's samples; "max" for the largest of the weighted pixels
-            from which they are interpolated.
+        mode: "avg" for the mean of a bin's samples; "max" for the largest weighted pixel of all
+            samples of a bin.
         output_height: Rows of bins per region.
         output_width: Columns of bins per region.
         sampling_ratio: Samples of a bin along each axis; 0 for one per pixel.
@@ -168,7 +168,8 @@ class RoiAlign(Op):
     ) -> tuple[Array, Array, int]:
         """Returns the sample coordinates of all bins along an axis.
 
-        If there are very many samples, those far outside the image are omitted.
+        With a `sampling_ratio` of 0, samples far outside the image are omitted if there are many,
+        and a region that is NaN, too large or too far away has no samples.
 
         Args:
             start: Start of the region, in pixels.
