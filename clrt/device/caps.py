@@ -101,7 +101,8 @@ class DeviceCaps:
     def cores(self) -> int:
         """Number of cores that run work-groups independently.
 
-        Equal to `compute_units`, unless the device counts the execution units of its cores instead.
+        Equal to `compute_units`, unless the device reports execution units, of which each core has
+        several.
         """
         counts_execution_units = "counts-small-units" in self.quirks
         if counts_execution_units:

@@ -191,7 +191,7 @@ class SessionOptions(Settings):
         return min(int(self.graph_optimization_level), 2)
 
     def log_ignored(self) -> None:
-        """Logs the changed settings and the configuration entries that have no effect."""
+        """Logs, at level DEBUG, changed settings and configuration entries that have no effect."""
         for name, value in self.changed().items():
             if name not in self._followed:
                 LOG.debug("SessionOptions.%s = %r is ignored: clrt decides it.", name, value)

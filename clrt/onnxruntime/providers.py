@@ -83,7 +83,8 @@ def choose(
 ) -> ProviderChoice:
     """Chooses the device and providers of a session: the device of the first available provider.
 
-    Unavailable providers are skipped with a warning. If no provider is available, the CPU is used.
+    Unavailable providers are skipped with a warning. If no provider is available, the CPU is used;
+    also, with a warning, if `providers` and `options` are invalid.
 
     Args:
         providers: Names of execution providers, or (name, options), preferred first; None for the

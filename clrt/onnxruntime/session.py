@@ -152,7 +152,7 @@ class InferenceSession(SessionInfo):
                 none.
 
         Raises:
-            InvalidArgument: An input is missing or unknown.
+            InvalidArgument: An input is missing or unknown. All other errors go to `callback`.
         """
         self._feeds.check_names(input_feed)
         if self._threads is None:

@@ -124,7 +124,8 @@ class OrtValue:
         """Creates a tensor that shares an array's memory, or a copy of the array on a device.
 
         Args:
-            data: The array.
+            data: The array; on the host it is copied, too, if it is not contiguous or in another
+                byte order.
             device_type: "cpu" for host memory, or a device type such as "clrt" or "cuda".
             device_id: Number of the device among those of its type.
             vendor_id: PCI vendor ID, without effect.
@@ -148,7 +149,8 @@ class OrtValue:
             onnx_element_type: Number of the dtype in `onnx.TensorProto.DataType`.
 
         Raises:
-            RuntimeException: The element types differ in size.
+            InvalidArgument: The number is not that of a dtype.
+            RuntimeException: The element types differ in size, or the dtype is the string type.
         """
         dtype = element_type(onnx_element_type)
         if dtype.itemsize != data.itemsize:

@@ -15,7 +15,8 @@ def max_difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float,
     of `expected`; not divided if that is 0.
 
     Equal infinities, and NaN in both arrays, count as no difference. Both differences are inf if
-    the shapes differ, or if an element is infinite or NaN in only one array.
+    the shapes differ, or if an element is infinite or NaN in only one array, or infinite with
+    different signs.
     """
     if actual.shape != expected.shape:
         return np.inf, np.inf

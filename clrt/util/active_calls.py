@@ -52,7 +52,7 @@ class ActiveCall:
         return True
 
     def end(self) -> None:
-        """Marks the function call as over before it returns."""
+        """Marks the call that created this object as over, before it returns."""
         self._frame = None
 
 

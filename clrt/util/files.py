@@ -261,7 +261,7 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def stays_below(name: str) -> bool:
-    """Returns whether a path is relative and has no "..", by the rules of POSIX and of Windows."""
+    """Returns whether a path is relative, without ".." and NUL, by POSIX's and Windows' rules."""
     windows = PureWindowsPath(name)
     return not (
         "\0" in name
