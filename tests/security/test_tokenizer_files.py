@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,10 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "growth by patterns": {"normalizer": steps(*[replace({"Regex": "."}, "aaaaaaaaaa")] * 12)},
     "growth at empty matches": {"normalizer": steps(*[replace({"Regex": "(?=a)"}, "aa")] * 30)},
     "growth by maybe": {"normalizer": steps(*[replace({"Regex": "b?"}, "aaaa")] * 12)},
+    **{
+        f"growth by {pattern}": {"normalizer": steps(*[replace({"Regex": pattern}, "a")] * 40)}
+        for pattern in ("z{1}?", "[z[y]]?", "[[:digit:]]?", "[a&&[b]]?", "[]z[y]]?", "(z[[y]]?)")
+    },
     "growth by bytes": {"normalizer": steps(*[{"type": "ByteLevel"}] * 30)},
     "growth without types": {
         "normalizer": {"normalizers": [{"pattern": {"String": "a"}, "content": "aa"}] * 40}
@@ -145,6 +150,23 @@ def test_tokenizer_errors_become_clrt_errors_in_bounded_time(name: str) -> None:
     except ClrtError:
         pass
     assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("pattern", ["(?:" * 4 + "a?|b?" + "){99}" * 4, r"\p{" * 200_000])
+def test_pattern_check_takes_bounded_time(pattern: str) -> None:
+    given = {**base(), "normalizer": replace({"Regex": pattern}, "a")}
+    start = time.monotonic()
+    with suppress(ModelError):
+        check_tokenizer(json.dumps(given), FILE)
+    assert time.monotonic() - start < 2
+
+
+def test_time_limit_grows_with_both_texts_of_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    chars = []
+    monkeypatch.setattr(checked_tokenizer, "within", lambda _, count: chars.append(count))
+    made = CheckedTokenizer(Tokenizer.from_str(json.dumps(base())), is_slow=True)
+    made.encode_batch([("a" * 30, "b" * 50), "c" * 7])
+    assert chars == [87]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": {"b": 1.5, "b": 2}}'])

@@ -51,6 +51,10 @@ _KNOWN = {p for rule in SPLIT_RULES.values() for p in rule.patterns} | {
     *(" {2,}", r"\s+", " +", "^ +| +$", "^ +", " +$", "[^\n]+|\n+", "[0-9]", r"\d", r"\p{N}"),
     r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",  # CLIP
 }
+# Syntax that Oniguruma, the library's regex engine, reads differently from Python: sets in sets, and
+# a{2}?, which also matches "". Searched for after escapes and plain sets are replaced.
+_PLAIN_SETS = re.compile(r"\\.|\[\^?(?:\\.|[^\]\[\\&])+\]", re.DOTALL)
+_FOREIGN = re.compile(r"[\[\]]|\}\?")
 
 
 class CheckedTokenizer:
@@ -82,7 +86,7 @@ class CheckedTokenizer:
         """
         return self._call(
             lambda: self.library.encode_batch_fast(texts, add_special_tokens=add_special_tokens),
-            sum(len(part) for part in texts) if self.is_slow else 0,
+            sum(map(_num_chars, texts)) if self.is_slow else 0,
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
@@ -327,12 +331,14 @@ class _Check:
         if isinstance(text := pattern.get("String"), str):
             return len(text)
         text = pattern.get("Regex")
-        if not isinstance(text, str):
+        if not isinstance(text, str) or len(text) > _MAX_PATTERN:
+            return 0
+        plain = re.sub(r"\\[pP]\{[^{}]*\}", "x", text)
+        if _FOREIGN.search(_PLAIN_SETS.sub("x", plain)):
             return 0
         try:
-            plain = re.sub(r"\\[pP]\{[^}]*\}", "x", text)
-            return 1 if re.compile(plain).match("") is None and _cannot_be_empty(plain) else 0
-        except (re.error, RecursionError, OverflowError):
+            return int(_cannot_be_empty(plain))
+        except (re.error, RecursionError, ValueError, OverflowError):
             return 0
 
     def _pattern(self, pattern: object, where: str) -> None:
@@ -409,6 +415,11 @@ class _Check:
         return ModelError(
             f"The {where} of '{self._file}' {what}; download the model's own tokenizer.json."
         )
+
+
+def _num_chars(text: str | Sequence[str]) -> int:
+    """Returns the number of characters of a string, or of a pair of strings."""
+    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 def _cannot_be_empty(pattern: str) -> bool:
