@@ -203,8 +203,9 @@ class Scheduler:
     @property
     def _is_interrupted(self) -> bool:
         """Whether an exception interrupted a call that held the engine, or a call of `bulk`."""
-        bulk_is_over = self._holder is not None and self._holder.is_over
-        return bulk_is_over or self._engine_lock.is_left
+        holder = self._holder  # read once: the thread that calls `bulk` sets it to None
+        is_over = holder is not None and holder.is_over and self._holder is holder
+        return is_over or self._engine_lock.is_left
 
     def _recover(self) -> None:
         """Resets engine and speculation if an exception interrupted a call, else does nothing.
@@ -212,11 +213,12 @@ class Scheduler:
         Requeues all generations, so that their sequences are recomputed, and drops tokens that have
         no text chunk yet. Sequences of a running `bulk` call stay open.
         """
-        bulk_is_over = self._holder is not None and self._holder.is_over
+        holder = self._holder
+        bulk_is_over = holder is not None and holder.is_over and self._holder is holder
         if not bulk_is_over and not self._engine_lock.is_torn:
             return
         kept_sequences = []
-        if self._holder is not None and not bulk_is_over:
+        if holder is not None and not bulk_is_over:
             generation_sequences = {a.sequence for a in self._answers}
             kept_sequences = [s for s in self.engine.sequences if s not in generation_sequences]
         self.speculation.reset()
@@ -229,7 +231,7 @@ class Scheduler:
         self._answers = dict.fromkeys(answers)
         self._waiting = deque(answers)
         self._full = False
-        if bulk_is_over:
+        if bulk_is_over and self._holder is holder:
             self._holder = None
         self._engine_lock.is_torn = False
 

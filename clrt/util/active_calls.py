@@ -138,10 +138,12 @@ class CallMutex:
     def try_take(self, call: ActiveCall) -> bool:
         """Acquires the mutex for `call` if it is free; returns False, without waiting, if not."""
         with self._lock:
-            if self._holder is not None:
-                if not self._holder.is_over:
+            holder = self._holder
+            if holder is not None:
+                if not holder.is_over:
                     return False
-                self.is_torn = True
+                # `give_back` does not take the lock: the holder may have called it meanwhile.
+                self.is_torn |= self._holder is holder
             self._holder = call
             return True
 
@@ -156,7 +158,8 @@ class CallMutex:
     @property
     def is_left(self) -> bool:
         """Whether an owner ended without `give_back` and no next owner has repaired the state."""
-        return self.is_torn or (self._holder is not None and self._holder.is_over)
+        holder = self._holder
+        return self.is_torn or (holder is not None and holder.is_over and self._holder is holder)
 
     def give_back(self) -> None:
         """Releases the mutex and wakes all waiting threads.

@@ -213,7 +213,8 @@ class Execution:
     @property
     def is_left(self) -> bool:
         """Whether no call handles the execution: after `detach`, or an exception in the call."""
-        return self.call is None or self.call.is_over
+        call = self.call  # read once: the thread that ends the execution sets it to None
+        return call is None or call.is_over
 
     @property
     def is_broken_off(self) -> bool:
@@ -387,7 +388,8 @@ def _await_readers(run: Execution) -> None:
     """
     while readers := _readers(run):
         thread = None if run.call is None else run.call.thread
-        if any(r.call is not None and r.call.thread == thread and not r.enqueued for r in readers):
+        calls = [r.call for r in readers if not r.enqueued]
+        if any(call is not None and call.thread == thread for call in calls):
             raise InputError(
                 "A donated tensor is still read by the run that this one interrupted; repeat this "
                 "run after the other one has ended."
