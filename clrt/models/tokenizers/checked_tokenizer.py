@@ -51,8 +51,8 @@ _KNOWN = {p for rule in SPLIT_RULES.values() for p in rule.patterns} | {
     *(" {2,}", r"\s+", " +", "^ +| +$", "^ +", " +$", "[^\n]+|\n+", "[0-9]", r"\d", r"\p{N}"),
     r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",  # CLIP
 }
-# Syntax that Oniguruma, the library's regex engine, reads differently from Python: sets in sets, and
-# a{2}?, which also matches "". Searched for after escapes and plain sets are replaced.
+# Syntax that Oniguruma, the library's regex engine, reads differently from Python: sets in sets,
+# and a{2}?, which also matches "". Searched for after escapes and plain sets are replaced.
 _PLAIN_SETS = re.compile(r"\\.|\[\^?(?:\\.|[^\]\[\\&])+\]", re.DOTALL)
 _FOREIGN = re.compile(r"[\[\]]|\}\?")
 
