@@ -132,6 +132,24 @@ FOLLOWING = _loop(
     "int64 d; float w",
     ", float[40] x, float limit",
 )
+# The condition is a state, which the same iteration changes.
+FLAGGED = parsed(
+    """
+    g (int64 c, bool flag) => (int64 d, bool last, int64[k] seen) {
+      always = Constant<value = bool {1}>()
+      d, last, seen = Loop (, always, c, flag) <
+        body = turn (int64 i, bool go, int64 c_, bool flag_)
+          => (bool more, int64 d_, bool next, int64 old) {
+          one = Constant<value = int64 {1}>()
+          limit = Constant<value = int64 {30}>()
+          d_ = Add(c_, one)
+          next = Less(d_, limit)
+          old = Identity(c_)
+          more = Identity(flag_)
+        }>
+    }
+    """
+)
 LINES = _loop(
     "float[2, 5, 3] x; float[6] v; int64 i0",
     """
@@ -218,6 +236,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
             "limit": np.array(39.5, np.float32),
         },
     ),
+    "flagged": (FLAGGED, {"c": np.array(0), "flag": np.array(True)}),
     "scanned": (SCANNED, _scanned(37)),
 }
 EACH = pytest.mark.parametrize("name", CASES)

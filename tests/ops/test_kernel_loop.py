@@ -13,11 +13,13 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ops.control import kernel_loop
 from clrt.ops.control.kernel_loop import KernelLoop, LoopBody
+from clrt.ops.control.loop_code import node_work
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
 from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.cast import BitCast
 from clrt.ops.pointwise.table import Add, Less, Mul, Tanh
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceLogSumExp, ReduceMax, ReduceSum
@@ -72,6 +74,19 @@ def _graph(most: int) -> Graph:
     op = KernelLoop(body.graph, 3, (True,), (False, False), most, False)
     results = build.add_all(op, *given, *body.constants)
     return build.graph("g", given, results, [str(n) for n in range(len(results))])
+
+
+def test_bitcast_runs_outside_kernel_loop() -> None:
+    build = Builder()
+    build.add(BitCast(DType.INT32), build.input("x", DType.FLOAT32, (3,)))
+    assert node_work(build.nodes[0]) is None
+
+
+def test_work_of_outer_product_counts_its_elements() -> None:
+    build = Builder()
+    a, b = build.input("a", DType.FLOAT32, (300, 1)), build.input("b", DType.FLOAT32, (1, 300))
+    build.add(MatMul(), a, b)
+    assert node_work(build.nodes[0]) == 300 * 300
 
 
 @DEVICES

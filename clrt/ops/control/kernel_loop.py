@@ -39,9 +39,8 @@ _MAX_STACK_ELEMS = 1 << 24
 _MAX_ITERATIONS = 1 << 16  # iterations per launch
 # Maximum size of the kernel parameters in bytes: the minimum that OpenCL guarantees.
 _MAX_PARAMETER_BYTES = 1024
-# Parameter bytes reserved for `held`, `first`, `limit`, `most`, scratch buffers and the row counts
-# of backward scans.
-_RESERVED_BYTES = 200
+# Parameter bytes of `held`, `first`, `limit` and `most`, and of the row count of a backward scan.
+_COUNTER_BYTES, _ROW_COUNT_BYTES = 52, 4
 _LANES = 64  # work-items on a GPU, in one work-group
 
 
@@ -139,6 +138,8 @@ def _code(node: Node) -> LoopCode:
             code.variable(formal, text)
     code.add(op.body)
     after = op.body.outputs[1:]
+    if not op.goes_on:  # no state changes before all work-items have read the condition
+        code.next.append(Code("MEET"))
     stacks = zip(after[op.states :], results[op.states :], op.reversed, strict=True)
     for value, stack, back in stacks:
         code.stack(value, stack, back)
@@ -237,7 +238,8 @@ def _parameters_fit(graph: Graph, states: int) -> bool:
     build, stacks = Builder(), len(graph.outputs) - 1 - states
     op = KernelLoop(graph, states, (), (False,) * stacks, 1, True)
     build.add_all(op, build.numbers(0), build.numbers(1), *graph.inputs[2:])
-    return _code(build.nodes[0]).parameter_bytes + _RESERVED_BYTES <= _MAX_PARAMETER_BYTES
+    others = _COUNTER_BYTES + _ROW_COUNT_BYTES * len(graph.inputs[2 + states :])
+    return _code(build.nodes[0]).parameter_bytes + others <= _MAX_PARAMETER_BYTES
 
 
 def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:

@@ -53,7 +53,7 @@ def node_work(node: Node) -> int | None:
         return None
     n = sum(prod(v.dims) for v in node.outputs)
     if isinstance(op, View):
-        return 0
+        return 0 if node.output.dtype is node.arg(0).dtype else None
     if isinstance(op, (Pointwise, Fused)):
         steps = steps_of(op, len(node.inputs))
         return n * len(steps) if _is_rendered(steps, node.inputs) else None
@@ -92,7 +92,7 @@ def _product_work(node: Node) -> int | None:
     if any(len(v.dims) > len(node.output.dims) for v in extras) or op.rounds_a() is not None:
         return None
     fits = not steps or _is_rendered(steps, [a, *extras])
-    return n * (a.dims[-1] // _FMAS_PER_OPERATION + len(steps)) if fits else None
+    return n * (-(-a.dims[-1] // _FMAS_PER_OPERATION) + len(steps)) if fits else None
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ class LoopCode:
     @property
     def parameter_bytes(self) -> int:
         """Size of the kernel parameters in bytes; a tensor counts as 16, for pointer and offset."""
-        return sum(4 if isinstance(value, (int, float)) else 16 for value in self.args.values())
+        sizes = (4 if isinstance(value, (int, float)) else 16 for value in self.args.values())
+        return sum(sizes) + 16 * len(self._scratch)
 
     def allocate(self, ctx: Lowering) -> None:
         """Allocates the scratch buffers of the loop body; call it after all nodes are added."""
