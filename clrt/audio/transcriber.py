@@ -119,7 +119,7 @@ class Transcriber:
     ) -> Transcript | list[Transcript]:
         """Transcribes audio to segments with times; returns a list for a list of inputs.
 
-        Whisper runs several inputs in one batch.
+        Whisper decodes windows of several inputs in one batch, if memory allows.
 
         Args:
             audio: Audio of any length: a path, the bytes of a file, or an array `[samples]` or

@@ -48,7 +48,8 @@ class ConstraintTokens:
         tokenizer: A `tokenizers.Tokenizer` whose tokens are bytes, with decoder ByteLevel or
             ByteFallback.
         eos: Token ids that end a text, at least one.
-        size: Number of the model's logits, at least the number of tokens; None if equal to it.
+        size: Number of the model's logits, at least the number of tokens; None for the number of
+            tokens.
 
     Raises:
         InputError: An id in `eos` is invalid, `eos` is empty, or there are fewer logits than

@@ -183,7 +183,7 @@ def sequence_of(answer: GenerationState) -> KvSequence:
 
 
 def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
-    """Ends generations with an error; generations that have ended keep their reason and error."""
+    """Sets the error of generations, unless they have one, and ends those that still run."""
     for answer in answers:
         answer.error = answer.error or error
         answer.reason = answer.reason or "cancelled"

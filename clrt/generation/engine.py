@@ -345,7 +345,7 @@ class DecoderEngine(EngineMemory):
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[ScheduledSequence]
     ) -> Mapping[str, Any]:
-        """Returns the inputs of SampleTokens on the device, by name.
+        """Returns the inputs of the op SampleTokens (chooses next tokens) on the device, by name.
 
         Reuses the tensors of the last step if the samplers are equal and do not change by step.
 

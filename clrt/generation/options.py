@@ -322,6 +322,8 @@ def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> lis
 def start_token(folder: Path) -> int:
     """Reads the decoder's start token id from generation_config.json or config.json.
 
+    The id is that of `decoder_start_token_id`, or of `bos_token_id` if no file has the former.
+
     Raises:
         ModelError: A file is damaged or has an invalid id, or no file has an id.
     """

@@ -44,7 +44,7 @@ class TokenSampler:
 
     @property
     def has_history(self) -> bool:
-        """Whether SampleTokens needs the sequence's earlier tokens, for penalties."""
+        """Whether the op SampleTokens needs the sequence's earlier tokens, for penalties."""
         s = self.sampling
         return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
 
@@ -55,12 +55,12 @@ class TokenSampler:
 
     @property
     def changes(self) -> bool:
-        """Whether the inputs of SampleTokens may differ from one step to the next."""
+        """Whether this sampler's inputs of the op SampleTokens may differ from step to step."""
         return self.reads_text or self.allowed is not None
 
     @property
     def settings(self) -> list[float]:
-        """Row of the input `settings` of SampleTokens: temperature, top_p and other options."""
+        """Row of input `settings` of the op SampleTokens: temperature, top_p and other options."""
         s = self.sampling
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         return [s.temperature, s.top_p, s.min_p, s.typical_p, *penalties, self.prompt]
@@ -71,7 +71,7 @@ def sampler_inputs(
     texts: Sequence[Sequence[int] | np.ndarray[Any, Any]],
     vocabulary: int,
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the inputs of SampleTokens by name, with one row per sampler.
+    """Returns the inputs of the op SampleTokens by name, with one row per sampler.
 
     Args:
         samplers: One sampler per output row.

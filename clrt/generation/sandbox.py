@@ -273,7 +273,10 @@ def _charge_read(value: Any) -> Any:
 
 
 class _Instrument(NodeTransformer):
-    """Rewrites a template's syntax tree: adds charges where Jinja has no hook, such as loops."""
+    """Rewrites a template's syntax tree to charge loops, output and other parts to the budget.
+
+    Jinja has no hooks to charge these parts while a template is rendered.
+    """
 
     def __init__(self) -> None:
         self._level = 0

@@ -51,7 +51,7 @@ class Budget:
             raise TooMuchError
 
     def made(self, value: Any) -> Any:
-        """Charges a value that the template created, by its own length; returns the value.
+        """Charges a value that the template created, by its length; returns the value.
 
         The contents of nested values are not charged.
 

@@ -37,7 +37,7 @@ class _Sequences(NamedTuple):
     bias: NDArray[np.float64]
 
     def matching(self, text: Tokens) -> NDArray[np.bool_]:
-        """Returns a mask of the sequences whose `before` a text ends with, bool `[sequences]`."""
+        """Returns, for each sequence, whether `text` ends with its `before`, bool `[sequences]`."""
         length = self.before.shape[1]
         if length > len(text):
             return np.zeros(len(self.last), np.bool_)

@@ -189,7 +189,7 @@ class CallReader:
         return self._read(section, len(section))
 
     def _plain(self) -> str:
-        """Removes text from the buffer up to a start marker or the beginning of one; returns it.
+        """Removes and returns the buffered text before a start marker, complete or just begun.
 
         Returns "" if the buffer begins with a start marker or with bare JSON.
         """

@@ -28,8 +28,8 @@ class Embed:
         output: Name of the added vector column, float32 [rows, dimension].
         error: Name of the added column of error messages; the message of a valid row is "". None
             adds no column and raises InputError for an invalid row.
-        device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
-            `map_batches`, else the CPU.
+        device: As in `clrt.load`. None uses CLRT_DEVICE if it is set, else the GPU that Ray
+            assigned to the actor by `num_gpus` of `map_batches`, else the CPU.
         pooling: As in `clrt.SentenceEncoder`.
         max_length: As in `clrt.SentenceEncoder`.
         batch_size: As in `clrt.SentenceEncoder.encode`.

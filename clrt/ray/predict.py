@@ -25,8 +25,8 @@ class Predict:
         source: Path of the model, as in `clrt.load`; each machine must have the file.
         inputs: Model input -> name of the column to read. None reads columns named like the inputs.
         outputs: Model output -> name of the added column. None adds all outputs under their names.
-        device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
-            `map_batches`, else the CPU.
+        device: As in `clrt.load`. None uses CLRT_DEVICE if it is set, else the GPU that Ray
+            assigned to the actor by `num_gpus` of `map_batches`, else the CPU.
         options: Keyword arguments passed to `clrt.load`.
 
     Raises:

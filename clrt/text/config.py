@@ -59,8 +59,8 @@ class TextConfig:
         added_tokens: Arguments of AddedToken for tokens that tokenizer.json may lack, in the order
             of their ids.
         tokenizer: Text of tokenizer.json if a compiled model embeds it, else None.
-        special_tokens: Whether special tokens are added, and texts are truncated to `max_length`
-            instead of as tokenizer.json says.
+        special_tokens: Whether special tokens are added. If False and `max_length` is None, texts
+            are truncated as tokenizer.json says.
         ends: Start token and end token, added to each text unless tokenizer.json adds them; "" for
             none.
 

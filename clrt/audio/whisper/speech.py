@@ -97,7 +97,7 @@ class WhisperSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """Transcribes audio inputs, whose windows run in one batch.
+        """Transcribes audio inputs; windows of several inputs run in one batch if memory allows.
 
         Args:
             sounds: Audio inputs: paths, bytes of files, or arrays.

@@ -68,6 +68,8 @@ class WhisperVocabulary:
     def read(cls, folder: Path, size: int) -> WhisperVocabulary:
         """Reads the vocabulary from tokenizer.json and generation_config.json of a folder.
 
+        config.json supplies keys that generation_config.json lacks.
+
         Args:
             folder: Hugging Face folder of the model.
             size: Number of logits.

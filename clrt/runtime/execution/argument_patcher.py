@@ -50,7 +50,7 @@ class BoundLaunch(NamedTuple):
 
 
 class ArgumentPatcher:
-    """Updates kernel arguments when a plan of the same template takes over the kernels.
+    """Updates the kernel arguments of a plan when another plan of its template takes the kernels.
 
     Caches the current arguments, so that only arguments that differ are set.
     """

@@ -79,7 +79,7 @@ class PlannedSegment:
         self.runs = _FEW_RUNS if loops else 0
 
     def is_due(self) -> bool:
-        """Counts a run; returns whether to plan the segment again now, with its loops included."""
+        """Counts a run; returns whether to plan the segment again now, including its loops."""
         self.runs -= self.runs > 0
         return self.runs == 1
 
@@ -96,7 +96,8 @@ class PlanCache:
         latest: Arguments of the last lookup, which most runs repeat, and the segment found; None
             before the first.
         host_bytes: Approximate host memory of the segments.
-        own_bytes: Device memory of the segments besides weights and arenas.
+        own_bytes: Device memory of the segments besides weights and arenas: the plans' own
+            constants and status words.
     """
 
     def __init__(self) -> None:

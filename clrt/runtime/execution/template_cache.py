@@ -37,7 +37,7 @@ class _GraphTemplates:
 
 
 class Templates:
-    """Caches plan templates; plans for the second and later shapes of a graph come from these.
+    """Caches plan templates, from which plans for the second and later shapes of a graph come.
 
     The methods identify a graph by a hashable `key`, which includes its known input elements.
     """

@@ -120,7 +120,7 @@ class PlannedModel:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of device memory that the model holds now: weights and arenas."""
+        """Bytes of device memory that the model holds now: weights, arenas, constants of plans."""
         return self._runner.room.account.nbytes
 
     @property

@@ -105,7 +105,8 @@ class MemoryBudget(Ledger):
 
     Attributes:
         changes: Wakes the threads that wait until other models release memory.
-        epoch: Replaced by a new object at each `note_change`.
+        epoch: Object that each `note_change` replaces. A thread that kept the earlier object can
+            thus notice that memory was released since.
     """
 
     def __init__(self) -> None:

@@ -288,7 +288,7 @@ class DeviceSession:
 
 
 class _LeasedBuffer(weakref.ref[PooledBuffer]):
-    """Weak reference to a `PooledBuffer`; added to the pool when the object is collected.
+    """Weak reference to a `PooledBuffer`; added to the pool when the `PooledBuffer` is collected.
 
     The callback is the built-in `list.append`, which no exception can interrupt.
 
