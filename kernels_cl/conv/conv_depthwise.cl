@@ -79,7 +79,7 @@ __kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
   const IDX_T source = OVER(plane, maps) * in0 * in1 * in2;
   const IDX_T r0 = out0 == 1 ? 0 : slice / blocks, first = (slice - r0 * blocks) * T_ROWS;
   const IDX_T f0 = r0 * stride0 - pad0, f1 = first * S_STRIDE1 - pad1, f2 = p2 * S_STRIDE2 - pad2;
-  // If x has no elements nothing may be read, not even in place of padding.
+  // If x has no elements nothing may be read, not even instead of padding.
   const IDX_T end0 = in1 > 0 && in2 > 0 ? in0 : 0;
   EACH_ROW(ZERO)
   for (IDX_T k0 = 0; k0 < kernel0; ++k0) {

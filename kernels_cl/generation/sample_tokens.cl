@@ -1,30 +1,35 @@
-// SampleTokens: samples the next token of each sequence from a row of logits [rows, n] (storage
-// DATA_T). A row is divided into `chunks` chunks of `chunk` tokens: T_CHUNK, or more if there would
-// be too many chunks. Launches, in order:
-//   sample_scores   scores: logits after mask, bias and penalties, and `parts`, the extremes of
-//                   each chunk; one work-item per (`per` chunks, row), in vectors
-//   sample_best     best, the token of the highest score, and whole, the log of the sum of
-//                   exp(logit); work-item (1, row)
-//   sample_draw     token and its logprob: applies the cut-offs and samples; work-group (1, row).
-//                   Separate from sample_best, since PoCL's compiler needs a minute for both in one
-//                   kernel
-// On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two
-// kernels are
-//   sample_scores_group   work-group (chunk, row)
+// SampleTokens: samples the next token of each sequence (row) from its logits.
+//   logits    read: storage DATA_T [rows, n]; a row is divided into `chunks` chunks of `chunk`
+//             tokens: T_CHUNK, or more if there would be too many chunks
+//   settings  read: float32 [rows, 8]: temperature (0: greedy), top_p, min_p, typical_p,
+//             repetition, presence and frequency penalty, length of the prompt
+//   limits    read: int32 [rows, 4]: top_k (0: all), length of the history, seed (low and high 32
+//             bits)
+//   history   read: int32 [rows, most]: tokens of prompt and answer
+//   draw      read: int32 [rows]: index of the random word in the seed's sequence
+//   allowed   read if F_ALLOWED: uint32 [rows, words]: bit mask of the tokens that may be sampled
+//   bias_ids, bias_values  read if F_BIAS: int32, float32 [rows, biases]: tokens, and numbers added
+//                      to their logits
+//   token, logprob  written: int32, float32 [rows]: the sampled token, and the log of its
+//                   probability
+//   status    a row in which no token is allowed is reported there (common/index.clh)
+// Intermediate results: scores float32 [rows, chunks * chunk] (logits after mask, bias and
+// penalties), counts int32 of the same shape, parts float32 [rows, chunks, PARTS] (maxima and sums
+// of each chunk), best int32 [rows] (token of the highest score), whole float32 [rows] (log of the
+// sum of exp(logit)), histogram uint32 [rows, BUCKETS, 2] (low and high word), weights uint64
+// [rows, chunks]
+// Launches, in order:
+//   sample_scores   writes scores and parts; one work-item per (`per` chunks, row), in vectors
+//   sample_best     writes best and whole; one work-item per row, in dimension 1
+//   sample_draw     writes token and logprob: applies the cut-offs (top_k, …) and samples; one
+//                   work-group per row, in dimension 1. Separate from sample_best, since PoCL's
+//                   compiler needs a minute for both in one kernel
+// On CPUs work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels
+// are
+//   sample_scores_group   one work-group per (chunk, row)
 //   sample_best_group     sample_best, and the chunks' contributions to a draw: `histogram` for the
-//                         cut-offs, or, without cut-offs, `weights`, the weight of each chunk;
-//                         work-group (chunk, row)
-// Operands:
-//   settings  float32 [rows, 8]: temperature (0: greedy), top_p, min_p, typical_p, repetition,
-//             presence and frequency penalty, length of the prompt
-//   limits    int32 [rows, 4]: top_k (0: all), length of the history, seed (low and high 32 bits)
-//   history   int32 [rows, most]: tokens of prompt and answer;  draw  int32 [rows]: index of the
-//             random word in the seed's sequence
-//   allowed   uint32 [rows, words]: bit mask of the tokens that may be sampled, if F_ALLOWED
-//   bias_ids, bias_values  [rows, biases]: tokens, and numbers added to their logits, if F_BIAS
-//   scores, counts  float32, int32 [rows, chunks * chunk];  parts  float32 [rows, chunks, PARTS]
-//   histogram       uint32 [rows, BUCKETS, 2]: low and high word;  weights  uint64 [rows, chunks]
-// A row in which no token is allowed is reported in `status`.
+//                      cut-offs, or, without cut-offs, `weights`, the weight of each chunk; one
+//                      work-group per (chunk, row)
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain

@@ -6,8 +6,8 @@
 #define DATA_T float
 #endif
 
-// y[row, vector] = |x[row] - vectors[vector]|^2; x [rows, features], vectors [count, features]. One
-// work-item per (vector, row).
+// y[row, vector] = |x[row] - vectors[vector]|^2; all of DATA_T: x [rows, features], vectors [count,
+// features], y [rows, count]. One work-item per (vector, row).
 __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y),
                                const IDX_T count, const IDX_T features) {
   const IDX_T vector = get_global_id(0), row = get_global_id(1);
@@ -29,8 +29,9 @@ static inline float wins(__global const float *pairs, const IDX_T k, const IDX_T
   return i < j ? LIMIT(pairs[PAIR(i, j)]) : 1.0f - LIMIT(pairs[PAIR(j, i)]);
 }
 
-// y [rows, k] = class probabilities from those of pairs, x [rows, k (k - 1) / 2], by iteration (see
-// clrt/ops/ml/svm.py). scratch [rows, k * k + k] holds the matrix Q and Q p. One work-item per row.
+// y float32 [rows, k], written: class probabilities, computed from x float32 [rows, k (k - 1) / 2],
+// the probabilities of pairs of classes, by iteration (see clrt/ops/ml/svm.py). scratch [rows, k *
+// k + k] holds the matrix Q and Q p. One work-item per row.
 __kernel void couple_pairs(IN(float, x), OUT(float, y), OUT(float, scratch), const IDX_T rows,
                            const IDX_T k) {
   const IDX_T row = get_global_id(0);

@@ -220,7 +220,7 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
   const IDX_T p0 = p01 / o1;
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;
   const IDX_T from = plane * s0 * s1 * s2;
-  // Only taps inside: those in the padding may be many more.
+  // Only taps inside x: the padding may contain many more.
   const IDX_T end0 = count_before(f0, s0, w0, dl0), end1 = count_before(f1, s1, w1, dl1);
   const IDX_T end2 = count_before(f2, s2, w2, dl2);
   VALUE_T result = INITIAL;
