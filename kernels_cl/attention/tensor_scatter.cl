@@ -5,6 +5,7 @@
 //   F_INDICES  1: start is indices[o / middle] for outer index o; 0: start is 0
 //   CIRCULAR   1: positions wrap around at `size`; 0: a start outside 0..size - length is clamped
 //              and reported in `status`
+//   INDEX_T    type of the indices
 // One work-item per (inner, position in the update, outer); it copies every get_global_size(0)-th
 // inner element.
 #include "common/base.clh"

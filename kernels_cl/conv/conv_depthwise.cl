@@ -14,9 +14,10 @@
 //                      the window's geometry is known as defines S_KERNEL1, S_STRIDE2, S_DILATION1,
 //                      …
 //   conv_depthwise_any  (VW 1) one work-item per (column, row, plane): one element of y
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 the group, m the output channel within the
-//               group, n the position in the plane
+//   VW, T_VW  lanes per vector of conv_depthwise_cpu;  Y_STORAGE  storage of y (common/storage.clh)
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 the group, m
+//               the output channel within the group, n the position in the plane
 #ifndef T_VW
 #define T_VW 8
 #endif

@@ -16,9 +16,9 @@
 //   S_WHOLE   1: slices need no bounds check: none has rows of w past the last one or of the next
 //             window element
 //   T_RM, T_RN  rows and columns of the product per work-item
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 the group, m the output channel within the
-//               group, n the position in the image
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 the group, m
+//               the output channel within the group, n the position in the image
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 8

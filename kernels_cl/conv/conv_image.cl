@@ -11,9 +11,9 @@
 // Windows are read row by row, and each element read is used for all positions whose window has it.
 //   S_ACROSS  window size along axis 2, whose dilation is 1;  S_STEP  stride along axis 2
 //   S_N_WHOLE  1: N is a multiple of T_VW
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 is 0, m the position in the image, n the output
-//               channel
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 is 0, m the
+//               position in the image, n the output channel
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

@@ -2,12 +2,14 @@
 //   x  read: DATA_T [images, in0, in1, in2, groups * C];  C  input channels per group
 //   w  read: DATA_T [groups * N, C, kernel0, kernel1, kernel2];  N  output channels per group
 //   y  written: Y_T [images, out0, out1, out2, groups * N]
+//   DATA_T, Y_T  storage types of x and w, and of y, whose storage is Y_STORAGE
+//                (common/storage.clh)
 //   Geometry, one argument per spatial axis 0 to 2: in, out: sizes of x and y; kernel: window size;
 //     stride; dilation; pad: padding before
 // One work-item per (n, m, image * groups + group) computes one element of y.
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 the group, m the position in the image, n the
-//               output channel within the group
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 the group, m
+//               the position in the image, n the output channel within the group
 #ifndef DATA_T
 #define DATA_T float
 #define Y_T float

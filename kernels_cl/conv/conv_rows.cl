@@ -13,9 +13,11 @@
 // and a panel of T_NV * T_VW output channels. Work-groups are ordered by chunks of T_MC blocks, all
 // panels of a chunk first, so that its part of x stays cached.
 //   S_N_WHOLE  1: N is a multiple of T_VW
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 the group, m the position in the image, n the
-//               output channel within the group
+//   T_MR, T_NV, T_VW  positions, vectors, and lanes per vector of a register tile;  T_KU  unrolled
+//                    steps of the loop over channels
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 the group, m
+//               the position in the image, n the output channel within the group
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

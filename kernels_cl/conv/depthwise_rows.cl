@@ -12,8 +12,9 @@
 //   S_ACROSS, S_STEP  window size and stride along axis 2, if the elements of a window row are
 //                     contiguous and the loop over them is unrolled; otherwise both are 0
 //   S_WHOLE   1: N is a multiple of T_NV * T_VW;  S_N_WHOLE  1: N is a multiple of T_VW
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 is 0, m the position in the image, n the channel
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 is 0, m the
+//               position in the image, n the channel
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 2

@@ -17,10 +17,11 @@
 // An item of work is a `block` of tiles by a `span` of panels. Work-group g of G, of one work-item,
 // processes items g, g + G, g + 2 G, ….
 //   T_MR, T_NV, T_VW  tiles, vectors and lanes per vector of a register tile of products
+//   T_KU  unrolled steps of the loop over channels
 //   S_N_WHOLE  1: N is a multiple of T_VW
-//   EPILOGUE_*  generated epilogue (bias, activation, residual), described in matmul/gemm_cpu.cl;
-//               its variables: i0 is the image, i1 is 0, m the position in the image, n the output
-//               channel
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual),
+//               described in matmul/gemm_cpu.cl; its variables: i0 is the image, i1 is 0, m the
+//               position in the image, n the output channel
 #ifndef T_VW
 #define T_VW 8
 #define T_NV 3

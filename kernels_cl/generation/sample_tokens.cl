@@ -30,6 +30,7 @@
 //   sample_best_group     sample_best, and the chunks' contributions to a draw: `histogram` for the
 //                      cut-offs, or, without cut-offs, `weights`, the weight of each chunk; one
 //                      work-group per (chunk, row)
+//   T_VW  lanes per vector;  T_BUCKETS, T_LIST  see common/selection.clh
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain

@@ -13,8 +13,8 @@
 //   SECOND_GEMM  if defined, the epilogue also reads `second`, the tile of A times b2, which is
 //                packed as b
 //   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_NV
 #define T_MR 4
 #define T_NV 3

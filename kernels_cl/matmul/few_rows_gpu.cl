@@ -1,5 +1,5 @@
-// y = epilogue(A B) on GPUs for few rows, with one sequential read of B. Batch = i0 * d1 + i1 for
-// batch indices i0 and i1; strides in elements.
+// y = epilogue(A B) on GPUs for few rows, with one sequential read of B. The two batch axes have
+// indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
 //   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is
 //      defined, one low-bit matrix of N rows of `pitch` bytes (common/level_rows.clh)
@@ -14,8 +14,8 @@
 //               float4s
 //   S_A_WIDE, S_B_WIDE  1: the operand's last axis is K, a multiple of 8 elements, 16-byte aligned
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef EPILOGUE_BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1

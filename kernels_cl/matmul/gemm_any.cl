@@ -1,5 +1,5 @@
-// y = epilogue(A B) for any dtype and any strides on any device. Batch = i0 * d1 + i1 for batch
-// indices i0 and i1; strides in elements.
+// y = epilogue(A B) for any dtype and any strides on any device. The two batch axes have indices i0
+// and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: DATA_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
 //   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; with BITS
 //      block-quantized, as one panel (common/blocks.clh)
@@ -8,8 +8,8 @@
 //   A_STORAGE, B_STORAGE, Y_STORAGE  storages of a, b and y (common/storage.clh), whose types are
 //                      DATA_T, B_T and Y_T
 //   ACC_T  type of the sums;  OUT_T  type to which the result is converted before it is stored
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef EPILOGUE_BODY
 #define DATA_T float
 #define ACC_T float

@@ -1,5 +1,5 @@
-// y = epilogue(A B), float32, for CPU devices, with block-quantized B that is dequantized here.
-// Batch = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
+// y = epilogue(A B), float32, for CPU devices, with block-quantized B that is dequantized here. The
+// two batch axes have indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: uint8 levels, with scales and zero points in `blocks` (common/blocks.clh), one panel
 //      per T_NV * T_VW columns; the same for all batches
@@ -9,8 +9,8 @@
 // registers. For up to FEW_BLOCKS blocks, dequantized elements are used at once, not stored.
 //   T_MR, T_NV, T_VW  rows, vectors and lanes per vector of a register tile
 //   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

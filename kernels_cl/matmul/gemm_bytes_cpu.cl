@@ -1,5 +1,5 @@
-// y = epilogue(A B) for CPU devices by 8-bit products with int32 sums (common/byte_dots.clh). Batch
-// = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
+// y = epilogue(A B) for CPU devices by 8-bit products with int32 sums (common/byte_dots.clh). The
+// two batch axes have indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32, quantized here to integer levels `low` to `high` of scale `scale`; or, if A_T
 //      is defined (char or uchar), levels already, of zero point a_zero. Element (m, k) at i0 *
 //      a_s0 + i1 * a_s1 + m * a_row + k
@@ -15,8 +15,8 @@
 //   A_MIDDLE  defined if a has levels: their middle, 0 for char, 128 for uchar
 //   A_ZERO    defined, if a has levels: a_zero is an input; otherwise their zero point is 0
 //   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif

@@ -1,6 +1,6 @@
 // y = epilogue(A B), float32, for CPU devices: a work-item keeps a tile of T_MR rows by T_NV
-// vectors of T_VW columns in registers. Batch = i0 * d1 + i1 for batch indices i0 and i1; strides
-// in elements.
+// vectors of T_VW columns in registers. The two batch axes have indices i0 and i1 (below d1); batch
+// = i0 * d1 + i1. Strides are in elements.
 //   a  read in place: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: B_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at i0
 //      * b_s0 + i1 * b_s1

@@ -1,5 +1,5 @@
-// y = epilogue(A B), float32, for GPUs, one tile of y per work-group (common/group_tile.clh). Batch
-// = i0 * d1 + i1 for batch indices i0 and i1; strides in elements.
+// y = epilogue(A B), float32, for GPUs, one tile of y per work-group (common/group_tile.clh). The
+// two batch axes have indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
 //   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n; or, if BITS is
 //      defined, one low-bit matrix of N rows (common/level_rows.clh), of which work-items load four
@@ -11,8 +11,8 @@
 //   T_RM, T_RN  rows and columns of y per work-item;  T_TK  depth along K of a slice in local
 //               memory
 //   B_T, B_STORAGE  type and storage of b (common/storage.clh)
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4

@@ -1,5 +1,5 @@
-// y = A B of integers from -255 to 255, exact in int32, for CPU devices. Batch = i0 * d1 + i1 for
-// batch indices i0 and i1; strides in elements.
+// y = A B of integers from -255 to 255, exact in int32, for CPU devices. The two batch axes have
+// indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32 (of integral values), element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: B_T (char or uchar) [panel][K][T_NV * T_VW], columns padded with zeros to whole
 //      panels; matrices at i0 * b_s0 + i1 * b_s1

@@ -1,6 +1,6 @@
 // y = epilogue(A B), float32, for CPU devices with low-bit B; rows of A are quantized to 8 bits by
-// blocks of DOT_BLOCK elements here (common/dots.clh). Batch = i0 * d1 + i1 for batch indices i0
-// and i1; strides in elements.
+// blocks of DOT_BLOCK elements here (common/dots.clh). The two batch axes have indices i0 and i1
+// (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: float32, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: [panel of 32 columns][block] records (`weights` in common/dots.clh), the same for all
 //      batches
@@ -15,8 +15,8 @@
 //   SECOND_GEMM  if defined, the epilogue also reads `second`, the tile of A times b2, which is
 //                packed as b
 //   S_N_WHOLE   1: N is a multiple of T_VW for all shapes, so that no vector is partial
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_VW
 #define T_VW 8
 #endif

@@ -1,5 +1,5 @@
-// y = epilogue(A B) for CPU devices, of float64 and of 32- and 64-bit integers. Batch = i0 * d1 +
-// i1 for batch indices i0 and i1; strides in elements.
+// y = epilogue(A B) for CPU devices, of float64 and of 32- and 64-bit integers. The two batch axes
+// have indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: DATA_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k
 //   b  read: DATA_T [panel][K][T_NV * T_VW], columns padded with zeros to whole panels; matrices at
 //      i0 * b_s0 + i1 * b_s1
@@ -11,8 +11,8 @@
 //           stored
 //   Y_STORAGE  storage of y (common/storage.clh);  T_MC  blocks per chunk;  T_KU  unrolled steps of
 //              k
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

@@ -1,5 +1,5 @@
-// y = epilogue(A B) by a GPU's matrix unit, such as tensor cores (common/gpu_unit.clh). Batch = i0
-// * d1 + i1 for batch indices i0 and i1; strides in elements.
+// y = epilogue(A B) by a GPU's matrix unit, such as tensor cores (common/gpu_unit.clh). The two
+// batch axes have indices i0 and i1 (below d1); batch = i0 * d1 + i1. Strides are in elements.
 //   a  read: A_T, element (m, k) at i0 * a_s0 + i1 * a_s1 + m * a_row + k * a_k
 //   b  read: B_T, element (k, n) at i0 * b_s0 + i1 * b_s1 + k * b_k + n * b_n
 //   y  written: Y_T [batch, M, N]
@@ -17,8 +17,8 @@
 //                      8 elements
 //   A_STORAGE, B_STORAGE, Y_STORAGE  storages of A_T, B_T and Y_T (common/storage.clh)
 //   OUT_T                   type to which the result is converted before it is stored
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #ifndef T_M
 #define T_M 64
 #define T_N 64

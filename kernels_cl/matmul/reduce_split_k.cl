@@ -3,8 +3,8 @@
 //   y     written: float32 [batches, M, N]
 // One work-item per (n, m, batch) computes one element of y; batch = i0 * d1 + i1 for the
 // epilogue's batch indices.
-//   EPILOGUE_*  generated epilogue (bias, activation, residual) applied to each sum, described in
-//               matmul/gemm_cpu.cl
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: the generated epilogue (bias, activation, residual)
+//               applied to each sum, described in matmul/gemm_cpu.cl
 #define VW 1
 #ifndef EPILOGUE_BODY
 #define EPILOGUE_PARAMS

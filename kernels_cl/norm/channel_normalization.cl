@@ -11,6 +11,7 @@
 //                      one work-item has `rows` channels, or groups, which are numbered through all
 //                      batches
 //   PER_GROUP  1: scale and bias have one element per group; 0: one per channel
+//   VW, T_VW  lanes per vector; 1 for the kernels of any DATA_T
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/large_mean.clh"

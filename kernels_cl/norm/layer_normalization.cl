@@ -12,6 +12,7 @@
 //                      they use the first
 //   layer_normalization_any    (VW 1) any DATA_T; one work-item per row
 //   RMS    1: the mean is not subtracted (RMSNormalization);  BIAS  1: there is a bias
+//   VW, T_VW  lanes per vector; 1 for the kernels of any DATA_T
 //   STATS  number of statistics outputs: 0; 1: mean_out; 2: mean_out and inverse_out
 #include "common/base.clh"
 #ifndef RMS

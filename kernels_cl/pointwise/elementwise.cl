@@ -5,6 +5,7 @@
 //   STRIDES  parameters s<k>_0 to s<k>_5, if operands broadcast: the strides of operand k in
 //            elements along axes 0 to 5
 //   OUT_T, STORAGE  type and storage of y, which is written: contiguous, of dims d0 to d5
+//   T_ELEMS  elements of y per work-item of elementwise_cpu;  T_VW  lanes per vector
 // Kernels:
 //   elementwise_cpu      (T_VW) on CPUs, row by row along axis 5; WALKS declares a typed pointer
 //                      p<k> per operand and row. With T_VW > 1 float32 and 16-bit floats with

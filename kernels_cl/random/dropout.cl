@@ -4,6 +4,7 @@
 //      training  read: uint8 [1]
 //   mask  written if MASK is 1: uint8 [n], 1 where x is kept
 //   key_low, key_high  key of the random numbers (common/philox.clh)
+//   RATIO_STORAGE  storage of ratio (common/storage.clh)
 // One work-item per element.
 #include "common/base.clh"
 #include "common/philox.clh"

@@ -2,7 +2,7 @@
 // float32 (common/dynamic_levels.clh), for a recurrent op with 8-bit weights.
 //   x  read, y  written: float32; each work-group of T_ITEMS work-items has n adjacent elements,
 //      with a common range
-//   F_LENS    1: sequences have the lengths lens LENS_T [B], at most T
+//   F_LENS    1: x is a batch of B sequences of the lengths lens LENS_T [B], at most T
 //   S_INPUTS  with F_LENS. 1: x is [T, B, input], `width` elements per step of all B; only the
 //             steps of the longest sequence count for the range. 0: x is states [D, B, width]; only
 //             those of sequences of at least `step` steps count

@@ -3,6 +3,8 @@
 //   x  read: DATA_T [outer, n, step];  y  written: int64 [outer, step]
 //   BETTER(a, b)     a > b for ArgMax, a < b for ArgMin; >= and <= with LAST
 //   LAST             1: the last of equal elements; 0: the first
+//   VW, T_VW  lanes per vector of the two vector kernels; 1 selects `argmax`;  IS_FLOAT  1: VALUE_T
+//             is a float
 //   argmax           (VW 1) any DATA_T, compared as VALUE_T; one work-item per line of n elements
 //   argmax_rows      (VW > 1) float32, step 1, in vectors; a work-group of one work-item has `rows`
 //                    rows

@@ -7,6 +7,7 @@
 //            depend on each other
 //   JOIN(a, b), START  sum or product, and its neutral element
 //   EXCLUSIVE  1: element k is not part of result k;  REVERSE  1: sums run from the end
+//   VW, T_VW  lanes per vector; 1 selects cum_sum
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"

@@ -6,6 +6,7 @@
 //   SHIFT            1: the maximum is subtracted from all elements first, and added to the result
 //                    (LogSumExp)
 //   DATA_T, ACC_T    storage of x and y; type computed in;  DATA_N  type of n
+//   VW, T_VW         lanes per vector; 1 for the kernels of any DATA_T
 // Kernels:
 //   reduce_strided   (VW 1) any DATA_T; one work-item per (i2, i1, i0): one output
 //   reduce_group     (VW 1, T_ITEMS) any DATA_T; `lanes` work-items of a work-group of T_ITEMS

@@ -11,6 +11,7 @@
 //   TAPS     source elements along each axis: 1 nearest, 2 linear, 4 cubic
 //   PADDING  values outside x: 0: zeros; 1: those of the edge; 2: reflected
 //   CORNERS  1: -1 and 1 are the centres of the outermost elements; 0: their outer edges
+//   GRID_STORAGE  storage of grid (common/storage.clh)
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T

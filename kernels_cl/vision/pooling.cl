@@ -11,6 +11,7 @@
 //   PADDED       1: the divisor of a mean counts positions in the padding, too
 //   POWER(v), MEAN(total, count)  summand, and function of the sum: LpPool's norm
 //   SPAN         elements of a row that pool_planar processes at once
+//   VW, T_VW     lanes per vector of pool_planar;  LOWEST  least number of VALUE_T
 //   DATA_T, VALUE_T  storage of x and y; type computed in;  SAME_T  1: DATA_T is VALUE_T
 //   Geometry per axis: w window, b and e padding before and after, dl dilation, st stride
 #include "common/base.clh"

@@ -3,6 +3,7 @@
 //   y  written: [images, out0, out1, out2] positions, y_pitch elements apart, of C channels
 //   MEAN       1: mean; 0: maximum, NaN if any element is
 //   PADDED     1: the divisor of a mean counts the positions in the padding, too
+//   VW, T_VW   lanes per vector of pool_rows
 //   pool_rows  (VW > 1) CPUs: one work-group of one work-item per row of y, numbered through all
 //              images, in vectors of channels
 //   pool_last  (VW 1) one work-item per (channel, position, image)
