@@ -60,7 +60,7 @@ def test_wav_of_unknown_size_is_read_to_end() -> None:
 @pytest.mark.parametrize("size", [0x7FFFF000, 0x80000000, 0xFFFFFFFE, 400])
 @pytest.mark.parametrize("cut", [0, 1, 50])
 def test_truncated_wav_is_read_with_warning(size: int, cut: int) -> None:
-    """As left by programs that write to a pipe; an incomplete last sample is dropped."""
+    """Programs that write to a pipe leave such WAV files; an incomplete last sample is dropped."""
     samples = pcm16([0.5] * 100)
     file = wav_bytes(samples[: len(samples) - cut], size=size)
     said = f"promises {size // 2} samples and {100 - (cut + 1) // 2} are there, which are read"

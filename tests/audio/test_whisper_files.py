@@ -90,7 +90,7 @@ def test_whisper_conversion_refuses_lora_and_missing_file(tmp_path: Path, compil
 def test_whisper_stream_cancel_stops_within_window(
     transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread, or Ctrl-C, may cancel it in the middle of a window."""
+    """Another thread, or Ctrl-C, may cancel the stream in the middle of a window."""
     speech: Any = transcriber._speech
     run, steps = speech._engine.step, []
     with transcriber.stream(SOUND, **OPTIONS) as stream:

@@ -60,7 +60,7 @@ def merged(folder: Path, factors: dict[Path, float]) -> Path:
 
 
 def test_lora_adapters_match_merged_weights_in_every_source(tmp_path: Path) -> None:
-    """For folders, compiled files and commands; a saved cache of other weights does not load."""
+    """Sources are folders, compiled files and commands; caches of other weights are refused."""
     model, file = write_texts(tmp_path / "model"), tmp_path / "prompt.safetensors"
     one, two = adapter(tmp_path / "one"), adapter(tmp_path / "two", UP)
     expected = tokens(merged(tmp_path / "merged", {one: 1.0, two: -0.5}), ())
@@ -225,7 +225,7 @@ def gguf_model(folder: Path) -> Path:
 
 
 def test_gguf_model_loads_peft_and_gguf_adapters(tmp_path: Path) -> None:
-    """An adapter of peft and one of llama.cpp, separately and together."""
+    """Loads an adapter of peft and one of llama.cpp, separately and together."""
     model = gguf_model(tmp_path)
     case = GGUF_ADAPTERS["llama"]
     one = write_gguf_adapter(tmp_path / "one.gguf", "llama", case)

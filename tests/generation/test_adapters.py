@@ -94,7 +94,7 @@ def test_sum_of_adapters_matches_peft(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma", "dora", "tied", "gpt2_dora"])
 def test_adapter_with_factor_zero_leaves_model_unchanged(name: str, tmp_path: Path) -> None:
-    """Also if it replaces tensors, or rescales rows (DoRA)."""
+    """Covers adapters that replace tensors or rescale rows (DoRA)."""
     model = model_of(name, tmp_path)
     adapter = adapter_of(name, tmp_path)
     assert_near(answer(model, [(adapter, 0.0)]), answer(model, []))
@@ -141,7 +141,7 @@ def test_gguf_adapter_logits_match_llama_cpp(name: str, tmp_path: Path) -> None:
 
 
 def test_adapter_of_one_expert_module_matches_merged_weights(tmp_path: Path) -> None:
-    """As in transformers before version 5: only some experts have an adapter."""
+    """Only some experts have an adapter, as transformers before version 5 saved them."""
     case = load_json()["mixtral"]
     module = "layers.1.block_sparse_moe.experts.2.w1"
     shape = tuple(case["tensors"][f"model.{module}.weight"])

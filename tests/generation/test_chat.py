@@ -60,7 +60,7 @@ def test_chat_turn_computes_only_new_tokens(chatting: TextGenerator) -> None:
 
 
 def test_chat_reuses_answer_tokens_in_next_prompt(chatting: TextGenerator) -> None:
-    """Even if encoding the answer's text gives other tokens."""
+    """Answer tokens are reused even if encoding the answer's text gives different tokens."""
     options: Any = {"temperature": 1.0, "seed": 8, "logit_bias": WITHOUT_SPECIAL}
     chat = chatting.chat(max_new_tokens=25, **options)
     first = chat.send("One")

@@ -77,7 +77,7 @@ def test_invalid_constraint_is_refused_by_generator(
 
 
 def test_end_token_is_forbidden_until_regex_matches(tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    """End tokens are forbidden before that, however likely they are."""
+    """Until the regex matches, end tokens have probability 0, however likely they are."""
     folder = write_texts(tmp_path_factory.mktemp("ends"), [7])
     with make_generator(folder) as generator:
         found = generator.generate("x", regex="a{5,}", logit_bias={7: 1e6})

@@ -59,7 +59,7 @@ def _drawn(rule: Constraint, seed: int, most: int = 400) -> list[int]:
 
 @pytest.mark.parametrize("size", [447, 448, 449])
 def test_constraint_mask_has_one_bit_per_token(size: int) -> None:
-    """No further word is added if the last one is full."""
+    """The mask has ceil(size / 32) words of 32 bits."""
     end = byte_level().token_to_id("</s>")
     rule = Constraint(ConstraintTokens(byte_level(), [end], size), regex="a")
     rule.accept(byte_level().token_to_id("a"))

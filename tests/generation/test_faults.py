@@ -70,7 +70,7 @@ def test_text_exceeding_kv_cache_fails_without_affecting_others(small: TextGener
 def test_generation_scores_and_beams_share_small_cache(
     small: TextGenerator, endless: TextGenerator
 ) -> None:
-    """Each of them fits into the cache alone."""
+    """Each call fits into the cache alone; eight calls run in four threads."""
     prompts = random_prompts(5, 70)
 
     def calls(model: TextGenerator) -> list[Any]:

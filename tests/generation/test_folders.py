@@ -98,7 +98,7 @@ def test_gemma3_text_part_of_multimodal_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_gemma3_missing_config_keys_get_defaults(tmp_path: Path) -> None:
-    """As in the published 4B model: config.json has only values that differ from the defaults."""
+    """The published 4B model's config.json has only values that differ from the defaults."""
     config = {
         "model_type": "gemma3",
         "text_config": {

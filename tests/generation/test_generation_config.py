@@ -82,7 +82,7 @@ def test_beams_with_generation_config_match_transformers(
 def test_lookup_drafts_follow_token_rules_of_each_text(
     endless: TextGenerator, tmp_path: Path
 ) -> None:
-    """Also if texts with different rules run in one step."""
+    """Two texts run in one step; rules apply to the tokens of each text."""
     for name in ("ngram", "bad_words", "forced_end"):
         sampling = sampling_of(tmp_path, RULES[name])
         prompts = [PROMPTS["long"], PROMPTS["short"]]

@@ -106,7 +106,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_speculative_texts_match_plain_texts(
     guessing: TextGenerator, kind: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """For more texts than run at a time, and for one text."""
+    """Generates more texts than run at a time, and a single text."""
     prompts = [*random_prompts(6, 80), *PROMPTS.values()]
     options = {"max_new_tokens": 40, **options}
     expected = guessing.generate(prompts, **options, **OFF)
@@ -159,7 +159,7 @@ def test_speculative_texts_follow_regex(tmp_path: Path) -> None:
 
 
 def test_speculative_and_plain_streams_run_in_parallel(guessing: TextGenerator) -> None:
-    """With each kind of draft and without, in several threads, while others are cancelled."""
+    """Streams use each kind of draft or none, in several threads, while others are cancelled."""
     prompts = random_prompts(12, 60)
     options: dict[str, Any] = {"max_new_tokens": 30, "logit_bias": FEW}
     expected = [guessing.generate(p, **options, **OFF) for p in prompts]
@@ -320,7 +320,7 @@ def steps_of(generator: TextGenerator, monkeypatch: pytest.MonkeyPatch, **option
 def test_speculative_decoding_takes_fewer_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a draft model that is always accepted, and with a repetitive text."""
+    """Uses an always accepted draft model, and prompt lookup in a repetitive text."""
     folder = write_texts(tmp_path / "texts", template=None)
     with make_generator(folder, draft=folder) as generator:
         pay_always(generator)

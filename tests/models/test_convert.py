@@ -59,7 +59,7 @@ def _converted(tmp_path: Path, *args: object) -> Path:
 @pytest.mark.lengthy
 @DEVICES
 def test_converted_encoder_matches_original_vectors(tmp_path: Path, device: DeviceInfo) -> None:
-    """Also on a device that packs weights differently from the converting one."""
+    """Covers a device that packs weights differently from the device used for conversion."""
     target = _converted(tmp_path, "--shape", "input_ids=2x16", "--verify")
     with clrt.SentenceEncoder(model_folder(), device=device.index) as plain:
         expected = plain.encode(SENTENCES)

@@ -76,7 +76,7 @@ def test_quantized_lstm_export_runs_in_onnxruntime(tmp_path: Path) -> None:
 def test_invalid_onnx_export_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """For example files with an attribute that only clrt defines."""
+    """An example is a file with an attribute that only clrt defines."""
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     levels = np.zeros((128, 8, 16), np.uint8)
     model = _product(B=levels, s=np.ones((128, 8), np.float32))

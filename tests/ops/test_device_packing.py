@@ -84,7 +84,7 @@ def check_blocks(
 @DEVICES
 @pytest.mark.parametrize("name", ["Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q6_K"])
 def test_device_packed_gguf_rows_equal_host(device: DeviceInfo, name: str) -> None:
-    """Layout that GPU kernels read."""
+    """Compares the weight layout that GPU kernels read."""
     n, k = (5, 256) if device.caps.simulator else (131, 768)
     check_blocks(GgufFormat.rows, name, n, k, device)
 

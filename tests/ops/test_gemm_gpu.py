@@ -115,7 +115,7 @@ def test_few_rows_gemm_matches_reference(m: int, last: str) -> None:
 def test_few_rows_gemm_with_vector_loads_matches_reference(
     stored: DType, k: int, trans_a: int
 ) -> None:
-    """K is a multiple of eight; split if it is long."""
+    """K is a multiple of eight; long K axes are split."""
     build, m = Build(), 3
     rows = floats(m, k)
     rows[0, -1] = np.inf

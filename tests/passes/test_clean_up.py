@@ -228,7 +228,7 @@ def test_view_chain_becomes_one_reshape() -> None:
 
 
 def test_reduction_over_axis_of_size_one_is_a_view() -> None:
-    """As at the end of a voice detector that processes one window per run."""
+    """A voice detector that processes one window per run ends in such a reduction."""
     check(
         [CanonicalizeViews(), RemoveIdentity()],
         X,

@@ -168,7 +168,7 @@ def test_tanh_of_scores_becomes_softcap() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_fully_masked_rows_become_nan_to_zero(own: bool) -> None:
-    """As the function body of ONNX's Attention zeroes these rows."""
+    """The function body of ONNX's Attention zeroes fully masked rows."""
     before = """const %zero: float32[] = 0.0
         const %last: int64[1] = [-1]
         const %low: float32[] = -inf

@@ -391,7 +391,7 @@ def test_sub_byte_elements_stay_within_their_bits() -> None:
 
 
 def test_value_names_like_grammar_tokens_round_trip(tmp_path: Path) -> None:
-    """Also names that are tokens of the grammar."""
+    """Value names may equal tokens of the graph grammar."""
     names = ["_", "const", "return", "as", "graph", "a:", "a::", "", "%", "\n", "}"]
     for name in names:
         graph = parse_graph(_TEXT, REGISTRY)

@@ -18,7 +18,7 @@ _COUNTS = {"onnx": 500, "clrt": 500, "sizes": 100}
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_mutants_run_or_raise_allowed_errors(kind: str) -> None:
-    """CLRT_FUZZ_SEED=4711 runs only that mutant."""
+    """CLRT_FUZZ_SEED=4711 runs only the mutant of seed 4711."""
     seeds = chosen(int(os.environ.get("CLRT_FUZZ_FILES", _COUNTS[kind])))
     failures = [e for e in endings(kind, seeds) if not e.allowed]
     listing = [f"{e.group} (seed {e.seed}, {keep(kind, e)})" for e in failures]

@@ -49,7 +49,7 @@ def marker(tmp_path: Path) -> Path:
 
 @DEVICES
 def test_injected_payload_runs_if_compiled(device: DeviceInfo, marker: Path) -> None:
-    """Otherwise the other tests could not fail."""
+    """Proves that the payload works, so that the other tests can fail."""
     context = cl.Context([device.handle])
     kernel = "__kernel void f(__global int *x) { x[get_global_id(0)] = 0; }"
     source = f"#define X {payload(device, marker)}\n{kernel}"

@@ -209,7 +209,7 @@ def test_detr_batch_is_padded_and_masked() -> None:
 
 @pytest.mark.parametrize("kind", ["Detr", "Yolos", "DeformableDetr", "ViT"])
 def test_pad_size_sets_batch_size(kind: str) -> None:
-    """For the DETR family, and the processors of transformers 5 that share one implementation."""
+    """Applies to DETR models and processors of transformers 5 that share one implementation."""
     size: Any = {"height": 64, "width": 48} if kind == "ViT" else {"shortest_edge": 48}
     config = {"image_processor_type": f"{kind}ImageProcessor", "size": size, "do_pad": True,
               "pad_size": {"height": 70, "width": 90}, **_IMAGENET}  # fmt: skip
@@ -236,7 +236,7 @@ def test_size_divisor_pads_image_on_all_sides() -> None:
 
 
 def test_crop_beyond_image_pads_zeros_before_normalization() -> None:
-    """As center_crop pads: with zeros, before the channels are normalised."""
+    """center_crop of transformers pads with zeros before the channels are normalised."""
     config = {"image_processor_type": "CLIPImageProcessor", "do_resize": False, "crop_size": 9}
     image = _image(6, 20)
     found = np.asarray(Preprocessor.from_config(config)(image, device=quick_device()))[0]

@@ -98,7 +98,7 @@ def test_levels_and_scales_match_dequantised_values(kind: BlockType) -> None:
 
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda t: t.name)
 def test_gguf_scales_are_multiples_of_float16_factors(kind: BlockType) -> None:
-    """Device packing and 8-bit scales need them."""
+    """Device packing and 8-bit scales rely on these factors."""
     coding = kind.coding
     assert coding is not None
     count = 1 + kind.has_minima

@@ -207,7 +207,7 @@ def test_sentencepiece_ids_match_recorded_cases(name: str, tmp_path: Path) -> No
 
 
 def test_sentencepiece_special_tokens_follow_llama_cpp(tmp_path: Path) -> None:
-    """As in llama.cpp, text after a special token is prefixed by a space."""
+    """Text after a special token is prefixed by a space, as in llama.cpp."""
     made = scored(tmp_path / "m.gguf", CASES["llama"], "llama")
     plain, tool = made.library, CASES["llama"]["tokens"].index("<tool>")
     a, b = (plain.encode(t, add_special_tokens=False).ids for t in ("Hello", "world"))

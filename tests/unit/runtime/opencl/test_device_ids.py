@@ -74,7 +74,7 @@ def test_pci_and_uuid_texts_match_device_ids(kind: str, text: str, same: bool) -
 
 
 def test_device_is_chosen_by_pci_or_luid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two devices of one name, as in a laptop with two GPUs."""
+    """Two devices have the same name, as in a laptop with two GPUs."""
     found = clrt.devices()[-2:]
     ids = {id(d.handle): DeviceIds(f"0000:0{i}:00.0", "", f"{i:016x}") for i, d in enumerate(found)}
     monkeypatch.setattr(devices, "devices", lambda: found)

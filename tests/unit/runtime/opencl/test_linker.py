@@ -49,7 +49,7 @@ def test_system_linker_precedes_shipped_linker(bare: Path, monkeypatch: pytest.M
 def test_linker_works_without_gcc_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Links as PoCL does, with the library path that clrt sets."""
+    """Runs the linker like PoCL, with the library path that clrt sets."""
     (tmp_path / "data").write_text("x")
     run = [LD, "-r", "-b", "binary", "-o", "x.o", "data"]
     subprocess.run(run, cwd=tmp_path, check=True)
