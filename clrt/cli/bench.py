@@ -176,7 +176,8 @@ def take_turns(
 
     Args:
         runs: Name and function of each runtime.
-        seconds: Total measuring time in seconds; each function runs at least once per round.
+        seconds: Total measuring time in seconds, without warm-up runs before each measurement; each
+            function is measured at least once per round.
 
     Returns:
         Run times of each function, in the order of `runs`.

@@ -69,7 +69,7 @@ class _Fitting:
 
 
 def _console(stderr: bool) -> SafeConsole:
-    """Creates a console on standard output or error, wide enough for tables if that is a pipe.
+    """Creates a console on standard output or error; on a pipe it is wide enough for any table.
 
     Args:
         stderr: Whether to use standard error instead of standard output.
@@ -140,8 +140,9 @@ def renamed(old: str, old_value: Value | None, new: str, value: Value | None) ->
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
     """Decorates a command to print expected errors as one red line and exit with code 1.
 
-    Expected errors are ClrtError, failed reads and writes, and lack of memory. Warnings are printed
-    as a yellow line, without the source line that Python prints.
+    Expected errors are ClrtError, failed reads and writes, lack of memory, and text that the
+    output's encoding lacks. Warnings are printed as a yellow line, without the source line that
+    Python prints.
     """
 
     @functools.wraps(command)

@@ -76,8 +76,9 @@ class Inspection:
         file: Metadata of the ONNX file; None if the source is not ONNX.
         inputs: Name and type of each input, as text.
         outputs: Name and type of each output, as text.
-        dims: Input axes that have each symbol as dim, by symbol.
-        ops: (number of nodes in the file, number after optimization, -1 if unknown), by op.
+        dims: By symbol, the input axes whose dim is the symbol.
+        ops: By op, (number of nodes in the file, number after optimisation); the second number is
+            -1 if unknown.
         parameters: Number and size of the constants of each dtype.
         device: Name of the device.
         at: Placement, launches and memory of a run, for each set of input shapes.

@@ -50,9 +50,9 @@ def sample_inputs(
 
 
 def _table_rows(model: Model) -> dict[str, int]:
-    """Returns the number of rows of the constant table that an input indexes, by input name.
+    """Returns, by name, an upper bound of random indices for inputs that index constant tables.
 
-    Of several tables, the smallest counts. Inputs that index no table are left out.
+    The bound is the number of rows of the smallest table, but at most `_MAX_ID`.
     """
     rows: dict[str, int] = {}
     for node in model.graph.nodes:

@@ -149,7 +149,7 @@ def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
 def _is_file(files: Sequence[str], output: Path) -> bool:
     """Returns whether `output` is a file to write; if not, it is a folder.
 
-    It counts as a file if it has a suffix, is no existing folder, and there is one audio file.
+    `output` is a file if it has a suffix, is no existing folder, and there is one audio file.
     """
     return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
 

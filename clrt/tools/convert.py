@@ -51,8 +51,10 @@ class Options:
         dims: Sizes for symbolic dims of the inputs, by symbol, or by input and axis such as
             "input_ids:0".
         outputs: Names of the outputs to keep; all if empty.
-        optimize_level: 0 to run no graph passes, 2 to run all graph passes.
-        weights: Dtype to store weights in; None leaves weights unchanged.
+        optimize_level: Graph passes to run: 0 for none, 1 to clean up, 2 for all. Compiled models
+            are not optimised again.
+        weights: Dtype to store weights in. None changes no weight's value: at `optimize_level` 2,
+            weights are stored in 16 bits if these represent them exactly, else unchanged.
         calibration: Yields sample inputs by name, given the descriptions of the model's inputs.
             4-bit integer weights are rounded so that results for these inputs change least. None
             rounds each weight independently.
@@ -291,7 +293,8 @@ class Difference:
         name: Name of the output.
         shape: Shape of the result.
         largest: Largest absolute difference; infinite if the results cannot be compared.
-        relative: `largest` divided by the largest absolute element of the original model's result.
+        relative: `largest` divided by the largest absolute element of the original model's result;
+            `largest` itself if all these elements are 0.
         cosine: Cosine similarity of the results as vectors; 0 if the results cannot be compared.
     """
 

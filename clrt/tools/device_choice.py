@@ -80,8 +80,9 @@ def pick_device(
 ) -> DeviceChoice:
     """Runs a model on each usable device except simulators, and returns the fastest.
 
-    The times are cached on disk for models of the same graph (whatever their weights), similar
-    shapes (equal if rounded up to powers of two), and the same devices and drivers.
+    The times are cached on disk, and reused for models of the same graph (weights may differ),
+    similar shapes (equal if rounded up to powers of two), and the same devices, drivers and release
+    of clrt.
 
     Args:
         source: The model: an ONNX file, a Hugging Face folder, a compiled model, or another source
