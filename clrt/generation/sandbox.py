@@ -273,9 +273,9 @@ def _charge_read(value: Any) -> Any:
 
 
 class _Instrument(NodeTransformer):
-    """Rewrites a template's syntax tree to charge loops, output and other parts to the budget.
+    """Rewrites a template's syntax tree: adds budget charges where Jinja has no hook for them.
 
-    Jinja has no hooks to charge these parts while a template is rendered.
+    These are loops, literals, slices, comparisons, concatenations and the template's own text.
     """
 
     def __init__(self) -> None:

@@ -94,10 +94,10 @@ class Signature:
         """Checks requested output names and returns them as a list.
 
         Args:
-            outputs: Names of outputs; None for all.
+            outputs: Names of outputs, or a single name; None for all.
 
         Raises:
-            InputError: `outputs` is not a list, or has a name that no output of the model has.
+            InputError: `outputs` is not iterable, or has a name that no output of the model has.
         """
         names = self._outputs
         if outputs is None:

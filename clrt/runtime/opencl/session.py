@@ -215,7 +215,7 @@ class DeviceSession:
     def shares_memory(self) -> bool:
         """Whether buffers created with USE_HOST_PTR alias the host memory.
 
-        Always False for devices other than CPUs. OpenCL lets a device copy the memory instead, so
+        Always False for simulators and non-CPU devices. OpenCL lets a device copy the memory, so
         a test writes from the host and from the device, and checks that the other side sees it.
 
         Raises:
