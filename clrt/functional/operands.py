@@ -83,7 +83,14 @@ def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
 
 
 def _convert(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> Any:
-    """Converts an argument to arrays; numbers and lists stay untyped until the dtype is known."""
+    """Converts an argument of a call to an array, or a list to arrays if the op takes lists.
+
+    Python numbers, and lists of numbers, are wrapped in `_Untyped` until their dtype is known.
+    None, dicts and device tensors are returned unchanged.
+
+    Raises:
+        InputError: The argument is a list of arrays for one tensor, or no array.
+    """
     if value is None or isinstance(value, DeviceTensor | dict):
         return value
     if isinstance(value, list | tuple) and formal is not None and formal.takes_lists:
@@ -138,7 +145,16 @@ def _typed(value: Any) -> bool:
 
 
 def _loose(array: Array, formal: FormalParameter | None, dtypes: Mapping[str, DType]) -> Array:
-    """Converts an array of Python numbers to the dtype of the other inputs, or to a default."""
+    """Converts an array of Python numbers to the dtype of the other inputs, or to a default.
+
+    Args:
+        array: Numbers or strings in NumPy's default dtype.
+        formal: Formal parameter of the input; None if unknown.
+        dtypes: Dtype by type variable of the schema; only variables that other inputs determine.
+
+    Raises:
+        ValueError: The dtype cannot represent the numbers.
+    """
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)  # an empty list, of axes say
     kind = array.dtype.kind

@@ -131,7 +131,7 @@ def _function(form: OpSchemaInfo) -> Callable[..., Any]:
 
 
 def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) -> Operation:
-    """Returns the operation of an op, whose key identifies attributes and number of outputs."""
+    """Returns the `Operation` (graph and cache key) of an op with attributes and output count."""
     graph = partial(single_graph, form, attributes=attributes, outputs=outputs)
     cls = REGISTRY.find(form.domain, form.name)
     known = frozenset(() if cls is None else cls.input_traits.plan_time)

@@ -438,7 +438,7 @@ def _is_text(array: Array | None) -> bool:
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
-    """Returns an array as float32 if the op supports no 16-bit storage of its dtype."""
+    """Returns floats as float32 if `storages` lacks the storage of their dtype; else the array."""
     if array.dtype == object:
         return array
     dtype = DType.of(array.dtype)

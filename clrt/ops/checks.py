@@ -54,7 +54,8 @@ def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
 def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
     """Returns whether a tensor of type `type_` may have the shape `shape`.
 
-    It may if its rank is unknown, or if the ranks are equal and no dim provably differs.
+    The result is True if the rank of the tensor is unknown, or if the ranks are equal and no dim
+    provably differs.
 
     Args:
         type_: Type of the tensor.

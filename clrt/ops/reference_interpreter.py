@@ -94,7 +94,11 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _constant(value: Value, bindings: Mapping[str, int]) -> Array:
-    """Returns the elements of a constant, with symbols replaced by sizes."""
+    """Returns the elements of a constant, with symbols replaced by the sizes in `bindings`.
+
+    Raises:
+        InputError: The value is not a constant.
+    """
     data = value.type.data
     if data is None or value.producer is not None:
         raise InputError(f"'{value.name}' is neither an input nor computed nor constant.")

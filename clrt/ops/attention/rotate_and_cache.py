@@ -177,7 +177,7 @@ class RotateAndCache(PagedOp):
         return np.asarray(heads / np.sqrt(square + self.epsilon) * scale)
 
     def _rotated(self, heads: Array, cosines: Array, sines: Array) -> Array:
-        """Applies rotary embedding to heads; elements beyond the tables stay unchanged."""
+        """Rotates heads (RoPE) by NumPy; elements from 2 * (table width) on stay unchanged."""
         rotated, pairs = heads.copy(), cosines.shape[-1]
         if self.interleaved:
             first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)

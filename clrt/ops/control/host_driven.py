@@ -31,7 +31,7 @@ _MAX_PARTS = 64
 class HostDriven(Op):
     """Base class of ops that the host runs between plans, by `run_host_driven`.
 
-    Their NumPy reference calls the same method with `NumpyHost`.
+    The NumPy reference of these ops calls `run_host_driven`, too, with `NumpyHost`.
     """
 
     host_traits = HostTraits(host_driven=True)

@@ -283,9 +283,9 @@ class Convolution(Op):
     """Base class of convolutions (cross-correlations), with the attributes of ONNX Conv.
 
     Inputs: x `[N, C, spatial axes …]` for N images of C channels, w `[O, C / group, window …]` for
-    O output channels, then others. Kernels compute, per image and group, weights `[O / group, K]`
-    times columns `[K, positions]`, where K is C / group times the window size. If the window is one
-    element, the columns are x itself.
+    O output channels, then those of the subclass, such as a bias. Kernels compute, per image and
+    group, weights `[O / group, K]` times columns `[K, positions]`, where K is C / group times the
+    window size. If the window is one element, the columns are x itself.
 
     Attributes:
         kernel_shape: Window size per spatial axis; () for that of w.

@@ -102,7 +102,7 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
 class DeformConv(Op):
     """Conv of x `[N, C, H, W]` that shifts each window element by its own offset.
 
-    x has N images of C channels with H rows and W columns. It is interpolated bilinearly between
+    x has N images of C channels with H rows and W columns. x is interpolated bilinearly between
     pixels, and is 0 outside. Inputs: x; w `[O, C / group, window …]` for O output channels; offsets
     `[N, offset_group * window * 2, …]`, a row and a column offset per window element; optionally
     bias `[O]`; optionally a mask `[N, offset_group * window, …]`, a factor per window element.

@@ -238,8 +238,8 @@ class SampleTokens(Op):
     """Samples a token for each row of logits.
 
     Outputs: tokens, int32 `[B]`, and their log-probabilities, float32 `[B]`, for B rows. The
-    log-probability is that of the unmodified logits. NaN counts as -inf, inf as the largest float.
-    Sampling parameters are tensors, so that one plan serves all requests.
+    log-probability follows from the unmodified logits. NaN counts as -inf, inf as the largest
+    float. Sampling parameters are tensors, so that one plan serves all requests.
 
     Inputs:
         logits: `[B, V]`, float32, float16 or bfloat16, for V tokens of the vocabulary.

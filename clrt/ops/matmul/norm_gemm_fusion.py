@@ -1,8 +1,8 @@
 """Launch fusion of matrix products with the RMSNormalization of A, and of pairs of products.
 
-It serves the projections of a decoder after an RMSNormalization: the QKV product, and the pair of
-gate and up, where the epilogue of one product reads the result of the other. For few rows each
-work-group normalizes the rows of A itself.
+The fusion serves the projections of a decoder after an RMSNormalization: the QKV product, and the
+gate and up products of an MLP, where the epilogue of one product reads the result of the other. For
+few rows, each work-group normalizes the rows of A itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
 
 
 def _second(node: Node, makers: ProducerMap) -> Node | None:
-    """Returns the other product of the same A that the epilogue of `node` reads; None if none.
+    """Returns the product of the same A as `node` that the epilogue of `node` reads; None if none.
 
     Args:
         node: Node whose epilogue is searched.

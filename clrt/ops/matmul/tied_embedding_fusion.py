@@ -60,7 +60,7 @@ def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None
 
 
 def _reads(node: Node, table: Value) -> bool:
-    """Returns whether a node multiplies by the transposed embedding table."""
+    """Returns whether a node is a FusedMatMul whose B is the transposed embedding `table`."""
     op = node.op
     return isinstance(op, FusedMatMul) and bool(op.trans_b) and node.arg(1) is table
 

@@ -56,7 +56,7 @@ class ReverseSequence(Op):
 
     Attributes:
         batch_axis: Axis of the batch entries, 0 or 1.
-        time_axis: Axis of the sequences, the other one of 0 and 1.
+        time_axis: Axis of the sequences: 1 if `batch_axis` is 0, else 0.
 
     Source: ONNX ReverseSequence, opset 10.
     """

@@ -187,7 +187,7 @@ def render(
 def _rendered(
     steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
-    """Returns the OpenCL code of steps, or why one of them has no kernel."""
+    """Returns the program of `steps` in OpenCL C, or as a string why one step has no kernel."""
     all_dtypes = step_dtypes(steps, inputs)
     lines: list[Code] = []
     numbers: list[float] = []
@@ -216,7 +216,8 @@ def can_vectorise(
 ) -> bool:
     """Returns whether kernels can compute an elementwise program on float vectors.
 
-    They can if operands and result have dtypes in `memory`, and each step has such a dtype or bool.
+    This requires that operands and result have dtypes in `memory`, and each step has a dtype in
+    `memory` or bool.
 
     Args:
         steps: Program.

@@ -71,7 +71,7 @@ def _divide_dims(a: Dim, b: Dim) -> Dim:
 
 
 def _divide(a: Array, b: Array) -> Any:
-    """Divides as in ONNX: integer quotients are truncated, and division by 0 gives 0."""
+    """Divides numbers or dims; integer quotients are truncated, and 0 if the divisor is 0."""
     if a.dtype == object or b.dtype == object:
         return np.frompyfunc(_divide_dims, 2, 1)(a, b)
     if a.dtype.kind == "f":

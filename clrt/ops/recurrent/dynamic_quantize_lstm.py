@@ -44,9 +44,9 @@ def _rounded(x: Array, of: Array) -> Array:
 class DynamicQuantizeLSTM(LSTM):
     """LSTM with 8-bit weights W `[D, I, 4 H]` and R `[D, H, 4 H]`.
 
-    D is the number of directions, I the input size, and H the hidden size. Inputs: those of LSTM,
-    then scale and zero point of W, scale and zero point of R, each `[D]` or `[D, 4 H]`. Weights,
-    scales and zero points are constants.
+    D is the number of directions, I the input size, and H the hidden size. Inputs: the inputs of
+    LSTM, then scale and zero point of W, scale and zero point of R, each `[D]` or `[D, 4 H]`.
+    Weights, scales and zero points are constants.
 
     X is rounded to 8 bits by its range over the steps of the longest sequence, as by
     DynamicQuantizeLinear. The states before each step are rounded by the range of each sequence; 2

@@ -160,7 +160,7 @@ class RecurrentLaunches:
         return 1, k
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
-        """Returns the launch that sets the initial state: a copy, or zeros without one."""
+        """Returns the launch that sets `state` to `first`, or to zeros if `first` is None."""
         if first is None:
             return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx.caps)
         (copy,) = copy_launches(

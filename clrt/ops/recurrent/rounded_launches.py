@@ -133,7 +133,10 @@ class Int8TimeStepLaunches(TimeStepLaunches):
         return super()._spec(BYTES=1, DOT_ISA=int(VNNI_INT8 in self.ctx.caps.matrix_shapes))
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
-        """Returns the launches of the product of all inputs and W, and its kernel arguments."""
+        """Returns the launches that multiply X by W, and the kernel arguments of X and W.
+
+        There are no launches if the kernel recurrent_steps multiplies X by W itself.
+        """
         x, w = self.node.arg(0), self.weights
         args = {"gx": unread_arg(x), "x": x, "w": w.packed, "x_scale": unread_arg(x)}
         if self.depth:
@@ -160,7 +163,7 @@ class Int8TimeStepLaunches(TimeStepLaunches):
         return steps * self.batch * self.weights.n
 
     def _others(self) -> dict[str, Any]:
-        """Returns the kernel arguments for quantized rows and for work sharing."""
+        """Returns the kernel arguments that only 8-bit weights need, by name."""
         row_bytes = sum(round_up(k, 4) + _ROW_BYTES for k in (self.hidden, self.depth))
         shared = self.sharing
         rows = shared.teams * shared.parts * shared.height

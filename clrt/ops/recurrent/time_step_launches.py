@@ -124,7 +124,8 @@ class TimeStepLaunches(RecurrentLaunches):
     def launches(self) -> list[Launch]:
         """Returns all launches of the node.
 
-        Without states or time steps, the launches are those of `RecurrentLaunches`.
+        Without elements of states, the result is []; without time steps, the launches only set the
+        initial states and check the sequence lengths.
         """
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:

@@ -92,7 +92,7 @@ class Extremum(Reduce):
 
 
 def _bound(dtype: np.dtype[Any], *, low: bool) -> Any:
-    """Returns the least (`low`) or greatest value of a dtype."""
+    """Returns the least (`low`) or greatest value of a dtype; an infinity for floats."""
     if dtype.kind == "f":
         return -math.inf if low else math.inf
     if dtype.kind == "b":

@@ -394,7 +394,7 @@ class Reduce(Op):
 
 
 def _widen(x: Array) -> Array:
-    """Returns an array in the 64-bit dtype of its kind."""
+    """Casts numbers to the 64-bit dtype of their kind; returns bools and dims unchanged."""
     if x.dtype == object or x.dtype == bool:
         return x
     return x.astype({"f": np.float64, "i": np.int64, "u": np.uint64}[x.dtype.kind])

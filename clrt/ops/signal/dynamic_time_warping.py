@@ -20,8 +20,9 @@ class DynamicTimeWarping(Op):
     """Returns the rows and columns of the cheapest path through a cost matrix, int32 `[2, steps]`.
 
     The path leads from the first to the last element of input 0, `[rows, columns]` or
-    `[1, rows, columns]`. A step advances row, column or both. It advances both if that is cheaper
-    than the other two, the row if that is cheaper than the other two, else the column.
+    `[1, rows, columns]`. Each step advances the row, the column or both. Of the three elements that
+    a step may come from, the one with the cheapest path wins; on a tie for the cheapest, the step
+    advances the column only.
 
     Source: com.microsoft DynamicTimeWarping 1.
     """

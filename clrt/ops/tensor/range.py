@@ -45,7 +45,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Range(Op):
     """Returns start, start + delta, … as long as the numbers are below limit.
 
-    With delta < 0, as long as they are above limit. Inputs: start, limit, delta.
+    If delta < 0, the numbers end before the first one that is not above limit. Inputs: start,
+    limit, delta.
 
     Source: ONNX Range, opset 11.
     """

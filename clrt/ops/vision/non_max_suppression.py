@@ -84,7 +84,7 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
     B is the number of images, N of boxes, C of classes.
 
     Raises:
-        ShapeError: A shape is different, or B or N differ between the two.
+        ShapeError: A shape is different, or B or N differ between boxes and scores.
     """
     for name, t in (("boxes", boxes), ("scores", scores)):
         if t.shape is not None and len(t.shape) != 3:

@@ -28,7 +28,7 @@ class SamplingTables:
 
     Attributes:
         indices: `[outputs, taps]`, indices of source elements.
-        weights: `[outputs, taps]`, weights of these elements.
+        weights: `[outputs, taps]`, weights of the source elements.
         values: `[outputs]`, numbers added to extrapolated outputs, which have zero weights; None if
             no output is outside the source.
     """

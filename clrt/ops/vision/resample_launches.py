@@ -132,7 +132,7 @@ def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
 def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
     """Returns the CPU launch that resamples the last two axes of a tensor at once.
 
-    The axis before the last may stay the same.
+    The axis before the last may be copied instead of resampled.
     """
     x, y, dims, step, macros = (
         resampled.x,

@@ -439,7 +439,15 @@ def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) ->
 
 
 def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
-    """Returns source coordinates of outputs `k` for tf_crop_and_resize."""
+    """Returns the source coordinates of output indices `k` for the mode "tf_crop_and_resize".
+
+    Args:
+        k: Output indices along the axis.
+        size: Size of the source axis.
+        scale: Ignored.
+        outputs: Size of the output axis.
+        window: Start and end of the roi, as fractions of the axis.
+    """
     # In float32 like the window, and in ONNX's order of operations: the exact coordinate decides
     # which element is nearest, and whether it is outside.
     start, end, last = (np.float32(v) for v in (*window, size - 1))
