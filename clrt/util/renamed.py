@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
+from clrt.errors import InputError
+
 T = TypeVar("T", bound=type)
 
 
@@ -61,8 +63,13 @@ def present_names(
         names: The present name of each former name.
         given: Arguments by present or former name.
         stacklevel: Number of call frames from this function to the code that the warning names.
+
+    Raises:
+        InputError: An argument is given by both names.
     """
     for former in given.keys() & names.keys():
+        if names[former] in given:
+            raise InputError(f"{owner} got {names[former]} and its former name {former}; give one.")
         _warn(owner, former, names[former], stacklevel + 1)
     return {names.get(name, name): value for name, value in given.items()}
 

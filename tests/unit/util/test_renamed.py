@@ -8,6 +8,7 @@ import pytest
 
 import clrt.audio
 from clrt.audio.speech_options import TemperatureFallback
+from clrt.errors import InputError
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.runtime.execution.run import Run
@@ -48,6 +49,12 @@ def test_deprecated_arguments_warn_and_are_accepted() -> None:
         assert clrt.audio.Fallback is TemperatureFallback
     with pytest.warns(DeprecationWarning, match="now called b"):
         assert present_names("f", {"a": "b"}, {"a": 1, "c": 2}) == {"b": 1, "c": 2}
+
+
+def test_argument_under_both_names_is_refused() -> None:
+    given = {"logprob": -2.0, "logprob_threshold": -1.0}
+    with pytest.raises(InputError, match="former name"):
+        TemperatureFallback(**given)  # type: ignore[arg-type]
 
 
 @renamed_arguments(old="new")
