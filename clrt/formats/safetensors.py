@@ -167,7 +167,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object as a dict; raises if a key occurs twice."""
+    """Returns a JSON object as a dict, from its (key, value) pairs; rejects repeated keys.
+
+    Raises:
+        ValueError: A key is repeated.
+    """
     items = dict(pairs)
     if len(items) < len(pairs):
         seen: set[str] = set()
@@ -209,7 +213,14 @@ class Table:
             yield memoryview(bytes(gap))
 
     def _enter(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
-        """Adds a tensor of `nbytes` bytes behind the present ones."""
+        """Adds a header entry for a tensor that is stored after all present tensors.
+
+        Args:
+            name: Name of the tensor.
+            code: Dtype code, such as "F32".
+            shape: Shape of the tensor.
+            nbytes: Size of the tensor in bytes.
+        """
         offsets = (self.data_bytes, self.data_bytes + nbytes)
         self.entries[name] = {"dtype": code, "shape": shape, "data_offsets": offsets}
         self.data_bytes += nbytes
@@ -223,7 +234,17 @@ class Table:
 
 
 def _entry(base: int, name: str, spec: Any) -> Entry:
-    """Returns the checked entry of a tensor; `base` is the file offset of the data in bytes."""
+    """Checks the types in a tensor's JSON header entry, and converts it.
+
+    Args:
+        base: Byte offset in the file of the first tensor; offsets in the header start there.
+        name: Name of the tensor.
+        spec: JSON value of the entry.
+
+    Raises:
+        TypeError: The entry has other keys or types than the format demands.
+        ValueError: The shape has too many axes.
+    """
     if not isinstance(spec, dict) or spec.keys() != {"dtype", "shape", "data_offsets"}:
         raise TypeError(f"tensor {name[:100]!r} must have dtype, shape and data_offsets only")
     dtype, shape, offsets = spec["dtype"], spec["shape"], spec["data_offsets"]

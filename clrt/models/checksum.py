@@ -59,7 +59,11 @@ class DigestCheck:
             raise self._error
 
     def _work(self) -> None:
-        """Computes the digest of the file and records an error if it differs."""
+        """Computes the checksum of the file.
+
+        Records an error for `__call__` if the checksum differs from the stored one, or the file
+        cannot be read.
+        """
         header = self._header
         metadata = dict(header.metadata)
         expected, digest = metadata.pop("digest", ""), xxhash.xxh3_128()

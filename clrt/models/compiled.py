@@ -223,7 +223,12 @@ def open_compiled(path: Path) -> SafetensorsHeader:
 
 
 def _stored(value: Value, forms: Mapping[Value, PackedWeight]) -> Array:
-    """Returns the elements of a constant as the file stores them, packed or plain."""
+    """Returns the elements of a constant as the file stores them, packed or plain.
+
+    Args:
+        value: The constant.
+        forms: Packed weight by constant, for constants that are stored packed.
+    """
     elements = value.numbers
     assert elements is not None
     return forms[value].pack(elements) if value in forms else elements
@@ -390,7 +395,16 @@ def _load(header: SafetensorsHeader, name: str) -> Any:
 
 
 def _typed(header: SafetensorsHeader, name: str, holds: Callable[[Any], bool]) -> Any:
-    """Returns a metadata entry; raises if `holds` rejects its type."""
+    """Returns the JSON value of a metadata entry of a compiled model.
+
+    Args:
+        header: Header of the file.
+        name: Name of the entry: "shapes".
+        holds: Returns whether the value has the expected type.
+
+    Raises:
+        ModelError: The entry is missing, not JSON, or has another type.
+    """
     value = _load(header, name)
     if not holds(value):
         raise damaged(header.file, f"its {name} have the wrong type")

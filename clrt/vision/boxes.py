@@ -206,7 +206,11 @@ class BoxHead:
         return RawDetections(boxes, classes.astype(np.int64), scores, relative)
 
     def _checked(self, scores: Array) -> Array:
-        """Returns scores; raises if they are outside 0 ... 1, with a tolerance."""
+        """Returns scores unchanged, after checking that they are from 0 to 1, with a tolerance.
+
+        Raises:
+            UnsupportedError: A score is out of range.
+        """
         if (
             scores.size
             and not -_SCORE_TOLERANCE <= scores.min() <= scores.max() <= 1 + _SCORE_TOLERANCE

@@ -79,7 +79,15 @@ def companions_for_compiled(source: Path) -> dict[str, Any]:
 
 
 def _stored(path: Path, held: object) -> Companions:
-    """Returns the image settings that a compiled model holds; raises if they are damaged."""
+    """Returns the configurations stored in a compiled model.
+
+    Args:
+        path: The compiled model, for messages.
+        held: JSON value that holds the configurations.
+
+    Raises:
+        ModelError: A configuration is missing, or not a JSON object.
+    """
     parts = held if isinstance(held, dict) else {}
     config, preprocessor = parts.get("config"), parts.get("preprocessor")
     if not isinstance(config, dict) or not isinstance(preprocessor, dict):

@@ -185,7 +185,7 @@ class ImageEncoder(ImageModel):
         return self._texts, self._tokenizer
 
     def _positions(self) -> int:
-        """Returns the maximum number of text tokens."""
+        """Returns the maximum number of tokens of a text, from config.json or else a default."""
         inner = self.config.get("text_config")
         values: Mapping[str, Any] = inner if isinstance(inner, dict) else self.config
         default = _SIGLIP_POSITIONS if self._pads_whole() else _POSITIONS

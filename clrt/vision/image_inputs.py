@@ -40,7 +40,7 @@ _OPENING = Lock()
 
 @dataclass(frozen=True)
 class Picture:
-    """An opened image, whose pixels may not be decoded yet.
+    """An opened image, with its pixels in memory.
 
     Attributes:
         title: Name in messages.
@@ -114,7 +114,15 @@ def pictures(images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bo
 
 
 def _picture(image: ImageLike, title: str) -> Picture:
-    """Decodes an image or wraps an array, which it checks."""
+    """Opens one image: decodes it and rotates it by its EXIF data; an array is only checked.
+
+    Args:
+        image: A path, the bytes of a file, a Pillow image, or an array.
+        title: Name in messages; for a path, the path is used instead.
+
+    Raises:
+        InputError: The input is not an image, or is damaged, empty, or too large.
+    """
     if isinstance(image, np.ndarray):
         _check_array(image, title)
         return Picture(title, image)

@@ -160,7 +160,7 @@ class Preprocessor:
         return centred_to_multiple(placed, self.pad_multiple)
 
     def _resized(self, image: Size) -> Size:
-        """Returns the size to which an image of a given size is resized."""
+        """Returns the size to which an image of size `image` is resized; not for "letterbox"."""
         size = self.size
         if size is None:
             return image

@@ -240,7 +240,7 @@ def _convnext(config: _Config) -> dict[str, Any]:
 
 
 def _dpt(config: _Config) -> dict[str, Any]:
-    """Returns the preprocessor options of DPT models."""
+    """Returns the arguments of `Preprocessor` for DPT: multiples of edges, and padding."""
     args: dict[str, Any] = {
         "multiple": config.whole("ensure_multiple_of"),
         "keep_aspect": config.flag("keep_aspect_ratio", False),
@@ -270,7 +270,17 @@ def _kind(
     size: Any, resample: int, colours: tuple[RGB, RGB], square: bool = True,
     settle: Callable[[_Config], dict[str, Any]] | None = None, pads: bool = True, **more: Any,
 ) -> _ProcessorClass:  # fmt: skip
-    """Returns a class of image processors with its default options."""
+    """Returns an image processor class, with the default values of its options.
+
+    Args:
+        size: Default of the option `size`.
+        resample: Default filter, by Pillow's number of it.
+        colours: Default mean and standard deviation of the color channels.
+        square: Whether an integer `size` sets both edges; if not, it sets the shortest edge.
+        settle: Returns arguments of `Preprocessor` specific to the class; None for none.
+        pads: Whether `do_pad` adds borders at the right and bottom.
+        more: Defaults of other options, by name.
+    """
     mean, std = colours
     defaults = {"size": size, "resample": resample, "image_mean": mean, "image_std": std}
     return _ProcessorClass({**defaults, **more}, square, settle, pads)

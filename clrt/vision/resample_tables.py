@@ -142,7 +142,18 @@ def _nearest(size: int, outputs: int) -> Array:
 
 
 def _filtered(size: int, outputs: int, name: str, k: Array) -> tuple[Array, Array]:
-    """Returns first pixels [outputs] and filter weights [outputs, taps] of outputs `k`."""
+    """Returns which input pixels some output pixels read along an axis, and with which weights.
+
+    Args:
+        size: Input pixels along the axis.
+        outputs: Output pixels along the axis.
+        name: Name of the filter.
+        k: Indices of the output pixels, `[k]`.
+
+    Returns:
+        First input pixel of each output pixel, `[k]`; and weights of the input pixels from there
+        on, `[k, taps]`.
+    """
     function, reach = _FILTERS[name]
     scale = size / outputs
     stretch = max(scale, 1.0)

@@ -292,7 +292,17 @@ class Metadata(Mapping[str, MetadataValue]):
         return aligned
 
     def _texts(self, key: str, count: int, start: int, stop: int) -> tuple[str, ...]:
-        """Decodes the strings of an array in bytes `start` to `stop` of the file."""
+        """Decodes an array of strings, which is in bytes `start` to `stop` of the file.
+
+        Args:
+            key: Key of the array, for messages.
+            count: Number of strings.
+            start: Byte offset of the first string.
+            stop: Byte offset of the array's end, exclusive; `start` if the array is empty.
+
+        Raises:
+            ModelError: A string is not UTF-8.
+        """
         data, at, unpack = bytes(self._data[start:stop]), 0, _U64.unpack_from
         strings = []
         try:

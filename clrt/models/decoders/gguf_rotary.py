@@ -129,7 +129,7 @@ def _scaling(values: GgufValues, weights: GgufWeights, rotary_dim: int) -> dict[
 
 
 def _yarn(values: GgufValues) -> dict[str, Any]:
-    """Returns the parameters of YaRN scaling as in config.json."""
+    """Returns the parameters of YaRN scaling, by their keys in Hugging Face's `rope_scaling`."""
     name = "rope.scaling.yarn_"
     scaling: dict[str, Any] = {
         "original_max_position_embeddings": _original(values),

@@ -91,7 +91,15 @@ class GgufWeights:
         return 0 if tensor is None else len(tensor.shape)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
-        """Returns a tensor of the file and marks it as read; raises if its shape differs."""
+        """Returns a tensor of the file and marks it as read.
+
+        Args:
+            name: clrt's name of the tensor.
+            shape: Expected shape.
+
+        Raises:
+            ModelError: The tensor is missing, or has another shape.
+        """
         stored = self._stored(name)
         tensor = self._file.tensors.get(stored)
         if tensor is None:

@@ -113,7 +113,11 @@ class DecoderGraph:
         return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
 
     def _embeddings(self) -> Value:
-        """Adds token and position embeddings, scaled and normalized as the model requires."""
+        """Adds token embeddings, plus learned position embeddings and a norm if the model has them.
+
+        Returns:
+            float32 `[tokens, hidden]`.
+        """
         decoder, build = self.decoder, self.build
         hidden = build.rows("token_embd", decoder.vocabulary, decoder.hidden, self._column(_TOKEN))
         hidden = build.scaled(hidden, decoder.embedding_scale, "token_embd")
@@ -129,7 +133,15 @@ class DecoderGraph:
         return self.build("step", Gather(axis=1), self.step, self.build.numbers(index))
 
     def _layer(self, x: Value, layer: int) -> Value:
-        """Adds a decoder layer: attention, feed-forward network, norms and residuals."""
+        """Adds a decoder layer: attention, feed-forward network, norms and residuals.
+
+        Args:
+            x: `[tokens, hidden]`.
+            layer: Index of the layer.
+
+        Returns:
+            Output of the layer, `[tokens, hidden]`.
+        """
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         size, before = decoder.hidden, decoder.norms != "after"
         read = build.norm(x, f"{path}.attn_norm", size) if before else x
@@ -152,7 +164,15 @@ class DecoderGraph:
         return build(path, Add(), after, fed)
 
     def _attention(self, x: Value, layer: int) -> Value:
-        """Adds the self-attention of a layer over the KV pages."""
+        """Adds the self-attention of a layer, which reads past keys and values from KV pages.
+
+        Args:
+            x: `[tokens, hidden]`.
+            layer: Index of the layer.
+
+        Returns:
+            The output projection, `[tokens, hidden]`.
+        """
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
         projected = build.qkv_projection(x, path)

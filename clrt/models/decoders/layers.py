@@ -152,7 +152,11 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         return products[0] if len(products) == 1 else self(whole, Concat(1), *products)
 
     def _biases(self, parts: Mapping[str, int]) -> Array:
-        """Returns concatenated biases of the given sizes; zeros for those that the file lacks."""
+        """Returns the concatenated biases of several matrices; 0 for biases that the source lacks.
+
+        Args:
+            parts: Number of outputs of each matrix, by its path.
+        """
         return np.concatenate(
             [
                 self.load_float32(f"{p}.bias", n)

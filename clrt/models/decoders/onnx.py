@@ -72,7 +72,15 @@ def has_past_inputs(file: Path) -> bool:
 
 
 def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
-    """Returns the names of a decoder's inputs and outputs; raises if it is no language model."""
+    """Returns the names of a decoder's inputs and outputs.
+
+    Args:
+        inputs: The file's inputs by name.
+        outputs: Names of the file's outputs.
+
+    Raises:
+        UnsupportedError: The names are not those of a decoder with past inputs.
+    """
     pasts, presents = _by_layer(inputs, "past"), _by_layer(outputs, "present")
     if not pasts or pasts.keys() != presents.keys():
         raise UnsupportedError(

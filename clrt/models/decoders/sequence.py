@@ -101,7 +101,12 @@ class _SequenceGraph(DecoderGraph):
         return self.build.at("rows").reshaped(x, self.batch, self.places, width)
 
     def _attention(self, x: Value, layer: int) -> Value:
-        """Adds the causal self-attention of a layer over whole texts, without a cache."""
+        """Adds the causal self-attention of a layer over whole texts, without a cache.
+
+        Args:
+            x: `[batch * sequence, hidden]`.
+            layer: Index of the layer.
+        """
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
         q_end, k_end = heads * size, (heads + kv_heads) * size

@@ -83,7 +83,15 @@ class HuggingFaceWeights:
         return self.load(name, (rows, columns))
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Reads a tensor by its GGUF name, in the layout that the decoder graph expects."""
+        """Reads a tensor and converts it to the layout that decoder graphs expect.
+
+        Tensors of single experts are stacked, transposed matrices are transposed back, and rows are
+        brought into the order of llama.cpp.
+
+        Args:
+            name: llama.cpp's name of the tensor.
+            shape: Expected shape.
+        """
         family = self._family
         key, _ = split_name(name)
         if key.endswith("_exps") and family.experts != "alone":
@@ -122,7 +130,13 @@ class HuggingFaceWeights:
         return np.ascontiguousarray(stored[:, rows])
 
     def _one(self, name: str, shape: tuple[int, ...], index: int = 0) -> Array:
-        """Reads one tensor of the checkpoint, under the first of its possible names."""
+        """Reads one tensor as stored, by the first of its possible names in the checkpoint.
+
+        Args:
+            name: llama.cpp's name of the tensor.
+            shape: Shape in the checkpoint.
+            index: Index of the expert or head, if each has a tensor of its own; else unused.
+        """
         stored = self._stored(name, index) or [name]
         present = [candidate for candidate in stored if candidate in self._checkpoint]
         return self._checkpoint.stored((present or stored)[0], shape)

@@ -130,7 +130,16 @@ def _first_name(architectures: object) -> str:
 
 
 def _family(file: Path, model_type: object) -> Family:
-    """Returns the encoder family of a model type; raises if it is unknown."""
+    """Returns the encoder family of a model type.
+
+    Args:
+        file: The config.json, for messages.
+        model_type: JSON value of its `model_type`; None if it is missing.
+
+    Raises:
+        ModelError: `model_type` is missing.
+        UnsupportedError: The model type is unknown.
+    """
     if model_type is None:
         raise ModelError(f'{file} has no \'model_type\'; add it, for example "model_type": "bert".')
     if not isinstance(model_type, str) or model_type not in FAMILIES:

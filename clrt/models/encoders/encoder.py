@@ -81,7 +81,11 @@ class Encoder:
         return self.build.input(name, DType.INT64, (symbol("batch"), symbol("sequence")))
 
     def _embeddings(self) -> Value:
-        """Adds the sum of word, type and position embeddings, and its norm."""
+        """Adds the normalised sum of word, token type and position embeddings.
+
+        Returns:
+            `[batch, sequence, hidden]`; families with smaller embeddings project them to this size.
+        """
         config, build = self.config, self.build
         size, path = config.embedding, f"{self._prefix}embeddings"
         words = build.weight(self.word_embeddings, config.vocabulary, size)
@@ -168,7 +172,16 @@ class Encoder:
         return build(path, Add(), build(path, Sub(), columns, rows), offset)
 
     def _layer(self, hidden: Value, bias: Value, path: str) -> Value:
-        """Adds an encoder layer: attention, feed-forward network, norms and residuals."""
+        """Adds an encoder layer: attention, feed-forward network, norms and residuals.
+
+        Args:
+            hidden: Input of the layer, `[batch, sequence, hidden]`.
+            bias: Bias of attention scores (`_attention_bias`).
+            path: Prefix of the layer's tensors.
+
+        Returns:
+            Output of the layer, in the shape of `hidden`.
+        """
         config, family, build = self.config, self.config.family, self.build
         mixed = self._attention(hidden, bias, path)
         mixed = build.linear(mixed, path + family.attention_output, config.hidden, config.hidden)
@@ -183,7 +196,13 @@ class Encoder:
         return self.build.layer_norm(total, path, self.config.hidden, self.config.epsilon)
 
     def _attention(self, hidden: Value, bias: Value, path: str) -> Value:
-        """Adds the self-attention of a layer, with an additive bias on the scores."""
+        """Adds the self-attention of a layer, without its output projection.
+
+        Args:
+            hidden: Input of the layer, `[batch, sequence, hidden]`.
+            bias: Additive bias of attention scores (`_attention_bias`).
+            path: Prefix of the layer's tensors.
+        """
         config, family, build = self.config, self.config.family, self.build
         layer = f"{path}attention"
         query = self._split_heads(hidden, path + family.query, (0, 2, 1, 3))

@@ -195,7 +195,12 @@ class Context:
         return scope.captures[value]
 
     def _initializer(self, name: str, scope: Scope) -> Value:
-        """Reads an initializer as a constant; a placeholder if its type is unsupported."""
+        """Reads an initializer as a constant; returns a placeholder if its dtype is unsupported.
+
+        Args:
+            name: Name of the initializer.
+            scope: Scope of the graph that has the initializer.
+        """
         where = f"initializer '{name}'"
         stored = scope.initializers[name]
         try:

@@ -208,7 +208,7 @@ class _BodyImporter:
         return self._run(call)
 
     def _call(self, node: BodyNode) -> NodeCall:
-        """Returns the description of a node of a decomposition for the importer."""
+        """Converts a node of a decomposition to the form that `NodeImporter` imports."""
         prefix = self._scope.prefix
         name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
         self._count += 1
@@ -229,7 +229,7 @@ class _BodyImporter:
         )
 
     def _run(self, call: NodeCall) -> list[Value]:
-        """Imports a node of the decomposition and returns its outputs."""
+        """Imports a node of the decomposition; returns its outputs (omitted: placeholders)."""
         outputs = [v or UNSUPPORTED_VALUE for v in self._nodes.import_node(call, self._scope)]
         if self._local is not None:
             self._local.update(outputs)

@@ -154,7 +154,10 @@ def _dims(
 
 
 def _value(info: onnx.ValueInfoProto) -> FileValue:
-    """Returns the name, type and shape of an input or output; the shape is None if unknown."""
+    """Returns the name, type and shape of an input or output, as the file declares them.
+
+    The shape of an optional is that of its tensor.
+    """
     type_ = info.type
     text = _type_text(type_)
     if type_.WhichOneof("value") == "optional_type":

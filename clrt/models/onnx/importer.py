@@ -113,7 +113,19 @@ def main_graph(context: Context) -> Graph:
 
 
 def _input(info: onnx.ValueInfoProto, scope: Scope, context: Context) -> Value:
-    """Adds a graph input to the scope and returns it."""
+    """Adds an input of the main graph to its scope and returns it.
+
+    Args:
+        info: The input as the file declares it.
+        scope: Scope of the main graph.
+        context: Import state of the model.
+
+    Returns:
+        The input; a placeholder if its type is unsupported.
+
+    Raises:
+        ModelError: The input has no name, or two inputs have the same name.
+    """
     if not info.name or info.name in scope.env:
         raise ModelError(f"Two inputs of the model are named '{info.name}'; rename one.")
     context.value_names.reserve(info.name)

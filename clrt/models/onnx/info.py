@@ -96,7 +96,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _parameters(graph: onnx.GraphProto) -> Iterable[Parameters]:
-    """Returns the number and bytes of weights per dtype, the most elements first."""
+    """Returns the size of the initializers of each dtype, the dtype with most elements first."""
     elements: Counter[str] = Counter()
     bits: Counter[str] = Counter()
     tensors = [(t.data_type, prod(t.dims)) for t in graph.initializer]
@@ -110,7 +110,7 @@ def _parameters(graph: onnx.GraphProto) -> Iterable[Parameters]:
 
 
 def _text(info: onnx.ValueInfoProto) -> str:
-    """Returns an input or output as text: name, dtype and dims."""
+    """Returns an input or output as text: "x: float32[batch, 3]"; "?" stands for unknown dims."""
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
         return f"{info.name}: {(kind or 'unknown').removesuffix('_type').replace('_', ' ')}"

@@ -124,7 +124,7 @@ class _Cutter:
         return [*chunks, self._bytes[copied_to:end]]
 
     def _token(self, start: int, end: int) -> bytes:
-        """Maps bytes `start` to `end` and returns the token that replaces them in the message."""
+        """Adds bytes `start` to `end` of the data to `views`; returns the token in their place."""
         token = self._secret + len(self.views).to_bytes(8, "little")
         self.views[token] = np.frombuffer(self._data, np.uint8, end - start, start)
         return token

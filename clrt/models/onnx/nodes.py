@@ -115,7 +115,16 @@ class NodeImporter:
             return self._context.refuse(call, error)
 
     def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> NodeCall:
-        """Returns the description of a node with its inputs looked up and its outputs named."""
+        """Looks up the inputs of a node of the file, and names its outputs in the IR graph.
+
+        Args:
+            proto: The node.
+            name: Name of the node in the IR graph.
+            scope: Scope of the node.
+
+        Raises:
+            ModelError: The node needs an opset of ai.onnx, and the model imports none.
+        """
         domain, context = normal_domain(proto.domain), self._context
         if not domain and not scope.opsets.get(""):
             raise ModelError(
@@ -141,7 +150,13 @@ class NodeImporter:
         )  # fmt: skip
 
     def _constant(self, call: NodeCall) -> list[Value | None]:
-        """Returns the value of a Constant node."""
+        """Returns the output of a Constant node as a constant, in a list of one.
+
+        A dtype that clrt lacks is recorded as unsupported, and the output is a placeholder.
+
+        Raises:
+            ModelError: The node does not have exactly one valid value and one output.
+        """
         if len(call.attributes) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
             raise ModelError(f"{call.title} must have one value and one output.")
         (attr,) = call.attributes

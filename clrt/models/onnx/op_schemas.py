@@ -150,7 +150,7 @@ def _has_body(schema: Any) -> bool:
 
 
 def _formal(formal: Any) -> FormalParameter:
-    """Returns a parameter of an ONNX schema."""
+    """Converts an input or output in an ONNX schema to a `FormalParameter`."""
     return FormalParameter(
         formal.name,
         _OPTIONS[formal.option],
@@ -161,7 +161,13 @@ def _formal(formal: Any) -> FormalParameter:
 
 
 def _attributes(domain: str, name: str, opset: int) -> dict[str, Attribute]:
-    """Returns the attributes of an op by name, with defaults from ONNX's schema."""
+    """Returns the attributes of an op by name, with defaults and descriptions of ONNX's schema.
+
+    Args:
+        domain: Domain of the op; "" for ai.onnx.
+        name: Name of the op.
+        opset: Opset version of the domain.
+    """
     schema, _ = _schemas().get((domain, name), (None, 1))
     schema_attrs = {} if schema is None else schema.attributes
     result = {}

@@ -69,7 +69,15 @@ def _imported(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> Graph:
-    """Returns the imported graph of a single node."""
+    """Builds an ONNX model with a single node, and imports its graph.
+
+    Args:
+        form: The op.
+        inputs: Types of the op's inputs; None for an omitted one. A type with elements is a
+            constant.
+        attributes: Attributes by name.
+        outputs: Number of outputs.
+    """
     types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
     names = ["" if t is None else f"x{k}" for k, t in enumerate(inputs)]
     results = [f"y{k}" for k in range(outputs)]
@@ -117,7 +125,16 @@ def settled_attributes(form: OpSchemaInfo, given: Mapping[str, Any]) -> dict[str
 
 
 def _coerce(form: OpSchemaInfo, name: str, value: Any) -> Any:
-    """Converts a given attribute to the kind that the op declares."""
+    """Converts an attribute given by a caller to the kind that the op declares.
+
+    Args:
+        form: The op.
+        name: Name of the attribute.
+        value: The given value.
+
+    Raises:
+        InputError: The value is of another kind.
+    """
     kind = form.attributes[name].kind
     coercion = _COERCIONS.get(kind)
     if coercion is None:

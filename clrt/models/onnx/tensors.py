@@ -131,7 +131,20 @@ class TensorReader:
     def _external(
         self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str
     ) -> Array:
-        """Returns a tensor of an external data file, mapped; raises if its bytes are not there."""
+        """Returns the elements of a tensor whose bytes are in a file of external data.
+
+        They are a view of the mapped file; a copy for bools, misaligned small tensors, and dtypes
+        that share bytes.
+
+        Args:
+            tensor: The tensor.
+            dtype: Dtype of the tensor.
+            shape: Shape of the tensor.
+            where: Name of the tensor, for messages.
+
+        Raises:
+            ModelError: The file is missing or too short, or the stored length does not fit.
+        """
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
         needed = -(-math.prod(shape) * dtype.file_bits // 8)
@@ -158,7 +171,15 @@ class TensorReader:
         return _elements(window, dtype, tensor.data_type, shape)
 
     def _file(self, location: str, where: str) -> Array:
-        """Returns the mapped bytes of an external data file."""
+        """Returns all bytes of a file of external data, mapped on first use.
+
+        Args:
+            location: Path relative to the model's folder, as in the ONNX file.
+            where: Name of the tensor, for messages.
+
+        Raises:
+            ModelError: The file is missing or cannot be read.
+        """
         if location not in self._files:
             path = self._resolve(location, where)
             try:

@@ -85,7 +85,7 @@ class DimNames:
         return None
 
     def _expression(self, text: str) -> Dim | None:
-        """Returns the dim of a text such as "2*batch"; None if it has other than known symbols."""
+        """Parses a dim such as "2*batch"; None if it is invalid or has a symbol that is no dim."""
         if not text or len(text) > _MAX_DIM_CHARS:
             return None
         try:

@@ -274,7 +274,15 @@ class _Check:
                 self.component(inner, where, depth + 1)
 
     def _scalar(self, value: object, where: str) -> None:
-        """Checks a string or number of a component: total text length, range and finiteness."""
+        """Checks a string or number in a component of the tokenizer.
+
+        Args:
+            value: JSON value; other values than strings and numbers are ignored.
+            where: Name of the component: "normalizer".
+
+        Raises:
+            ModelError: All strings together are too long, or a number is out of range.
+        """
         if isinstance(value, str):
             self._put += len(value)
             if self._put > 16 * _MAX_CONTENT:
@@ -315,7 +323,11 @@ class _Check:
         self._count(where)
 
     def _count(self, where: str) -> None:
-        """Counts a step that may lengthen a text; raises above the limit."""
+        """Counts a step of the component `where`.
+
+        Raises:
+            ModelError: There are more than `_MAX_STEPS` steps.
+        """
         self._lengthening += 1
         if self._lengthening > _MAX_STEPS:
             raise self._wrong(where, f"has more than {_MAX_STEPS} steps")
@@ -342,7 +354,15 @@ class _Check:
             return 0
 
     def _pattern(self, pattern: object, where: str) -> None:
-        """Checks a regular expression; one that is not known makes the tokenizer slow."""
+        """Checks a regular expression of a component; sets `is_slow` if clrt does not know it.
+
+        Args:
+            pattern: JSON value of the expression.
+            where: Name of the component. In a decoder, only known expressions are allowed.
+
+        Raises:
+            ModelError: The expression is too long, not a string, or not allowed.
+        """
         if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
             raise self._wrong(where, f"has a pattern of more than {_MAX_PATTERN} characters")
         if where == "decoder" and pattern not in _KNOWN:
@@ -352,7 +372,14 @@ class _Check:
         self.is_slow |= pattern not in _KNOWN
 
     def _charsmap(self, value: object) -> None:
-        """Checks a precompiled table of character replacements."""
+        """Checks SentencePiece's normalization table, and multiplies `growth` by its longest text.
+
+        Args:
+            value: The table in base64.
+
+        Raises:
+            ModelError: The table is damaged, or `growth` exceeds its limit.
+        """
         try:
             raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
         except (binascii.Error, ValueError) as error:

@@ -133,7 +133,16 @@ class GgufAdapter:
         return self._alpha / rank if self._alpha else 1.0
 
     def _read(self, tensor: GgufTensor, shape: tuple[int, ...], index: int) -> Floats:
-        """Returns a tensor, or its expert `index`, as float32; raises if the shape differs."""
+        """Returns a tensor of the adapter as float32.
+
+        Args:
+            tensor: The tensor, of one matrix or vector, or of all experts.
+            shape: Expected shape, without the axis of experts.
+            index: Index of the expert to return, if the tensor holds all experts.
+
+        Raises:
+            ModelError: The shape differs, or a number is not finite.
+        """
         stored_shape = tensor.shape
         of_experts = len(stored_shape) == len(shape) + 1 and index < stored_shape[0]
         if (stored_shape[1:] if of_experts else stored_shape) != shape:

@@ -168,7 +168,13 @@ class AdaptedWeights:
         return QuantizedMatrix("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
 
     def _changes(self, name: str, shape: tuple[int, ...], index: int = 0) -> Changes:
-        """Returns (factor, change) of each adapter that changes a tensor."""
+        """Returns (weight, change) of each adapter that changes a tensor; [] if none does.
+
+        Args:
+            name: llama.cpp's name of the tensor.
+            shape: Expected shape, without the axis of experts.
+            index: Index of the expert if the tensor is the matrix of an expert; else 0.
+        """
         changes = []
         for factor, adapter in self._adapters:
             change = adapter.change(name, shape, index)
@@ -217,7 +223,11 @@ class AdaptedWeights:
         return (self._finite(name, part) for part in merged_rows(_rows(matrix), shape, changes))
 
     def _finite(self, name: str, array: Floats) -> Floats:
-        """Returns a merged tensor; raises if it is not finite."""
+        """Returns a merged tensor unchanged, after checking its numbers.
+
+        Raises:
+            ModelError: A number is not finite.
+        """
         if not np.isfinite(array).all():
             paths = " and ".join(str(adapter.path) for _, adapter in self._adapters)
             raise ModelError(

@@ -87,7 +87,7 @@ class PeftAdapter:
             self._enter(tensor)
 
     def _enter(self, tensor: str) -> None:
-        """Assigns a tensor of the adapter to its module, if the name has a known suffix."""
+        """Assigns the adapter's tensor of name `tensor` to its module, if the suffix is known."""
         end = next((e for e in _PARTS if tensor.endswith(e)), None)
         if end is not None:
             name = tensor.removesuffix(end).removeprefix(_BEFORE)
@@ -275,7 +275,13 @@ class PeftAdapter:
         return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
 
     def _ordered(self, array: Array, name: str) -> Array:
-        """Returns rows in the order of the model's tensor."""
+        """Returns an adapter's tensor with its rows in the order of the base model's tensor.
+
+        Args:
+            array: The adapter's tensor, `[rows, …]`.
+            name: Name of the base model's tensor. For position embeddings, rows before the row of
+                position 0 are dropped.
+        """
         model = self._model
         if name.startswith(_PLACES):
             array = array[model.family.first_place :]

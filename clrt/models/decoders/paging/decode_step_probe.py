@@ -65,7 +65,10 @@ class DecodeStepProbe:
         return self._found[key]
 
     def _compute(self, value: Value, past: int, new: int) -> Array | None:
-        """Returns a value's elements at a sample step; None if they cannot be computed."""
+        """Returns the elements of a value in a step of `new` tokens after `past` tokens.
+
+        Unlike `at`, computes them at each call. Returns None if they cannot be computed.
+        """
         nodes = self._nodes(value)
         if nodes is None or self.elements(value, past, new) > MAX_ELEMENTS:
             return None

@@ -102,7 +102,7 @@ def _rebuild(
 
 
 def _matrix(build: OpBuilder, value: Value) -> Value:
-    """Reshapes a value to float32 [rows, width]."""
+    """Reshapes a value of all requested tokens to float32 `[rows, width]`, a row per token."""
     shape = build.dims((symbol(_ROWS), last_number(value)))
     matrix = build.add(Reshape(1), value, shape)
     return matrix if matrix.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), matrix)

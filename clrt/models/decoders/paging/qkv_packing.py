@@ -137,7 +137,7 @@ class HeadJoiner:
         return self._product(parts) or self._build.add(Concat(2), *map(self._sliced, parts))
 
     def _sliced(self, part: _Columns) -> Value:
-        """Returns columns of a value; the value itself if they are all of them."""
+        """Returns a range of columns as a value; the value itself if it has no other columns."""
         if part.is_whole:
             return part.source
         return self._build.slice(part.source, part.first, part.first + part.count, 2)
@@ -168,7 +168,15 @@ class HeadJoiner:
         return self._build.add(Add(), merged, self._build.constant(np.concatenate(vectors)))
 
     def _merged(self, nodes: Sequence[Node]) -> Value | None:
-        """Returns the output of one product that replaces several; None if they cannot merge."""
+        """Returns the output of one matrix product that replaces several products.
+
+        Args:
+            nodes: MatMul or MatMulNBits nodes, whose results are to be concatenated.
+
+        Returns:
+            The concatenated results. None if the nodes read different values or one node occurs
+            twice, if a weight is not constant, or if the ops differ.
+        """
         first = nodes[0]
         if any(n.input(0) is not first.arg(0) for n in nodes) or len(set(nodes)) < len(nodes):
             return None

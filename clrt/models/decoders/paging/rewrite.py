@@ -188,7 +188,15 @@ class _DecoderRewriter:
         return self._reshaped_like(y, layer.node.output)
 
     def _finished(self, logits: Value, sizes: SizeValues) -> PagedDecoder:
-        """Adds the sampler and returns the rewritten decoder."""
+        """Adds the sampler, checks the rewritten graph and returns the decoder.
+
+        Args:
+            logits: The logits of all tokens, as the original graph computes them.
+            sizes: Values of the original graph that are positions, or cannot be paged.
+
+        Raises:
+            UnsupportedError: A node mixes tokens or depends on the past.
+        """
         build = self._build
         hidden, wanted = wanted_logits(build, logits, self._rows)
         width, vocabulary = (last_number(v) for v in (hidden, wanted))

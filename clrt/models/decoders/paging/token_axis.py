@@ -184,7 +184,12 @@ def _product(node: Node, axes: Mapping[int, int]) -> str | None:
 
 
 def _viewed(node: Node, axis: int | None) -> str | None:
-    """Returns why a view mixes elements of several tokens; None if it does not."""
+    """Returns why a view mixes elements of several tokens; None if it does not.
+
+    Args:
+        node: The view.
+        axis: Axis of tokens of its input 0; None if only another input depends on tokens.
+    """
     before, after = node.arg(0).shape or (), node.output.shape or ()
     after_axis = token_axis(after)
     if axis is None or not isinstance(after_axis, int):
@@ -198,7 +203,13 @@ def _viewed(node: Node, axis: int | None) -> str | None:
 
 
 def _gathered(op: Gather, node: Node, axes: Mapping[int, int]) -> str | None:
-    """Returns why a Gather mixes or selects tokens; None if it does not."""
+    """Returns why a Gather mixes or selects tokens; None if it does not.
+
+    Args:
+        op: The op of `node`.
+        node: The Gather node.
+        axes: Axis of tokens by input index, for inputs that have one.
+    """
     rank = len(node.arg(0).shape or ())
     if len(axes) > 1:
         return "it looks up tokens by tokens"

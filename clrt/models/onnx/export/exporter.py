@@ -117,7 +117,15 @@ class _ExternalTensors(_InlineTensors):
 
 
 def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
-    """Returns the ONNX model of a graph, with weights in a store."""
+    """Returns a graph as an ONNX model.
+
+    Args:
+        graph: An optimised graph; unchanged.
+        store: Storage of tensors: inside the model or in a file.
+
+    Raises:
+        UnsupportedError: ONNX cannot express some nodes; all are listed.
+    """
     check_decomposable(graph)
     plain = {g: decompose_all(g) for g in all_graphs(graph)}
     for inner in plain.values():
@@ -229,13 +237,18 @@ class _GraphExporter:
     def _proto(
         self, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]
     ) -> onnx.GraphProto:
-        """Returns the exported graph with sorted nodes."""
+        """Returns the exported graph, with its nodes in topological order.
+
+        Args:
+            inputs: Declared inputs.
+            outputs: Declared outputs.
+        """
         nodes = _sorted(self._nodes)
         name = self._graph.name or "graph"
         return helper.make_graph(nodes, name, inputs, outputs, self._initializers)
 
     def _walk(self) -> None:
-        """Names all computed values, then exports the nodes."""
+        """Names the outputs of all nodes, then exports the nodes."""
         for node in self._graph.nodes:
             for value in node.outputs:
                 if value not in self.names:
@@ -244,7 +257,11 @@ class _GraphExporter:
             self._node(node)
 
     def _node(self, node: Node) -> None:
-        """Adds a node to the exported graph."""
+        """Adds an IR node to the exported graph, with the attributes of the chosen opset.
+
+        Values of enclosing graphs that a subgraph reads are inputs of the IR node, but not of the
+        ONNX node.
+        """
         op = node.op_as(Op)
         values = op.onnx_inputs(node.inputs)
         short = reshape_numbers(node) if op.name == "Reshape" else None
@@ -276,7 +293,11 @@ class _GraphExporter:
         )
 
     def _name(self, value: Value) -> str:
-        """Returns the exported name of a value; adds a constant on first use."""
+        """Returns the name of a value in the exported model; adds a constant on first use.
+
+        Raises:
+            PassError: No node computes the value.
+        """
         name = self._known(value)
         if name is None:
             numbers = value.numbers
@@ -290,7 +311,7 @@ class _GraphExporter:
         return name
 
     def _known(self, value: Value) -> str | None:
-        """Returns the exported name of a value in this or an outer graph; None without one."""
+        """Returns the name of a value in this or an enclosing graph; None if it has none yet."""
         if value in self.names:
             return self.names[value]
         return None if self._outer is None else self._outer._known(value)
@@ -323,7 +344,15 @@ class _GraphExporter:
         )
 
     def _size(self, values: Iterator[Value] | list[Value], symbol: str) -> tuple[str, int] | None:
-        """Returns the name and axis of a value whose size is the symbol; None if there is none."""
+        """Finds a value with an axis whose size is the given symbol.
+
+        Args:
+            values: Values to search.
+            symbol: Name of the symbol.
+
+        Returns:
+            (name of the value, axis) of the first match; None if there is none.
+        """
         for value in values:
             for axis, dim in enumerate(value.shape or ()):
                 if is_symbol(dim) and str(dim) == symbol:

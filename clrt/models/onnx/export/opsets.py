@@ -89,7 +89,11 @@ def _schema(op: IrOp, opset: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns an attribute value as onnx.helper expects it."""
+    """Converts an attribute value to what ONNX's helper functions expect.
+
+    Dtypes become their numbers in ONNX, types become protos, bools become ints, tuples become
+    lists; other values are returned unchanged.
+    """
     if isinstance(value, DType):
         return value.onnx
     if isinstance(value, TensorType):
@@ -102,7 +106,12 @@ def _plain(value: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Returns whether an attribute equals a default; floats are compared as float32."""
+    """Returns whether an attribute equals its default; floats are compared as float32 bits.
+
+    Args:
+        left: Value of the attribute; never equal if it is an array.
+        right: Default value.
+    """
     if isinstance(right, bytes):
         right = right.decode()
     if isinstance(left, float) and isinstance(right, (int, float)):

@@ -43,7 +43,14 @@ def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
 
 
 def _read(source: Path | bytes) -> onnx.ModelProto:
-    """Reads an ONNX model without its external data."""
+    """Reads an ONNX model without its external data.
+
+    Args:
+        source: A file, or its bytes.
+
+    Raises:
+        ModelError: The model cannot be read.
+    """
     try:
         if isinstance(source, bytes):
             return onnx.load_model_from_string(source)

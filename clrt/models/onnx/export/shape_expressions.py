@@ -112,7 +112,12 @@ class SymbolicConstants:
         return total
 
     def _atom(self, name: str, args: tuple[Dim, ...]) -> str:
-        """Adds the nodes that compute a symbol or an operation; returns the output's name."""
+        """Adds nodes that compute a symbol, or an operation on two dims; returns the output's name.
+
+        Args:
+            name: Name of the symbol or of the operation ("floordiv").
+            args: Operands of the operation; () for a symbol.
+        """
         if not args:
             return self._symbol(name)
         left, right = (self.dim(a) for a in args)
@@ -127,7 +132,13 @@ class SymbolicConstants:
         return self._nodes.add(_BINARY[name], [left, right], label)
 
     def _symbol(self, name: str) -> str:
-        """Adds a Shape node that computes a symbol; returns its output's name."""
+        """Adds a Shape node that computes a symbol; returns the name of the node's output.
+
+        Returns the name of the first node's output if the symbol is computed already.
+
+        Raises:
+            UnsupportedError: The symbol is not the size of any value's axis.
+        """
         if name not in self._emitted:
             location = self._source(name)
             if location is None:

@@ -128,7 +128,11 @@ def _flat_softmax(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 
 @register_decomposition(Lookup, audience=DecompositionStage.EXPORT)
 def _lookup(node: Node, builder: ExportBuilder) -> Sequence[Value]:
-    """Exports a table lookup by comparison with all keys."""
+    """Exports Lookup, which maps x from keys to values, by comparison of x with all keys.
+
+    Raises:
+        UnsupportedError: The rank of the keys is unknown.
+    """
     x, keys, values, default = (node.arg(i) for i in range(4))
     if keys.shape is None:
         raise UnsupportedError(f"{node!r} has keys of no known rank, which its export needs.")

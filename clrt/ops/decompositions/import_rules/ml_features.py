@@ -134,7 +134,10 @@ def _scaler(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Normalizer")
 def _normalizer(body: ImportBuilder) -> None:
-    """ai.onnx.ml Normalizer: divides each row by its MAX, L1 or L2 norm; zero rows stay zero."""
+    """Decomposes Normalizer: divides each row by its maximum (MAX), L1 or L2 norm.
+
+    A row whose norm is 0 stays unchanged.
+    """
     norm = body.attrs.get("norm", "MAX")
     ops = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
     if norm not in ops:

@@ -103,7 +103,7 @@ def _each(
 
 @register_import_decomposition(_DOMAIN, "Momentum")
 def _momentum(body: ImportBuilder) -> None:
-    """Momentum: stochastic gradient descent with standard or Nesterov momentum."""
+    """Decomposes Momentum: stochastic gradient descent with standard or Nesterov momentum."""
     mode = body.attrs.get("mode", "standard")
     if mode not in ("standard", "nesterov"):
         raise UnsupportedError(f"mode '{mode}'")
@@ -123,7 +123,10 @@ def _momentum(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Adagrad")
 def _adagrad(body: ImportBuilder) -> None:
-    """Adagrad: steps divided by the root of the sum of squared gradients."""
+    """Decomposes Adagrad: gradient steps, divided by the root of the sum of squared gradients.
+
+    The learning rate is divided by 1 + number of updates * `decay_factor`.
+    """
 
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, squares = values
@@ -139,7 +142,10 @@ def _adagrad(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Adam")
 def _adam(body: ImportBuilder) -> None:
-    """Adam: steps by the moving averages of gradients and of their squares."""
+    """Decomposes Adam, which keeps moving means of the gradients and of their squares.
+
+    A step is the mean gradient divided by the root of the mean square.
+    """
 
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, mean, squares = values

@@ -159,7 +159,7 @@ class _Products:
         )
 
     def _sum(self, term: _Term, needed: Collection[str]) -> _Term:
-        """Sums a term over the labels that are not needed."""
+        """Returns a term summed over all axes whose labels are not in `needed`."""
         axes = [k for k, label in enumerate(term.labels) if label not in needed]
         if not axes:
             return term
@@ -167,14 +167,14 @@ class _Products:
         return _Term(value, tuple(x for x in term.labels if x in needed))
 
     def _arrange(self, term: _Term, order: Labels) -> _Term:
-        """Transposes a term to the given order of labels."""
+        """Returns a term with its axes transposed to the order of labels in `order`."""
         perm = tuple(term.labels.index(label) for label in order)
         if perm == tuple(range(len(perm))):
             return term
         return _Term(self._add(Transpose(perm), term.value), order)
 
     def _view(self, value: Value, *groups: Labels) -> Value:
-        """Returns a value reshaped to one axis per group of labels."""
+        """Returns a value reshaped to one axis per group of labels; size 1 for an empty group."""
         dims: list[Dim] = []
         for group in groups:
             size: Dim = 1

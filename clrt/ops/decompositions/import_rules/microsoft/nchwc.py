@@ -94,7 +94,7 @@ def _pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Upsample")
 def _upsample(body: ImportBuilder) -> None:
-    """Upsample of a tensor in NCHWc layout, by Resize."""
+    """Decomposes Upsample of a tensor with blocked channels, by Resize with `scales`."""
     y = body(
         "Resize",
         _plain(body, body.inputs[0]),

@@ -100,7 +100,11 @@ def _dynamic_quantize_matmul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QGemm")
 def _qgemm(body: ImportBuilder) -> None:
-    """QGemm: product of 8-bit matrices with an int32 bias, as float32 or quantized."""
+    """Decomposes QGemm: alpha * (A @ B + bias) of 8-bit matrices A and B and an int32 bias.
+
+    Inputs: A, its scale and zero point; B, its scale and zero point; optional bias; optional scale
+    and zero point of the output. The output is float32 if there is no output scale.
+    """
     a, a_scale, a_zero, b, b_scale, b_zero = body.inputs[:6]
     if body.attrs.get("transA", 0):
         a = body("Transpose", a, perm=[1, 0])
