@@ -376,8 +376,9 @@ def _concatenate(
     """Returns one stacked output of a loop, concatenated along axis 0.
 
     Args:
-        counts: Number of iterations in each entry of `column`; 0 for a single row.
-        column: Rows of single iterations, and stacks of the rows of several.
+        counts: Per entry of `column`, the number of iterations in its stack; 0 for the row of one
+            iteration.
+        column: Rows of one iteration, and stacks with the rows of several iterations, in order.
         host: Runs the graph that joins the entries.
     """
     stacks: list[RuntimeValue] = []

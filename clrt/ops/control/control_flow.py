@@ -217,7 +217,8 @@ class Scan(HostDriven):
         scan_output_directions: Per stack, 1 to put the first result last; () for 0.
         captures: Number of captured values.
         batched: Whether the op is that of opset 8: all tensors have a leading batch axis, and an
-            optional input 0 has the length of each batch entry.
+            optional input 0 has the length of each batch entry; stacks of shorter entries are
+            padded with 0.
 
     Source: ONNX Scan, opset 8 to 25.
     """
@@ -315,7 +316,12 @@ class Scan(HostDriven):
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
     def _scan(self, inputs: Sequence[RuntimeValue], host: HostContext) -> Sequence[RuntimeValue]:
-        """Runs the iterations of a Scan on the host."""
+        """Runs a Scan without batch axis by the host; returns the final states, then the stacks.
+
+        Args:
+            inputs: Initial states, scanned tensors, captured values.
+            host: Runs the iterations, or a graph of several.
+        """
         end = self.states + self.num_scan_inputs
         states, captured = inputs[: self.states], inputs[end:]
         scanned = [tensor(x) for x in inputs[self.states : end]]

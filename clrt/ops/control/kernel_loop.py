@@ -50,9 +50,9 @@ class KernelLoop(Op):
 
     Inputs: the number of the first iteration and the maximum number of iterations (int64 scalars);
     the initial states; scanned tensors; captured values. Iteration k reads row k of each scanned
-    tensor. Outputs: the number of conditions that held (int64 scalar), including the initial one,
-    which is true; the final states; stacks of `most` rows, in which only executed iterations write
-    their row.
+    tensor, counted from the last row if `backwards`. Outputs: the number of conditions that held
+    (int64 scalar), including the initial one, which is true; the final states; stacks of `most`
+    rows, in which only executed iterations write their row.
 
     Attributes:
         body: Graph of an iteration. Inputs: iteration number, condition, states, rows, captured
@@ -198,7 +198,8 @@ class LoopBody:
             goes_on: Whether the condition always holds, so that kernels need not compute it.
 
         Returns:
-            The loop body; None if a shape is not static, a node is unsupported, or the body is too
+            The loop body; None if a shape is not static or empty, a state changes its shape or
+            dtype, the condition has several elements, a node is unsupported, or the body is too
             large.
         """
         graph = body.copy()

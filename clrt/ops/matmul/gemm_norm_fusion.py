@@ -81,8 +81,8 @@ def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
         norm: Node that normalizes the rows of the product.
 
     Raises:
-        UnsupportedError: A is transposed, the product has no rows, or a node does not run by its
-            CPU kernel.
+        UnsupportedError: A is transposed, B is a vector, the normalization cannot be fused
+            (`row_norm`), or a node does not run by its CPU kernel.
     """
     if node.op_as(MatrixProduct).transposed()[0]:
         raise UnsupportedError(f"{node} transposes what it reads")

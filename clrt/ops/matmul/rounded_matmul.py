@@ -85,7 +85,8 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         """Returns K, the rows of the constant B, and N, its columns, in that order.
 
         Raises:
-            ShapeError: B, its scales or zero points do not fit, or the range of A exceeds 8 bits.
+            ShapeError: B is not 8-bit or too large, its scales or zero points do not fit B, or the
+                range of A exceeds 8 bits.
         """
         b, scales, zeros = (need(inputs, i, self) for i in (1, 2, 3))
         if b.dtype not in BYTES or b.rank != 2 or not b.is_static:

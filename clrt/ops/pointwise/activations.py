@@ -19,7 +19,7 @@ from clrt.ops.registry import register
 class Parametric(Pointwise):
     """Base class of activations with float attributes.
 
-    In `expr`, `{alpha}` stands for the attribute alpha.
+    In `expr`, the name of an attribute in braces, such as `{alpha}`, stands for its value.
     """
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
