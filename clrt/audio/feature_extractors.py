@@ -31,7 +31,16 @@ _VARIANCE = 1e-7
 
 @dataclass(frozen=True)
 class LogMel:
-    """Feature extractor of Whisper, with the fields of transformers' WhisperFeatureExtractor."""
+    """Feature extractor of Whisper, with the fields of transformers' WhisperFeatureExtractor.
+
+    Attributes:
+        sampling_rate: Sampling rate of the audio in Hz.
+        feature_size: Number of mel bands.
+        n_fft: Samples per frame.
+        hop_length: Samples between the starts of consecutive frames.
+        chunk_length: Maximum duration of an input in seconds.
+        return_attention_mask: Whether the model has an input `attention_mask`.
+    """
 
     output: ClassVar[str] = "input_features"
 
@@ -108,7 +117,14 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Feature extractor of wav2vec2, with the fields of transformers' Wav2Vec2FeatureExtractor."""
+    """Feature extractor of wav2vec2, with the fields of transformers' Wav2Vec2FeatureExtractor.
+
+    Attributes:
+        sampling_rate: Sampling rate of the audio in Hz.
+        padding_value: Sample that pads shorter inputs of a batch.
+        do_normalize: Whether inputs are normalized to mean 0 and variance 1.
+        return_attention_mask: Whether the model has an input `attention_mask`.
+    """
 
     output: ClassVar[str] = "input_values"
     most_samples: ClassVar[None] = None
@@ -160,6 +176,14 @@ class FilterBank:
     """Feature extractor of the Audio Spectrogram Transformer: Kaldi's filter bank features.
 
     It has the fields of transformers' ASTFeatureExtractor.
+
+    Attributes:
+        sampling_rate: Sampling rate of the audio in Hz.
+        num_mel_bins: Number of mel bands.
+        max_length: Number of frames; longer audio is cut, shorter audio is padded.
+        do_normalize: Whether `mean` is subtracted and the result divided by twice `std`.
+        mean: Mean of the features over the training data.
+        std: Standard deviation of the features over the training data.
     """
 
     output: ClassVar[str] = "input_values"

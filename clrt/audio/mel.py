@@ -70,7 +70,13 @@ def kaldi_filters(mels: int, n_fft: int, rate: int, lowest: float) -> Doubles:
 
 
 def _triangles(bins: Doubles, edges: Doubles) -> Doubles:
-    """Returns triangular filters, [bins, filters], with peaks of 1 at the inner edges."""
+    """Returns triangular filters, `[bins, filters]`, with peaks of 1.
+
+    Args:
+        bins: Frequency of each bin, in any unit.
+        edges: Ascending frequencies in the same unit; filter k rises from edge k to edge k + 1,
+            and falls to edge k + 2.
+    """
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     rising = (bins[:, None] - left) / (centre - left)
     falling = (right - bins[:, None]) / (right - centre)

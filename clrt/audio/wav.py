@@ -114,7 +114,16 @@ def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
 
 
 def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> WavHeader:
-    """Returns the header with the given fields and data size in bytes; raises if implausible."""
+    """Returns the header of a WAV file after checking its values.
+
+    Args:
+        found: Result of `_format`.
+        size: Size of the samples in bytes, as the file states it.
+        name: Name of the file in error messages.
+
+    Raises:
+        InputError: A value is implausible.
+    """
     codec, channels, rate, frame, bits = found
     if not 1 <= channels <= MAX_CHANNELS:
         raise InputError(

@@ -43,7 +43,10 @@ class AsyncGeneratedStream(TextChunkReader, AsyncIterator[str]):
         return piece
 
     async def _wait(self, pieces: int) -> None:
-        """Waits in a thread for more than `pieces` pieces; cancels the generation if cancelled."""
+        """Waits in a thread until there are more than `pieces` text chunks, or generation ends.
+
+        If the task is cancelled, cancels generation.
+        """
         loop = asyncio.get_running_loop()
         wait = self._scheduler.wait
         try:

@@ -222,7 +222,7 @@ class Stripped:
         return [self._cut(self._tail)] if self._whole else []
 
     def _cut(self, text: str) -> str:
-        """Removes the letter from the end of a text, as often as the decoder allows."""
+        """Removes the decoder's character from the end of a text, at most `stop` times."""
         for _ in range(self._stop):
             text = text.removesuffix(self._letter)
         return text

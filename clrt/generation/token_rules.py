@@ -180,7 +180,10 @@ class NextTokenRules:
         return None
 
     def _banned(self, text: Tokens) -> Iterable[Tokens]:
-        """Yields tokens that repetition, bad-word and minimum-length rules forbid after a text."""
+        """Yields arrays of tokens that may not follow a text.
+
+        The rules concern repeated n-grams, bad words and the minimum length.
+        """
         options = self.sampling
         for size, seen in (
             (options.no_repeat_ngram_size, text),
@@ -195,7 +198,7 @@ class NextTokenRules:
             yield self._ends
 
     def _suppressed(self, text: Tokens) -> Iterable[Tokens]:
-        """Yields tokens that are suppressed always, or at the first generated position."""
+        """Yields arrays of tokens that options suppress always, or as first generated token."""
         options = self.sampling
         yield _tokens(options.suppress_tokens)
         begin = self._start
@@ -206,7 +209,7 @@ class NextTokenRules:
 
     @cached_property
     def _bad(self) -> list[_Sequences]:
-        """Returns the bad words by length; end tokens by themselves are no bad words."""
+        """Returns the sequences of `bad_words_ids` by length, without single end tokens."""
         ends = [[int(end)] for end in self._ends]
         words = [list(word) for word in self.sampling.bad_words_ids]
         return _grouped((word, -np.inf) for word in words if word not in ends)
@@ -265,7 +268,7 @@ def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _grouped(sequences: Iterable[tuple[Sequence[int], float]]) -> list[_Sequences]:
-    """Groups token sequences by length, as arrays."""
+    """Groups (token sequence, bias) pairs by the length of the sequence."""
     groups: dict[int, list[tuple[Sequence[int], float]]] = defaultdict(list)
     for sequence, bias in sequences:
         groups[len(sequence)].append((sequence, bias))

@@ -311,7 +311,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Returns the end of a pattern's match at index `at`; `at` if it does not match."""
+    """Returns the index after a match of `pattern` that starts at `at`; `at` if there is none."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 

@@ -180,7 +180,17 @@ def _select(build: OpBuilder, x: Value, first: Value) -> Value:
 
 
 def _pool(build: OpBuilder, x: Value, mask: Value, mode: str) -> Value:
-    """Adds the pooling of token vectors over a mask to a graph."""
+    """Adds ops that pool the token vectors of each text to a graph.
+
+    Args:
+        build: Builder of the graph.
+        x: Token embeddings, [batch, sequence, hidden].
+        mask: int64 [batch, sequence]: weight of each token, 0 to leave it out.
+        mode: "max", "sum" or "mean_sqrt_len"; any other mode computes the weighted mean.
+
+    Returns:
+        Vectors, [batch, hidden].
+    """
     wide = build("Unsqueeze", mask, ints(2))
     if mode == "max":
         kept = build("Cast", wide, to=DType.BOOL)

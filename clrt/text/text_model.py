@@ -63,7 +63,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Constructor arguments that all text models share; `SentenceEncoder` documents them."""
+    """Constructor arguments that all text models share.
+
+    Attributes:
+        device: Device as in `clrt.load`, or a torch device; None for the default.
+        max_length: Maximum tokens per text, special ones included; None for the folder's value.
+        prompts: Prompts by name, added to the folder's; None for none.
+        default_prompt_name: Name of the prompt used if a call names none; None for the folder's.
+        strict: Whether a node without a fitting kernel is an error; None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None for the default.
+    """
 
     device: Any = None
     max_length: int | None = None
@@ -273,7 +282,13 @@ class TextModel(PicklesByArguments):
                 advance(len(rows))
 
     def _batch(self, rows: NDArray[np.intp], batch: Sequence[Tokens], length: int) -> Batch:
-        """Returns a padded batch with the indices of its texts and its mask."""
+        """Returns a padded batch.
+
+        Args:
+            rows: Indices of the batch's texts in the call.
+            batch: Tokens of each text.
+            length: Number of tokens to pad to.
+        """
         feeds = self._feeds(batch, length)
         return Batch(rows, feeds, np.asarray(feeds[MASK], np.int64))
 

@@ -112,7 +112,13 @@ class TranscriptionState:
         return segments
 
     def _segment(self, part: WindowSegment, start: int, text: DecodedWindow) -> TranscriptSegment:
-        """Returns a segment with times in seconds; its window begins at feature frame `start`."""
+        """Converts a segment of a window to a segment of the transcript, with times in seconds.
+
+        Args:
+            part: Segment of the window.
+            start: Feature frame of the audio at which the window begins.
+            text: Decoded text of the window.
+        """
         origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
         logprobs = text.logprobs[part.first : part.first + len(part.tokens)]
         return TranscriptSegment(

@@ -59,8 +59,8 @@ class _External:
     Attributes:
         places: Kernels and argument indices that refer to the value.
         buffer: Buffer of the current run; None between runs.
-        known: Buffer that the arguments are set to, referenced weakly. It saves setting arguments
-            again, half a microsecond each: all layers of a decoder have its cache as argument.
+        known: Buffer that the arguments are set to, referenced weakly. If a run has the same
+            buffer, no argument is set, which takes half a microsecond each.
     """
 
     places: list[tuple[cl.Kernel, int]] = field(default_factory=list)

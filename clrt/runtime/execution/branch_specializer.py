@@ -127,7 +127,10 @@ class Branches:
         return branch.specialised[key]
 
     def _specialise(self, branch: _Branch, make: Callable[[], Graph]) -> _Branch:
-        """Returns a branch with the graph that `make` builds; `branch` if no Ifs are saved."""
+        """Returns a branch with the graph that `make` builds, optimised.
+
+        Returns `branch` itself if that graph has no fewer If nodes, or cannot be made.
+        """
         try:
             graph = make()
             self._rewrite(graph)

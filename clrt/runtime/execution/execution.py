@@ -341,7 +341,7 @@ class Execution:
         self._end()
 
     def _end(self) -> None:
-        """Marks the run as ended, once, and tells its owner."""
+        """Marks the run as ended, once: releases its memory and calls `ended`."""
         if self._ended:
             return
         connection = self.bound.session.connection

@@ -202,7 +202,15 @@ class GraphRun:
         donated: Collection[str],
         known: Mapping[str, Array],
     ) -> PlannedSegment:
-        """Returns the plan of a graph for these inputs, up to the first graph break."""
+        """Returns the plan of a graph for some inputs, up to the first graph break.
+
+        Args:
+            feeds: Inputs of the graph by name.
+            wanted: Names of the requested outputs, and whether each stays on the device; None for
+                all outputs, on the device.
+            donated: Names of inputs whose memory the run may overwrite.
+            known: Elements of the inputs that planning needs, by name.
+        """
         shapes = shapes_of(feeds)
         tensors = [(n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor)]
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]

@@ -96,7 +96,13 @@ class Recorder:
         steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> list[Span]:
-        """Runs the steps of a plan and returns the start and end of each in ns."""
+        """Runs the steps of a plan, and returns the span of each in order.
+
+        Args:
+            lane: Queue of the plan, which copies the inputs and outputs of host steps.
+            steps: Bound launches and host steps, in order.
+            run_host: Computes a host step.
+        """
         spans: list[Span] = []
         pending: list[cl.Event] = []
         began_ns = 0

@@ -384,7 +384,16 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
-    """Raises if the size of an axis differs from the expected one."""
+    """Checks the size of an axis of an input.
+
+    Args:
+        dim: Size that the model expects.
+        size: Actual size.
+        wanted: Name and type of the input, for the message.
+
+    Raises:
+        ShapeError: The sizes differ.
+    """
     if dim != size:
         raise ShapeError(
             f"Input '{value.name}' has {size} at axis {axis}; the model expects {dim} ({wanted})."

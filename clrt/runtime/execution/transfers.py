@@ -48,7 +48,10 @@ class Transfers:
         return {name: result for name, (_, result) in self._results.items()}
 
     def _note(self, event: cl.Event) -> None:
-        """Records a copy's event as the run's last, and holds it, which keeps host arrays alive."""
+        """Records a copy's event as the run's last event, and holds all events of copies.
+
+        An event of pyopencl keeps the copied host array alive.
+        """
         self.last = event
         self._events.append(event)
 

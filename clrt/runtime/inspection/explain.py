@@ -185,7 +185,10 @@ def _row(
     scratch: int = 0,
     flops: int = 0,
 ) -> NodeRow:
-    """Returns the row of a node for a table of explanations."""
+    """Returns the explanation's row of a node.
+
+    The arguments are fields of `NodeRow`; `read`, `written` and `scratch` are in bytes.
+    """
     return NodeRow(
         node.name,
         node.op.name,

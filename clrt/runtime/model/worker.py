@@ -252,7 +252,10 @@ def _pickles(value: object) -> bool:
 
 
 def _rebuilt(kind: type[Exception], args: tuple[Any, ...], attributes: dict[str, Any]) -> Exception:
-    """Returns an unpickled exception, made without calling its constructor."""
+    """Recreates an exception from the parts that `_parts` returned.
+
+    Does not call the constructor of the class, which may take other arguments.
+    """
     error = kind.__new__(kind)
     error.args = args
     vars(error).update(attributes)

@@ -325,7 +325,13 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
 
 
 def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
-    """Returns the devices that a request (index, kind, id or part of a name) selects."""
+    """Returns the devices that a request selects; simulators only by index, name or identifier.
+
+    Args:
+        text: Lower-case request: an index, "auto", "cpu", "gpu", an identifier such as
+            "pci:0000:01:00.0", or part of a platform or device name.
+        available: All devices of the machine.
+    """
     if text.isdecimal():
         index = whole_number(text)
         return [d for d in available if d.index == index]

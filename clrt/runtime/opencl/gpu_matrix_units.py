@@ -136,8 +136,8 @@ def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
     """Runs the launch of the test product in a new context; returns its result, float32[_M, _N].
 
     Args:
-        operands: The two matrices, in the order of the launch's buffer arguments after the first,
-            which is the result.
+        operands: The two matrices, in the order of the launch's buffer arguments. (The result,
+            which comes first in the launch, is not among them.)
     """
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)

@@ -170,7 +170,14 @@ class ProgramCache:
         )
 
     def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
-        """Returns a cached program; None if there is none or the driver rejects it."""
+        """Returns a program from the cache folder, else from the programs that clrt ships.
+
+        None if both lack the program, or if the driver rejects its binary.
+
+        Args:
+            key: Cache key of the program.
+            options: Compiler options.
+        """
         binaries = (_read(folder, key) for folder in (self.folder, _SHIPPED_PROGRAMS))
         binary = next((b for b in binaries if b is not None), None)
         if binary is None:

@@ -102,7 +102,14 @@ def _record(recorder: Recorder, run: Callable[[Recorder | None], object]) -> _Re
 def _steps(
     shown: _Recorded, medians: Sequence[float], plans: Sequence[BoundPlan], peaks: Peaks
 ) -> Iterator[StepTime]:
-    """Yields the time of each launch and host step, with its median over the runs in ns."""
+    """Yields the times of each launch and host step, in order of execution.
+
+    Args:
+        shown: Run with the median duration, whose start and end times are used.
+        medians: Median duration of each step over all runs, in nanoseconds.
+        plans: Plans of the run.
+        peaks: Peak rates of the device.
+    """
     zero, index, stage = shown.whole.start_ns, 0, 0
     for run in shown.runs:
         if isinstance(run, PlanRun):
@@ -129,7 +136,16 @@ def _kernel(
     peaks: Peaks,
     run: PlanRun | NodeRun,
 ) -> KernelTime:
-    """Returns the time of a launch with its traffic and roofline."""
+    """Returns the measured time of a launch with its traffic and roofline.
+
+    Args:
+        common: Values of the fields of `StepTime`, in order.
+        variant: Name of the op's variant.
+        launch: The launch.
+        node: Node that the launch computes.
+        peaks: Peak rates of the device.
+        run: Run of the plan with the launch.
+    """
     assert isinstance(run, PlanRun)
     plan, step = run.bound.plan, common[2]
     nbytes = traffic(plan.steps[step].nodes, launch).nbytes

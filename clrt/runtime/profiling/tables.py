@@ -53,7 +53,14 @@ def headline(timings: Timings) -> str:
 def _table(
     title: str, left: tuple[str, ...], names: tuple[str, ...], counts: tuple[str, ...] = ()
 ) -> Table:
-    """Returns an empty table with columns for times and rates after the given columns."""
+    """Returns an empty table; columns for times and rates follow the given columns.
+
+    Args:
+        title: Title of the table.
+        left: Headings of the first columns, aligned right.
+        names: Headings of the columns for names.
+        counts: Headings of the columns for counts.
+    """
     table = Table(title=PlainText(title), title_justify="left", caption_justify="left")
     for column in left:
         table.add_column(column, justify="right", no_wrap=True)
