@@ -72,7 +72,7 @@ def _as_object(device: DeviceInfo) -> dict[str, object]:
 
 
 def _facts(device: DeviceInfo) -> list[str]:
-    """Returns lines about a device: versions, size, quirks, ids and note."""
+    """Returns lines about a device: versions, units, memory, float types, quirks, ids and note."""
     caps = device.caps
     version = ".".join(map(str, caps.cl_version))
     lines = [

@@ -107,7 +107,14 @@ def _overflows(
     precision: Storage | None,
     limit: float | None,
 ) -> Iterator[str]:
-    """Yields lines on weights and values beyond the range of a storage dtype, and the remedy."""
+    """Yields lines on weights and values beyond the range of a storage dtype, and the remedy.
+
+    Args:
+        weights: Names of the weights that overflow.
+        steps: Compared values.
+        precision: Storage dtype; None for no lines.
+        limit: Largest finite number of the storage dtype; None for no lines.
+    """
     if precision is None or limit is None:
         return
     values = [s.probe.name for s in steps if s.largest > limit]

@@ -133,7 +133,7 @@ def _shared_name(model: str) -> str:
 
 
 def _report(job: EmbedJob) -> None:
-    """Prints the number of vectors and omitted rows of a job; raises if there is no vector."""
+    """Prints the number of a job's vectors and omitted rows; raises InputError if it has none."""
     records = [record for _, record in job.records() if record]
     vectors = sum(r.vectors for r in records)
     parts = counted(sum(r.vectors > 0 for r in records), "part")

@@ -204,7 +204,7 @@ def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
 
 
 def _at(model: Model, shapes: Shapes) -> AtShape:
-    """Returns the explanation of a model at given shapes, or the error of planning them."""
+    """Plans a model at one set of input shapes; returns the explanation, or why planning failed."""
     try:
         return AtShape(shapes, model.explain(shapes))
     except ClrtError as error:

@@ -29,9 +29,9 @@ def sample_inputs(
 ) -> dict[str, Array]:
     """Returns random inputs by name that suit most models, chosen by dtype and name.
 
-    Masks are ones, token types zeros, positions 0, 1, …; strings are "text". int8 and uint8 cover
-    their range. Other integers are in [0, 100), and valid indices if they index constant tables.
-    Floats are normally distributed.
+    Masks and bools are ones, token types zeros, positions 0, 1, …; strings are "text". int8 and
+    uint8 cover their range. Other integers are in [0, 100), and valid indices if they index
+    constant tables. Floats are normally distributed.
 
     Args:
         model: The model.
@@ -107,7 +107,17 @@ def note_sampled(sampled: bool = True) -> Iterator[None]:
 
 
 def _sample(spec: TensorSpec, shape: tuple[int, ...], ids: int, rng: np.random.Generator) -> Array:
-    """Returns a random tensor for an input; its name and dtype decide the distribution."""
+    """Returns a random tensor for an input; its name and dtype decide the distribution.
+
+    Args:
+        spec: The input.
+        shape: Shape of the tensor.
+        ids: Upper bound of random integers, exclusive.
+        rng: Generator of random numbers.
+
+    Raises:
+        InputError: The input is not a tensor, or `shape` has too many elements.
+    """
     if spec.kind != "tensor":
         raise InputError(
             f"Input '{spec.name}' is a {spec.kind}, which cannot be sampled; "

@@ -43,7 +43,7 @@ def report_device(
 
 
 def _summary(report: dict[str, Any]) -> list[str]:
-    """Returns the lines that summarize a device report."""
+    """Returns lines that summarize a device report: device, self-test, speed and deviations."""
     caps, measured, cases = report["device"], report["measured"], report["self_test"]
     right = sum(c["error"] <= c["limit"] and not c["note"] for c in cases)
     lines = [f"{caps['platform']}: {caps['name']}, driver {caps['driver']}"]

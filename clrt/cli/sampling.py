@@ -40,7 +40,7 @@ SystemOption = Annotated[str | None, typer.Option(help="System message, the firs
 
 
 def _option(kind: Any, text: str) -> Any:
-    """Returns the annotated type of a command-line option with a help text."""
+    """Returns the annotation of a command-line option of type `kind`, with the help `text`."""
     # typer's metavar of a list is so wide that option names are cut in 80 columns.
     metavar = "<str>" if kind == list[str] | None else None
     return Annotated[kind, typer.Option(help=text, metavar=metavar)]

@@ -412,14 +412,14 @@ def _bounds(dim: Dim) -> _Bounds:
 
 
 def _quotient(numerator: float, divisor: float) -> float:
-    """Returns a floored quotient of a bound, which may be infinite."""
+    """Returns the quotient of a bound and a divisor, rounded down; infinite if the bound is."""
     if math.isinf(numerator):
         return numerator if divisor > 0 else -numerator
     return int(numerator // divisor)
 
 
 def _span(values: Iterable[float]) -> _Bounds:
-    """Returns the minimum and maximum of numbers."""
+    """Returns the minimum and the maximum of numbers, as bounds."""
     numbers = list(values)
     return min(numbers), max(numbers)
 

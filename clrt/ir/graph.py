@@ -203,7 +203,7 @@ class Graph:
         return {n.name for n in self.nodes} | {v.name for v in self.values()}
 
     def _mentioned(self) -> Iterator[Value]:
-        """Yields all values of inputs, nodes and outputs, repeatedly if used repeatedly."""
+        """Yields graph inputs, node inputs and outputs, and graph outputs; a value once per use."""
         yield from self.inputs
         for node in self.nodes:
             yield from (v for v in node.inputs if v is not None)

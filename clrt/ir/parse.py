@@ -118,7 +118,7 @@ class _Parser:
         self._advance()
 
     def _advance(self) -> None:
-        """Reads the next token into `kind`, `token` and `position`."""
+        """Reads the next token of the text and sets `kind`, `token` and `position` to it."""
         self._consumed_end = self._end
         match = _TOKEN.match(self.text, self._end)
         if match is None:

@@ -80,7 +80,7 @@ class _NearMiss(Exception):
 
 
 def _passes(verdict: Verdict) -> bool:
-    """Returns whether a test passes; raises _NearMiss if it gives a reason instead."""
+    """Returns the result of a test; raises _NearMiss if the result is a reason (str)."""
     if isinstance(verdict, str):
         raise _NearMiss(verdict)
     return verdict
@@ -265,7 +265,7 @@ def through(step: Callable[[Node], Value | None], source: Pattern, name: str = "
 
 
 def _named(name: str, value: Value, found: Captures) -> Iterator[None]:
-    """Captures a value under a name and yields once; yields nothing if the name is taken.
+    """Captures a value in `found` and yields once; yields nothing if the name has another value.
 
     The capture ends when the iterator is resumed. With the name "" nothing is captured.
     """

@@ -145,7 +145,12 @@ class ShapeTrace:
         return self._add((number,), number) if index is None else index
 
     def _add(self, key: tuple[Any, ...], value: int) -> int:
-        """Records a number under a key and returns its index."""
+        """Adds a formula, found by `key` from then on; returns its index.
+
+        Args:
+            key: The constant, or the operation and the indices of its operands.
+            value: Value of the formula at the current sizes.
+        """
         self._known[key] = index = len(self._numbers)
         self._numbers.append(value)
         return index
@@ -336,7 +341,7 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
 
 
 def _comparison(compare: _Operation) -> Any:
-    """Returns a comparison method of TracedInt that records its outcome as a guard."""
+    """Returns a TracedInt method that compares by `compare` and records the outcome as a guard."""
 
     def method(self: TracedInt, other: Any) -> Any:
         if isinstance(other, float):
@@ -351,7 +356,7 @@ def _comparison(compare: _Operation) -> Any:
 
 
 def _install(operations: Sequence[tuple[str, _Operation, int | None]]) -> None:
-    """Gives TracedInt its arithmetic and comparison methods."""
+    """Adds to TracedInt comparisons, and arithmetic by (name, operator, neutral operand)."""
     for name, compute, neutral in operations:
         forward, reflected = _arithmetic(compute, neutral)
         setattr(TracedInt, f"__{name}__", forward)

@@ -60,7 +60,7 @@ def print_graph(graph: Graph, store: Store = _SHORT) -> str:
 
 
 def _name(name: str) -> str:
-    """Returns a value's name as text, quoted if it is not a plain word."""
+    """Returns a value's name in the text form: `%name`, or `%"name"` if it is no plain word."""
     # A trailing colon would be parsed as the one before the type.
     plain = _PLAIN.fullmatch(name) and not name.endswith(":")
     return f"%{name}" if plain else f"%{json.dumps(name)}"
@@ -71,7 +71,7 @@ def _typed(value: Value) -> str:
 
 
 def _data(value: Value, store: Store) -> str:
-    """Returns the elements of a constant as text, or a reference to where `store` puts them."""
+    """Returns the text of a constant's elements: the elements, `...`, or the key from `store`."""
     key = store(value)
     if key is not None:
         return f"@{json.dumps(key)}" if key else "..."
@@ -81,7 +81,7 @@ def _data(value: Value, store: Store) -> str:
 
 
 def _nested(item: Any) -> str:
-    """Returns nested lists of elements as text."""
+    """Returns nested lists of elements as text; strings in JSON quotes, bools as 0 or 1."""
     if isinstance(item, str):
         return json.dumps(item)
     if isinstance(item, list):

@@ -44,7 +44,7 @@ def verify(graph: Graph) -> None:
 
 
 def _unique(name: str, seen: set[str], kind: str) -> None:
-    """Adds a name to `seen`; raises if it is there already."""
+    """Adds the name of a `kind` (node or value) to `seen`; raises PassError if it is there."""
     if name in seen:
         raise PassError(f"two {kind}s are named '{name}'")
     seen.add(name)

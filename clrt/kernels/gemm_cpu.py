@@ -324,7 +324,16 @@ class GemmKernel:
 
 @pure
 def _height(blocks: int, panels: int, most: int, units: int, start: int, spared: int) -> int:
-    """Returns the blocks per stripe, at most `most`, that balance the load of cores best."""
+    """Returns the row blocks per stripe (the rows of a work-group) that balance cores best.
+
+    Args:
+        blocks: Row blocks of the result.
+        panels: Panels of B times batches.
+        most: Maximum number of row blocks per stripe.
+        units: Compute units of the device.
+        start: `GemmPartitionThresholds.start_percent`.
+        spared: `GemmPartitionThresholds.spared_percent`.
+    """
 
     def tiles_per_core(height: int) -> float:
         stripes = ceil_div(blocks, height)

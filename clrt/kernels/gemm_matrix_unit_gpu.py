@@ -270,6 +270,7 @@ def _uses_small_m(
     Args:
         kernels: Kernels of the GEMM: last but one the kernel of the smallest tile, last the small-M
             kernel.
+        config: Matrix unit, and numbers of terms that operands are split into.
     """
     tile, small_m = kernels[-2:]
     sums = prod(tile.size) + _LINE_COST * sum(tile.size)

@@ -403,7 +403,13 @@ def copy_a(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProbl
 def _copy(
     view: MatrixOperand, shape: tuple[int, ...], dtype: DType, ctx: Lowering
 ) -> tuple[list[Launch], MatrixOperand]:
-    """Returns launches that copy an operand to contiguous scratch memory, and the copy."""
+    """Returns launches that copy an operand to contiguous scratch memory, and the copy.
+
+    Args:
+        view: The operand.
+        shape: Shape of the copy: batch axes, rows, columns. If it is empty, there are no launches.
+        dtype: Dtype of the operand.
+    """
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
     launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)

@@ -37,7 +37,13 @@ def splittable_axes(name: str) -> tuple[int, ...]:
 
 
 def _expand(name: str, seen: set[str]) -> str:
-    """Returns a source with its includes expanded, each file once except .inc files."""
+    """Returns a kernel source with its includes expanded.
+
+    Args:
+        name: File under kernels_cl.
+        seen: Files included so far, which are not repeated; updated. Templates (.inc) are never in
+            it, so they are included each time.
+    """
     if name in seen:
         return ""
     if not name.endswith(".inc"):

@@ -118,7 +118,7 @@ class QuantizedPanels(QuantizedWeights):
         return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:
-        """Packs a quantized weight into panels on the host, uint8 [panels, blocks, record]."""
+        """Packs elements of `value` into panels on the host, uint8 [panels, blocks, record]."""
         panels = ceil_div(self.n, WIDTH)
         records = np.empty((panels, self.blocks, self.record), np.uint8)
         # In chunks, so that the unpacked levels of a large weight never exist all at once.

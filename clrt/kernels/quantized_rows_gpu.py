@@ -137,7 +137,7 @@ class PackedQuantizedRows(QuantizedWeights):
         return PackedWeight(self.value, name, self._pack, self.n * self.pitch, on_device)
 
     def _pack(self, array: Array) -> Array:
-        """Packs a quantized weight into padded rows on the host, uint8 [n, pitch]."""
+        """Packs elements of `value` into padded rows on the host; returns uint8 [n, pitch]."""
         rows = np.zeros((self.n, self.pitch), np.uint8)
         # In chunks, so that the unpacked levels of a large weight never exist all at once.
         step = max(_CHUNK_ELEMS // self.k, 1)

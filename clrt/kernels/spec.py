@@ -354,7 +354,7 @@ def _number(type_: str, value: Any) -> Scalar | None:
 
 
 def _tensor(param: Param, value: Any) -> BufferArg | None:
-    """Returns the argument for a tensor parameter; None if the value does not fit its type."""
+    """Converts a buffer to the argument of a tensor parameter; None if its dtype does not fit."""
     arg = value if type(value) is BufferArg else BufferArg(value)
     buffer = arg.buffer
     if isinstance(buffer, (Value, Scratch)):

@@ -34,7 +34,7 @@ class Tunable:
 
 
 def tunable(default: int, unit: str, reason: str) -> Any:
-    """Declares a field of `Thresholds`; arguments as the attributes of `Tunable`."""
+    """Declares a field of `Thresholds`; the arguments are the attributes of its `Tunable`."""
     return field(default=default, metadata={"tunable": Tunable(default, unit, reason)})
 
 

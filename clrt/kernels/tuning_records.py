@@ -141,7 +141,7 @@ def _shipped() -> list[Record]:
 
 @cache
 def _load(path: Path) -> list[Record]:
-    """Returns the tuning records in a file; [] and a warning if the file is unusable."""
+    """Returns the tuning records in a file; [] if it is absent, [] and a warning if damaged."""
     try:
         return check(parse_json(read_regular(path, _MAX_FILE_BYTES, private=True)))
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -198,7 +198,7 @@ class IOBinding:
 
 
 def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any) -> Array:
-    """Returns an array over the memory at an address; only host memory is supported."""
+    """Returns an array over host memory at an address; raises NotImplemented for other devices."""
     if device.is_host:
         return at_address(address, shape, element_type)
     raise exceptions.NotImplemented(

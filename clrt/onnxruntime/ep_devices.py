@@ -100,7 +100,7 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 
 def _hardware(device: DeviceInfo) -> OrtHardwareDevice:
-    """Returns a device as ONNX Runtime's description of hardware."""
+    """Describes a device as ONNX Runtime describes hardware."""
     kinds = {"gpu": OrtHardwareDeviceType.GPU, "igpu": OrtHardwareDeviceType.GPU}
     kinds["accelerator"] = OrtHardwareDeviceType.NPU
     vendor = device.caps.vendor

@@ -169,7 +169,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
 
 
 def _head(source: Path | bytes) -> bytes:
-    """Returns the first 8 bytes of a model; b"" if it is no file."""
+    """Returns the first 8 bytes of a model file or of bytes; b"" if there is no such file."""
     if isinstance(source, bytes):
         return source[:8]
     if not os.path.isfile(source):  # False for paths for which Path.is_file raises

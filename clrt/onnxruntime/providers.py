@@ -175,7 +175,12 @@ def _by_name(
 
 
 def _device(name: str, options: Mapping[str, str]) -> DeviceInfo:
-    """Returns the device that an execution provider with options stands for."""
+    """Returns the device that an execution provider stands for.
+
+    Args:
+        name: Name of the provider.
+        options: Options of the provider, such as "device" or "device_id".
+    """
     if name == CLRT:
         return choose_device(options.get("device"))
     if name in GPUS:

@@ -85,7 +85,14 @@ class InferenceSession(SessionInfo):
     def _load(
         self, providers: Providers, provider_options: Sequence[Mapping[Any, Any]] | None
     ) -> None:
-        """Chooses the device, loads the model on it, and sets the session's inputs and outputs."""
+        """Chooses the device, loads the model on it, and sets the session's inputs and outputs.
+
+        Args:
+            providers: Names of providers, or (name, options), preferred first; None for those of
+                the session options.
+            provider_options: Options of each provider, if `providers` are names alone; None for
+                none.
+        """
         start_ns = time.perf_counter_ns()
         try:
             pick = self._options.given.pick if providers is None else None
@@ -220,6 +227,11 @@ class InferenceSession(SessionInfo):
     ) -> None:
         """Runs the model on the inputs of a binding, and stores the outputs in bound memory.
 
+        Args:
+            iobinding: A binding that `io_binding` of this session has created.
+            run_options: Options whose `terminate`, set in another thread, cancels the run; None for
+                none.
+
         Raises:
             InvalidArgument: The binding belongs to another session.
             RuntimeException: The run fails.
@@ -328,7 +340,15 @@ def _results(
     run_options: RunOptions | None,
     on_device: bool,
 ) -> dict[str, Any]:
-    """Runs a model, with `run_options` so that another thread can cancel the run."""
+    """Runs a model and returns its outputs by name.
+
+    Args:
+        model: The model.
+        feeds: Converted inputs by name.
+        names: Names of the outputs to compute.
+        run_options: Options whose `terminate` cancels the run; None for none.
+        on_device: Whether outputs are device tensors; else they are on the host.
+    """
     if run_options is None:
         return model.run(feeds, names, on_device)
     if not isinstance(run_options, RunOptions):

@@ -205,7 +205,7 @@ class OrtValue:
 
     @classmethod
     def _placed(cls, array: Array, device: OrtDevice) -> OrtValue:
-        """Returns an array as an OrtValue on a device; one on the host shares its memory."""
+        """Creates an OrtValue of an array: in host memory without a copy, or copied to a device."""
         if device.is_host:
             return cls(array)
         try:

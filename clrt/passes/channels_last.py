@@ -404,7 +404,7 @@ _Rule: TypeAlias = Callable[[Node, tuple[int, ...]], "_Reordered | str"]
 
 
 def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    """Returns a pooling with channels last, or the reason against it."""
+    """Returns a pooling node for channels-last inputs, or a reject reason."""
     op = node.op_as(WindowPool)
     if node.arg(0).dtype is not DType.FLOAT32:
         return f"no kernel for {node.arg(0).dtype}"
@@ -417,7 +417,11 @@ def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    """Returns a reduction with channels last, or the reason against it."""
+    """Returns a reduction node for channels-last inputs, or a reject reason.
+
+    Args:
+        order: Channels-last index of each channels-first axis.
+    """
     op = node.op_as(Reduce)
     if node.input(1) is not None and not node.arg(1).has_numbers:
         return "its axes are computed"
@@ -436,7 +440,11 @@ def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 
 def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
-    """Returns a Concat with channels last, or the reason against it."""
+    """Returns a Concat for channels-last inputs, or a reject reason.
+
+    Args:
+        order: Channels-last index of each channels-first axis.
+    """
     op = node.op_as(Concat)
     values = [v for v in node.inputs if v is not None]
     channels_last = [v for v in values if _channels_last(v) is not None]

@@ -112,7 +112,11 @@ class CompressWeights(Pass):
         return build.patch({node.output: compress(build, node, index)})
 
     def _narrowed(self, build: Builder, node: Node, index: int) -> Value:
-        """Returns the node's result with a weight stored in a 16-bit float dtype."""
+        """Builds a node whose weight is stored in a 16-bit float dtype; returns its output.
+
+        Args:
+            index: Index of the input that is the weight.
+        """
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         small = weight.numbers.astype(self.to.numpy)
@@ -129,7 +133,11 @@ class CompressWeights(Pass):
         return build.add(op, *inputs)
 
     def _quantised(self, build: Builder, node: Node, index: int) -> Value:
-        """Returns the node's result with a weight stored in int8 or int4."""
+        """Builds a node whose weight is stored in int8 or int4; returns its output.
+
+        Args:
+            index: Index of the input that is the weight.
+        """
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         if isinstance(op, Gather):
@@ -168,7 +176,14 @@ class CompressWeights(Pass):
         return self._constants[key]
 
     def _note(self, weight: Value, to: DType, restored: Array, nbytes: int) -> None:
-        """Records size and error of a compressed weight, whose new elements are `restored`."""
+        """Records size and error of a compressed weight in `shrunk`.
+
+        Args:
+            weight: The uncompressed weight.
+            to: Dtype in which it is stored.
+            restored: Its elements after compression, as float32.
+            nbytes: Compressed size in bytes.
+        """
         numbers = weight.numbers
         assert numbers is not None
         change = restored - numbers

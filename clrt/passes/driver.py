@@ -249,7 +249,7 @@ class GraphView:
             node.inputs = []  # references to the node must not keep its inputs alive
 
     def _replace(self, old: Value, new: Value) -> None:
-        """Makes all users of a value read another one, and queues the nodes that may match now."""
+        """Makes all users of `old` read `new`, and touches the nodes that may match now."""
         new.aliases += (old.name, *old.aliases)
         for user in self._users.pop(old, {}):
             user.inputs = [new if v is old else v for v in user.inputs]
@@ -278,7 +278,7 @@ class GraphView:
         self._resolved = {}
 
     def _bind(self, resolved: dict[str, Dim]) -> None:
-        """Replaces resolved symbols in the graph and queues all nodes."""
+        """Replaces resolved symbols by dims in the graph; if there are any, touches all nodes."""
         self.graph.bind(resolved)
         for node in self.graph.nodes if resolved else ():
             self.worklist.touch(node)
@@ -471,7 +471,7 @@ class PassRunner:
         return [misses[n] for n in alive]
 
     def _verify(self, name: str) -> None:
-        """Verifies the graph; an error names the pass."""
+        """Verifies the graph after the pass `name`; raises PassError if it is inconsistent."""
         try:
             verify(self.graph)
         except ClrtError as error:

@@ -128,7 +128,7 @@ class _FusionGroup:
         return operands, self._literals | contribution.literals, self._steps + contribution.steps
 
     def _contribution(self, node: Node) -> _Contribution:
-        """Returns the cached contribution of a node to a fused node."""
+        """Returns the operands and steps that a node adds to a fused program, from a cache."""
         memo = self._view.memo
         if node not in memo:
             memo[node] = _Contribution.of(node)
@@ -179,7 +179,7 @@ def _rounds(node: Node) -> bool:
 
 
 def _topological(members: dict[Node, None]) -> list[Node]:
-    """Returns nodes so that each comes after the members that compute its inputs."""
+    """Returns the members of a group in topological order."""
     order: dict[Node, None] = {}
 
     def visit(node: Node) -> None:
@@ -196,7 +196,7 @@ def _topological(members: dict[Node, None]) -> list[Node]:
 
 
 def _program(order: list[Node]) -> ProgramBuilder:
-    """Returns the program that computes nodes in order."""
+    """Returns the elementwise program that computes nodes, given in topological order."""
     builder = ProgramBuilder()
     known: dict[Value, Ref] = {}
     for node in order:

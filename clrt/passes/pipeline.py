@@ -139,7 +139,17 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 
 
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
-    """Runs the passes of an optimization level on a graph and returns their report."""
+    """Runs the passes of an optimization level on a graph and its inner graphs.
+
+    Args:
+        graph: Graph, changed in place.
+        level: As for `optimize`: 0 does nothing, 1 cleans up, 2 also fuses.
+        keep_quantized: Whether DequantizeLinear of weights is kept.
+        budget: Budget for constant folding, shared with the inner graphs.
+
+    Returns:
+        Records of the pass runs on the graph, without inner graphs.
+    """
     folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
     instead = [folds] if keep_quantized or level < 2 else []
     runner = PassRunner(graph, *instead, budget=budget)
@@ -180,7 +190,7 @@ def find_subgraphs(graph: Graph) -> PassReport:
 
 
 def _tidy(runner: PassRunner) -> None:
-    """Cleans up a graph and promotes it to float32."""
+    """Cleans up a graph, promotes 16-bit floats to float32, and cleans up again if any were."""
     clean_up(runner, CLEAN_UP)
     if _run(runner, LEGALISE):
         clean_up(runner, CLEAN_UP)

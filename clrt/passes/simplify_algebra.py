@@ -62,7 +62,7 @@ class SimplifyAlgebra(Pass):
 
 
 def _div(view: GraphView, node: Node, build: Builder) -> Value | None:
-    """Replaces the division by a constant by a product with its inverse, if that is normal."""
+    """Rule: division by a constant -> product with its inverse, if that is normal and finite."""
     x, divisor = node.arg(0), node.arg(1)
     if not x.dtype.is_float or not divisor.is_constant or divisor.numbers is None:
         return None
@@ -80,7 +80,7 @@ def _div(view: GraphView, node: Node, build: Builder) -> Value | None:
 
 
 def _pow(view: GraphView, node: Node, build: Builder) -> Value | None:
-    """Replaces powers of 2, 0.5 and -1 by Mul, a square root or Reciprocal."""
+    """Rule: power of 2, 0.5 or -1 -> Mul, square root or Reciprocal; None for other exponents."""
     x, exponent = node.arg(0), scalar(node.arg(1))
     if exponent == 2:
         return build.add(Mul(), x, x)
@@ -102,7 +102,7 @@ def _root(x: Value, build: Builder) -> Value:
 
 
 def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
-    """Merges two products with scalars into one."""
+    """Rule: (x * c) * d with scalars c and d -> x * (c * d); None if the rule does not apply."""
     outer = with_scalar(node, "Mul")
     inner = with_scalar(outer[0].producer, "Mul") if outer else None
     if outer is None or inner is None or not node.output.dtype.is_float:

@@ -147,7 +147,14 @@ def _place(
     order: Sequence[int],
     max_slab_bytes: int,
 ) -> Arena:
-    """Places buffers in order, each at the lowest free offset of the first slab that fits."""
+    """Places buffers one by one, each at the lowest free offset of the first slab that fits.
+
+    Args:
+        intervals: Size and lifetime of each buffer.
+        lifetimes: Each lifetime as nodes of a segment tree.
+        order: Buffer indices in the order of placement.
+        max_slab_bytes: Maximum size of one device allocation, in bytes.
+    """
     max_bytes = min(max_slab_bytes, INDEXED_BYTES)
     slabs: list[SlabOccupancy] = []
     sizes: list[int] = []

@@ -212,7 +212,7 @@ class _Search:
                 self.misses.append(MissedRegion(rule.name, node, result.reason))
 
     def _region(self, rule: LaunchFusionRule, node: Node) -> Region | FusionMiss | None:
-        """Returns the region that a rule makes at a node; a miss or None if it does not match."""
+        """Tries a rule at a node; returns the region, a near miss, or None if it does not apply."""
         if (rule.name, node) in self._refused:
             return FusionMiss(self._refused[rule.name, node])
         try:

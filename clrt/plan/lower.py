@@ -48,7 +48,14 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
 
 
 def _host(node: Node, reason: str) -> HostStep:
-    """Returns the host step of a node; raises if its outputs exceed the host's limit."""
+    """Returns a step that runs a node on the host.
+
+    Args:
+        reason: Why no kernel variant applies.
+
+    Raises:
+        OutOfMemoryError: The outputs would exceed the host's memory limit.
+    """
     check_host_bytes(
         sum(v.nbytes for v in node.outputs), f"The result of {node}, made on the host,"
     )

@@ -96,7 +96,7 @@ def _lowest_gap(occupied: Sequence[_Ranges], nbytes: int) -> int:
 
 
 def _add(tree: dict[int, _Ranges], nodes: Iterable[int], start: int, end: int) -> None:
-    """Adds the byte range `start` to `end` to the ranges of tree nodes."""
+    """Marks the bytes from `start` to `end` (exclusive) as occupied at some nodes of a tree."""
     for node in nodes:
         ranges = tree.get(node)
         if ranges is None:

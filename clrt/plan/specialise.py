@@ -287,7 +287,7 @@ def _record_sizes(value: Value, type_: TensorType, sizes: dict[str, int]) -> Non
 
 
 def _types(node: Node) -> list[TensorType]:
-    """Infers the output types of a node, with known elements."""
+    """Infers the types of a node's outputs, and the elements that follow from known inputs."""
     with NodeErrorContext(node):
         return node.op_as(Op).infer_with_data(node.input_types)
 

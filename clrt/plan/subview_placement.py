@@ -374,7 +374,12 @@ class _SubviewSearch:
     def _moved(
         self, step: DeviceStep, places: Mapping[Value, _SubviewLocation | None]
     ) -> DeviceStep:
-        """Returns a step whose launches access aliased subviews in their parents."""
+        """Returns a step whose launches access aliased subviews in their parents' memory.
+
+        Args:
+            step: The step.
+            places: Location in the outermost parent of each aliased subview.
+        """
         launches = tuple(self._moved_launch(x, places) for x in step.launches)
         return replace(step, launches=launches)
 

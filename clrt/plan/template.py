@@ -173,7 +173,17 @@ class PlanTemplate:
         return InstantiatedPlan(self, evaluation, arena, live)
 
     def _arena(self, nbytes: Ints, aligned: Ints, live: int, max_slab_bytes: int) -> Arena | None:
-        """Returns the arena for buffer sizes; reuses the last layout if it wastes little."""
+        """Returns the arena for buffers of other sizes; reuses the last layout if it wastes little.
+
+        Args:
+            nbytes: Size of each arena buffer in bytes.
+            aligned: Aligned size of each arena buffer in bytes.
+            live: Peak of live bytes.
+            max_slab_bytes: Maximum size of one device allocation, in bytes.
+
+        Returns:
+            The arena; None if a buffer is larger than `max_slab_bytes`.
+        """
         if not len(nbytes):
             return Arena((), ())
         if aligned.max() > max_slab_bytes:
@@ -202,7 +212,7 @@ class PlanTemplate:
         )
 
     def _derived(self) -> Iterator[tuple[int, int, Value]]:
-        """Yields (launch, argument, constant) for constants that depend on sizes."""
+        """Yields (launch index, OpenCL argument index, constant) for size-dependent constants."""
         for number, launch in enumerate(self.launches):
             for index, arg in numbered_arguments(launch):
                 if isinstance(arg, BufferArg) and isinstance(arg.buffer, Value):

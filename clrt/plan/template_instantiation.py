@@ -44,7 +44,7 @@ class TemplateInstantiator:
         return cast(_T, self._sources.get(id(copy), copy))
 
     def _copy(self, traced: Any) -> Any:
-        """Returns an object with its traced numbers evaluated; itself if it has none."""
+        """Returns an object with traced numbers replaced by their values; itself if it has none."""
         if is_traced(traced):
             return self._number(traced)
         if isinstance(traced, (tuple, list)):
@@ -63,7 +63,7 @@ class TemplateInstantiator:
         return self._evaluation.numbers[self._trace.formula(traced)]
 
     def _build(self, traced: Any) -> Any:
-        """Builds the copy of a graph, node, value or other dataclass."""
+        """Copies a traced graph, node, value or other dataclass instance, without the cache."""
         if isinstance(traced, Graph):
             values = self._copies(traced.inputs), self._copies(traced.outputs)
             return Graph(
@@ -76,7 +76,7 @@ class TemplateInstantiator:
         return self._value(traced) if isinstance(traced, Value) else self._with_fields(traced)
 
     def _value(self, value: Value) -> Value:
-        """Returns a value with evaluated dims; a constant without traced numbers is kept."""
+        """Copies a value with its dims as numbers; shares a constant without traced numbers."""
         if value.is_constant:
             type_ = self._copy(value.type)
             if type_ is value.type:
@@ -109,7 +109,7 @@ class TemplateInstantiator:
     def _elements(
         self, type_: TensorType
     ) -> Array | PackedConstant | ConcatenatedRows | TracedConstant | None:
-        """Returns the known elements of a type, evaluated if they are traced."""
+        """Returns a type's known elements; those that depend on sizes are recomputed."""
         known = type_.known_elements
         if isinstance(known, TracedConstant):
             return known.derive(self._evaluation)

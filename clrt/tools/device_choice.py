@@ -146,7 +146,14 @@ def _measure(
     device: DeviceInfo,
     cache_dir: str | Path | None,
 ) -> DeviceTime:
-    """Measures the median run time of a model on a device."""
+    """Measures the median run time of a model on a device; notes the reason if it cannot run.
+
+    Args:
+        source: The model.
+        shapes: Shape of each input by name; the inputs are zeros.
+        device: The device.
+        cache_dir: Folder for compiled programs; None for the default.
+    """
     try:
         with load(source, device=device.index, cache_dir=cache_dir) as model:
             feeds = model.zeros(shapes)

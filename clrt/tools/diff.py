@@ -165,7 +165,16 @@ class OnnxRuntime(Other):
         return self._run(content, feeds, names)
 
     def _run(self, content: str | bytes, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Runs a model in ONNX Runtime without optimizations; returns outputs by name."""
+        """Runs a model in ONNX Runtime without optimizations; returns outputs by name.
+
+        Args:
+            content: Path of the ONNX file, or its bytes.
+            feeds: Inputs by name.
+            names: Names of the outputs.
+
+        Raises:
+            UnsupportedError: ONNX Runtime cannot run the model.
+        """
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -92,7 +92,13 @@ class Tuner:
         return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
 
     def _tune(self, kernel: TunedKernel, share: float) -> Tuned:
-        """Searches faster tunables step by step, within a share of the time budget."""
+        """Searches the fastest tunables of a kernel, changing one macro at a time.
+
+        Args:
+            kernel: The kernel.
+            share: Fraction of `budget_s` at whose end the search stops, counted from the start of
+                all tuning.
+        """
         caps = self.model.device.caps
         before = best = kernel.with_record(record_for(kernel.entry, caps))
         bound = self._bind({kernel.entry: best})
@@ -181,7 +187,7 @@ def _changed_kernels(plan: BoundPlan, other: BoundPlan) -> list[str]:
 
 
 def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:
-    """Returns whether plans launch a kernel."""
+    """Returns whether any of the plans launches the kernel with entry point `entry`."""
     launches = (x for b in bound for s in b.plan.steps for x in getattr(s, "launches", ()))
     return any(x.kernel.entry == entry for x in launches)
 

@@ -55,7 +55,7 @@ class _Setting:
         return run
 
     def _begin(self, call: ActiveCall) -> None:
-        """Registers a call; the first one saves the present setting."""
+        """Activates the setting for a call; the first call saves the collector's state."""
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)

@@ -75,7 +75,7 @@ def present_names(
 
 
 def _reader(owner: str, former: str, present: str) -> Callable[[Any], Any]:
-    """Returns a getter for a deprecated attribute name."""
+    """Returns the getter of an attribute's former name; it warns and reads the present name."""
 
     def read(self: Any) -> Any:
         _warn(owner, former, present, 3)
