@@ -51,8 +51,8 @@
 #define VECTORS(X, i) CAT(VECTORS_, T_NV)(X, i)
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, b + j * T_VW);
 #define AHEAD_B(i, j) PREFETCH(b + LINES_AHEAD * PANEL_WIDTH + j * T_VW);
-#define ZERO_LEVEL(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) VECTORS(ZERO_LEVEL, i)
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) VECTORS(ZERO, i)
 #define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
 #define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
 #define KEEP_ROW(i) VECTORS(KEEP, i)

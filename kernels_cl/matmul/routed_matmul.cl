@@ -57,8 +57,8 @@ __kernel void routed_matmul(ROUTED) {
   __global const DATA_T *const x##i = AT(x) + slot[i_min(i, have - 1)] / each * depth;
 #define WEIGHTS(i, j) \
   __global const WEIGHT_T *const w##j = own + i_min(n + j, end - 1) * depth;
-#define ZERO_LEVEL(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) COLUMNS(ZERO_LEVEL, i)
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) COLUMNS(ZERO, i)
 #define LOAD_INPUT(i) const F from##i = LOAD_WIDE(DATA, x##i + k);
 #define LOAD_WEIGHTS(i, j) const F weight##j = LOAD_WIDE(WEIGHT, w##j + k);
 #define ADD(i, j) acc##i##_##j = from##i * weight##j + acc##i##_##j;
