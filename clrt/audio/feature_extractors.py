@@ -83,6 +83,9 @@ class LogMel:
 
         Args:
             sounds: Audio inputs, float32 `[samples]`, at most `most_samples` long.
+
+        Returns:
+            Blocks of samples, float32 `[sounds, blocks, hop_length]`, by the input's name.
         """
         before, hop, end = self.n_fft // 2, self.hop_length, self.most_samples
         longest = max(map(len, sounds))

@@ -224,7 +224,9 @@ def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> Deco
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a decoder step's inputs by name, for a cache of one page.
+    """Returns the shapes of a decoder step's inputs by name, to plan the step.
+
+    The KV cache has one page; sizes besides `tokens` and `rows` are 1.
 
     Args:
         model: Decoder on a device.

@@ -45,8 +45,9 @@ class StepRecorder(Protocol):
 class Execution:
     """One run of a bound plan, from `start` to `finish`.
 
-    Holds the device's lock while it enqueues commands. Waits only at the end, except for long plans
-    and host steps: each wait wakes a thread, which takes 50 us and more on a CPU.
+    Holds the device's lock while it enqueues commands. Waits only at the end if possible, since
+    each wait wakes a thread, which takes 50 us and more on a CPU. Long plans, host steps and
+    donated inputs that other runs read need more waits.
 
     Attributes:
         feeds: A contiguous array of the planned dtype and shape, or a tensor, per graph input. Not

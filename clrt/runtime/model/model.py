@@ -132,7 +132,7 @@ class Model(PlannedModel, PicklesBySource):
             The first run that passes some of these inputs optimises the model for that selection.
         device: The device that the model runs on.
         report: Matches and misses of the graph passes; None for a compiled model.
-        shapes: Sets of input shapes that a compiled model was made for.
+        shapes: Sets of input shapes that a compiled model was made for; () for other models.
     """
 
     def __init__(

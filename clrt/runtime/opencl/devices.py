@@ -295,7 +295,8 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
             and defaults to "auto".
 
     Raises:
-        DeviceError: No usable device matches; the message lists all devices.
+        DeviceError: No usable device matches. The message lists all devices, or states why the
+            matching device is not usable.
     """
     if isinstance(request, DeviceInfo):
         return request

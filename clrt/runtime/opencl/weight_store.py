@@ -58,7 +58,13 @@ class WeightStore:
         return self._buffers[key]
 
     def _upload(self, source: Value | PackedWeight, value: Value, layout: str) -> TrackedBuffer:
-        """Returns a device buffer of a weight in a layout, packed on the device or the host."""
+        """Returns a new device buffer of a weight in a layout, packed on the device or the host.
+
+        Args:
+            source: The constant, or a packed weight for the constant in a packed layout.
+            value: The constant.
+            layout: Name of the packed layout; "" if the constant is not packed.
+        """
         known = value.type.known_elements
         if isinstance(known, PackedConstant) and known.layout == layout:
             return self.session.constant(known.array, self.account)

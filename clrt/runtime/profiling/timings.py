@@ -317,7 +317,13 @@ class Timings:
 
 
 def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
-    """Returns the total of the steps of one kernel."""
+    """Returns sums over the steps of one kernel.
+
+    Args:
+        kernel: Name of the kernel, or "host: " and the op.
+        steps: Steps that run the kernel.
+        total_ns: Sum of the durations of all steps of the profile, in nanoseconds.
+    """
     steps = list(steps)
     launches = [s for s in steps if isinstance(s, KernelTime)]
     ns = sum(s.median_ns for s in steps)
