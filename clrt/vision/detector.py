@@ -49,11 +49,14 @@ class Detector(ImageModel):
 
     DETR-like models have outputs `logits` `[images, queries, classes]` and `pred_boxes`
     `[images, queries, 4]`; the image processor, else the model_type, determines the scoring.
-    YOLO-like models have one output. It is `[images, 4 + classes + more, anchors]`: boxes as center
-    and size in input pixels, and scores. Or it is `[images, boxes, 6 + more]`: corners, score and
-    class after suppression of overlaps. `more` is the number of mask coefficients or keypoint
-    values in the file's metadata; they are not returned. Without a `preprocessor_config.json`,
-    images are letterboxed on gray, or stretched for Ultralytics' RT-DETR. Other heads are refused.
+    YOLO-like models have one output with boxes. Its form is one of these:
+    `[images, 4 + classes + more, anchors]`: center and size in input pixels, and scores;
+    `[images, anchors, 5 + classes + more]`: with an objectness score (YOLOv5's own exporter);
+    `[images, boxes, 6 + more]`: corners, score and class after suppression of overlaps;
+    `[images, queries, 4 + classes]`: Ultralytics' RT-DETR, with boxes relative to the image.
+    `more` is the number of mask coefficients or keypoint values per box, which are not returned.
+    Other heads are refused. Without a `preprocessor_config.json`, images are letterboxed on gray,
+    or stretched for Ultralytics' RT-DETR.
     """
 
     _suppressor: Model | None = None

@@ -125,7 +125,7 @@ class ImageEncoder(ImageModel):
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """Computes the embeddings of texts, comparable with those of images.
+        """Computes the embeddings of texts, comparable with embeddings of images.
 
         Args:
             texts: A text, or a list of texts.

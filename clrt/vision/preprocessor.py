@@ -184,8 +184,8 @@ class Preprocessor:
 
         Args:
             images: An image or a list of images: a path, the bytes of a file, a Pillow image, or a
-                uint8 array `[height, width]` or `[height, width, channels]`. They are rotated
-                according to their EXIF data.
+                uint8 array `[height, width]` or `[height, width, channels]`. Images are
+                rotated according to their EXIF data.
             device: As in `clrt.load`.
 
         Raises:

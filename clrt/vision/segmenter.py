@@ -79,8 +79,9 @@ def colour_of(number: int) -> tuple[int, int, int]:
 class Segmenter(ImageModel):
     """Segments images by models such as SegFormer.
 
-    The models' output is `logits` `[images, classes, height, width]`, smaller than the image. It is
-    enlarged to the image's size on the device, and the most likely class of each pixel is selected.
+    The models' output is `logits` `[images, classes, height, width]`, smaller than the image. The
+    output is enlarged to the image's size on the device, and the most likely class of each pixel is
+    selected.
     """
 
     _enlarger: Model | None = None

@@ -101,9 +101,9 @@ class BlockEncoding:
         unpack: Decodes blocks, uint8 [blocks, bytes per block].
         scale_bytes: Size of an exact scale or minimum: 4 (float32), 2 (float16), or 1 (an 8-bit
             integer, to be multiplied by one of `factors`).
-        factors: Byte offsets in a block of one or two float16 numbers: the factor of its scales,
-            then that of its minima. () if the type has none; needed if `scale_bytes` is 1, and by
-            `reader`.
+        factors: Byte offsets in a block of one or two float16 numbers: the factor of the scales,
+            then the factor of the minima. () if the type has none; needed if `scale_bytes` is 1,
+            and by `reader`.
         reader: Decodes blocks on the device; None if only the host can decode them.
         restorable: Whether blocks can be restored from the packed weights of CPU kernels, so that
             compiled models need not store the blocks. The bytes of such a block are its factors,
@@ -164,7 +164,13 @@ class BlockType:
 
     @classmethod
     def plain(cls, name: str, code: int, dtype: Any) -> BlockType:
-        """Returns the type of tensors of a NumPy dtype."""
+        """Returns the type of unquantized tensors.
+
+        Args:
+            name: Name as in llama.cpp.
+            code: Type number in files.
+            dtype: NumPy dtype of the elements.
+        """
         numpy_dtype = np.dtype(dtype)
         return cls(name, code, 1, numpy_dtype.itemsize, numpy_dtype)
 

@@ -1,8 +1,8 @@
 """Codebooks (grids) of GGUF's IQ types: the vectors that groups of elements can have.
 
 A grid is a set of vectors whose coordinates have a few possible values. Files refer to its vectors
-by index, in ascending order, with the first coordinate as the lowest digit. So a grid is stored
-here as a compressed bitmap with a bit per possible vector.
+by index. The vectors are in ascending order, compared from the last coordinate to the first. So a
+grid is stored here as a compressed bitmap with a bit per possible vector.
 
 Source: the numbers are those of llama.cpp, ggml/src/ggml-common.h, under the MIT licence,
 copyright (c) 2023-2026 The ggml authors.

@@ -102,7 +102,7 @@ def read_gguf(path: str | Path) -> GgufFile:
 def find_gguf(folder: Path) -> list[Path]:
     """Returns the paths of the GGUF models in a folder, without image projectors.
 
-    The path of a sharded model is that of its first shard.
+    For a sharded model, the path of the first shard is returned.
     """
     models = []
     for path in sorted(folder.glob("*.gguf")):

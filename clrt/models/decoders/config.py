@@ -26,11 +26,12 @@ def read_decoder(
 
     Args:
         folder: The model folder.
-        context: Requested context length in tokens; None for that of config.json.
+        context: Requested context length in tokens; None for the context length
+            in config.json.
 
     Returns:
         The configuration, the model family, and the values of config.json (for a composite model,
-        those of the object that describes its text decoder).
+        only the values of the object that describes its text decoder).
 
     Raises:
         ModelError: config.json is missing, or a value in it is wrong.

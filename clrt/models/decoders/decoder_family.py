@@ -111,8 +111,9 @@ class DecoderFamily:
         first_place: Number of rows in the position embedding table before the row of position 0.
         encoder: Returns the encoder's configuration from (values of config.json, the decoder's
             configuration); None for decoder-only families.
-        gguf: Form of the family's GGUF files; a string, llama.cpp's name of the family, if its
-            files are read as those of another family; "" if clrt reads no GGUF files of it.
+        gguf: Form of the family's GGUF files. If the files have the architecture of another family,
+            only llama.cpp's name of this architecture; "" if clrt reads no GGUF files of the
+            family.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)

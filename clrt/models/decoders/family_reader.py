@@ -34,7 +34,8 @@ def read_family(
         fields: Fields of DecoderConfig; `family.fields` override them.
         read_rotary: Returns the rotary embedding of layers with full attention, or of layers with a
             window, from (elements of a head, context length, FULL or SLIDING).
-        context: Requested context length in tokens; None for that in `values`.
+        context: Requested context length in tokens; None for the context length in
+            `values`.
         max_context: Maximum context length that `values` may have.
         options: Functions that return further fields of DecoderConfig from `values`; None for
             `family.options`.

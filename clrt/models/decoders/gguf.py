@@ -26,8 +26,8 @@ def read_gguf_decoder(
     """Returns the configuration and weights of the decoder in a GGUF file; weights are read on use.
 
     Args:
-        context: Requested context length, which some rotary embeddings depend on; None for that of
-            the file.
+        context: Requested context length in tokens, which some rotary embeddings depend on; None
+            for the context length in the file.
 
     Raises:
         ModelError: A key or a tensor is missing or wrong.

@@ -66,7 +66,7 @@ class GgufValues(ConfigValues):
         names: Metadata key (without the architecture before it) by Llama's key, for keys with
             unusual names in this file; None for none.
         defaults: Values by Llama's key, for keys that may be missing; None for none.
-        fixed: Values by Llama's key that override those of the file; None for none.
+        fixed: Values by Llama's key that override values of the file; None for none.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig
 
     Args:
         folder: Folder with config.json, and model.safetensors or its sharded form.
-        context: Requested context length, which some rotary embeddings depend on; None for that of
-            config.json.
+        context: Requested context length in tokens, which some rotary embeddings depend on; None
+            for the context length in config.json.
 
     Raises:
         ModelError: A file is missing or damaged, or a value of config.json is wrong.

@@ -131,7 +131,7 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
 def _shapes(
     names: DecoderNames, inputs: _Infos, head_size: int | None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the shapes that replace those of the file, by input name; the batch size is 1.
+    """Returns the shapes to declare for the file's inputs, by name; the batch size is 1.
 
     Dims are numbers, "past", "tokens" or "past + tokens". Each past input is
     `[1, heads, past, head size]`.

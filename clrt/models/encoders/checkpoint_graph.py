@@ -15,9 +15,9 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 def import_checkpoint(folder: Path) -> Graph:
     """Builds the inference graph of a BERT-like encoder from its checkpoint.
 
-    Inputs: input_ids, attention_mask and, if the family has them, token_type_ids. Outputs: those of
-    the head that config.json names (logits, or start_logits and end_logits), last_hidden_state, and
-    pooler_output if the checkpoint has a pooler.
+    Inputs: input_ids, attention_mask and, if the family has them, token_type_ids. Outputs: the
+    outputs of the head that config.json names (logits, or start_logits and end_logits),
+    last_hidden_state, and pooler_output if the checkpoint has a pooler.
 
     Args:
         folder: Folder with config.json and model.safetensors (or its sharded form).

@@ -22,7 +22,7 @@ class ConfigValues:
         values: The JSON object.
         names: Key in the file by clrt's key, for keys with different names; None for none.
         defaults: Values of keys that may be missing; None for none.
-        fixed: Values that override those of the file; None for none.
+        fixed: Values that override values of the file; None for none.
         within: Path of the object in the file, with a trailing dot; "" for the root.
     """
 

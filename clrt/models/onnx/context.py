@@ -49,7 +49,7 @@ class Context:
         model: The model.
         tensors: Reader of the model's tensors.
         given: Names of initializers to import as inputs of the graph.
-        values: Elements that replace those of initializers, by name.
+        values: Elements that replace the elements of initializers, by name.
 
     Attributes:
         unsupported: Descriptions of unsupported nodes and values, for the error.

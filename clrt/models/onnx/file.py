@@ -123,7 +123,7 @@ class OnnxFile:
 
         Args:
             given: Names of overridable initializers to import as inputs.
-            values: Elements that replace those of initializers, by name; None for none.
+            values: Elements that replace the elements of initializers, by name; None for none.
 
         Raises:
             ModelError: The file is not valid ONNX.

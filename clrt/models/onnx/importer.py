@@ -57,7 +57,7 @@ def import_read(
         model: The model.
         tensors: Reader of the model's tensors.
         given: Names of initializers to import as inputs of the graph.
-        values: Elements that replace those of initializers, by name; None for none.
+        values: Elements that replace the elements of initializers, by name; None for none.
 
     Raises:
         ModelError: The model is not valid ONNX.

@@ -64,7 +64,7 @@ class Scope:
         return here or (self.outer is not None and self.outer.has(name))
 
     def names(self) -> set[str]:
-        """Returns the names of all visible values, those of outer scopes included."""
+        """Returns the names of all visible values, also in outer scopes."""
         seen = {*self.env, *self.initializers}
         return seen if self.outer is None else seen | self.outer.names()
 

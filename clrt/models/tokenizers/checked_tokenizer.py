@@ -92,6 +92,10 @@ class CheckedTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
         """Encodes a text, with character offsets.
 
+        Args:
+            text: The text.
+            add_special_tokens: Whether to add tokens such as BOS and EOS.
+
         Raises:
             InputError: The tokenizer cannot encode the text, or exceeds the time limit.
             TypeError, UnicodeError: `text` is not a string, or not valid Unicode.

@@ -123,9 +123,9 @@ def imported_ops() -> set[tuple[str, str]]:
 
 
 def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | None:
-    """Returns the decomposition of an op class at a stage; None if there is none.
+    """Returns the decomposition of an op class at stage `audience`; None if there is none.
 
-    If the class has none, that of its nearest base class is returned.
+    If the class has none, the decomposition of its nearest base class is returned.
     """
     key = audience, cls
     if key not in _BY_CLASS:

@@ -116,8 +116,8 @@ class PeftAdapter:
         """Returns whether the adapter changes a matrix of the base model.
 
         Args:
-            name: Name of the base model's matrix; for matrices of experts, only that of the first
-                expert is looked up.
+            name: Name of the base model's matrix. Of the matrices of experts, only the first one is
+                looked up.
         """
         module = self._module(name, 0)
         return module is not None and not module.tensors.keys().isdisjoint(

@@ -148,7 +148,7 @@ def _without_axis(build: OpBuilder, value: Value, node: Node) -> Value:
 
 
 def _is_last(index: object) -> bool:
-    """Returns whether an index is that of the last token of a step."""
+    """Returns whether an index, possibly symbolic, selects the last token of a step."""
     return index == -1 if isinstance(index, int) else str(index) in ("-1", f"-1+{TOKENS}")
 
 

@@ -22,7 +22,7 @@ MOST_KEYS = 1 << 17
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """Keys that a token attends to: those of its sequence up to itself, within a window.
+    """Keys that a token attends to: keys of its sequence up to its own position, in a window.
 
     Attributes:
         window: Number of preceding keys that a token attends to; -1 for all.

@@ -49,7 +49,7 @@ class ExportBuilder(OpBuilder):
     def transposed(self, value: Value) -> Value:
         """Returns a value with its last two axes swapped, by a Transpose node or a new constant.
 
-        It is a constant if `value` is one that only the replaced node reads.
+        The result is a constant if `value` is a constant that only the replaced node reads.
 
         Raises:
             UnsupportedError: The rank of the value is unknown.

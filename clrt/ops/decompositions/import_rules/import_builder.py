@@ -1,9 +1,9 @@
 """Builder of clrt's import decompositions, which replace nodes of a model file.
 
-They exist for ops whose ONNX function body is missing, wrong or slow. A rule is a function under
-`@register_import_decomposition`. It builds the nodes that replace one node of the file, from the
-node's attributes and input types. It adds ops by their names and attributes in ONNX's newest opset.
-The importer converts them to IR ops, and decomposes ops that have no class in the IR.
+Import decompositions exist for ops whose ONNX function body is missing, wrong or slow. A rule is a
+function under `@register_import_decomposition`. It builds the nodes that replace one node of the
+file, from the node's attributes and input types, with ops of ONNX's newest opset. The importer
+converts these ops to IR ops, and decomposes ops that have no class in the IR.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ImportBuilder(OpBuilder):
     def labels(self, strings: str, ints: str) -> Array | None:
         """Returns the class labels of a classifier, strings or int64.
 
-        They are read from the attribute that is set; None if neither is.
+        The labels are in one of two attributes. Returns None if neither attribute is set.
 
         Args:
             strings: Name of the attribute with string labels.

@@ -15,7 +15,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 def _lrn(body: ImportBuilder) -> None:
     """Decomposes LRN: x / (bias + alpha * mean) ** beta.
 
-    The mean is that of the squares of `size` neighbouring channels; channels out of range are 0.
+    The mean is over the squares of `size` neighbouring channels; channels out of range are 0.
     """
     x, size = body.input_type(), int(body.attrs["size"])
     alpha, beta, bias = (

@@ -23,8 +23,8 @@ _MAX_BYTES = 16 << 20
 class Hoisting:
     """Hoists nodes that read one row of a tensor per iteration out of a loop body.
 
-    They are computed for all rows at once, before the loop: a product then reads its weights once,
-    and an elementwise node needs one launch.
+    Hoisted nodes are computed for all rows at once, before the loop: a product then reads its
+    weights once, and an elementwise node needs one launch.
 
     Attributes:
         added: Tensors computed before the loop, in the order of the inputs that were appended to

@@ -23,7 +23,7 @@ _MAX_ELEMS = 64
 class TripCountGraph:
     """The part of a loop body that determines when the loop ends, for evaluation on the host.
 
-    It depends only on numbers that are known before the loop.
+    The graph depends only on numbers that are known before the loop.
 
     Attributes:
         graph: Inputs: iteration number, condition, known numbers. Outputs: the next condition

@@ -32,7 +32,7 @@ def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
 def update_parts(node: Node, make: Builder) -> Sequence[Value]:
     """Adds the nodes that UpdateCache stands for; returns the new cache as its only element.
 
-    They pad the cache if it may grow, and write the new rows.
+    The nodes pad the cache if it may grow, and write the new rows.
     """
     op, (cache, rows, first, total) = node.op_as(UpdateCache), [node.arg(i) for i in range(4)]
     if op.grows:

@@ -78,7 +78,11 @@ def _mask(
 def mask_of(body: ImportBuilder, seen: Value) -> Value:
     """Converts a bool mask to an additive mask with the dtype of input 0.
 
-    It is 0 for true, and the lowest finite number for false.
+    The result is 0 for true, and the lowest finite number for false.
+
+    Args:
+        body: Builder.
+        seen: Mask, true for scores that are kept.
     """
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     return body("Where", seen, body.number(0.0), lowest)
@@ -229,7 +233,7 @@ def _projection(body: ImportBuilder) -> Value:
 
 
 def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
-    """Splits the last axis into queries, keys and values.
+    """Splits the last axis of `qkv` into queries, keys and values.
 
     Their widths are in attribute `qkv_hidden_sizes`; without it they are equal.
     """

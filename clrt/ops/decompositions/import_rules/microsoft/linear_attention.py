@@ -90,8 +90,8 @@ def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Valu
     """Returns a function that builds the Scan body of LinearAttention, for one token.
 
     The body multiplies the state, `[batch, heads, key_size, value_size]`, by the decay and adds
-    k * v, or with a learning rate k * rate * (v - k @ state). It returns the new state, and
-    q @ new state.
+    k * v, or with a learning rate k * rate * (v - k @ state). The body returns the new state,
+    and q @ new state.
 
     Args:
         names: Names of the body's inputs after the state: "q", "k", "v", then "decay" and "rate" if

@@ -23,8 +23,8 @@ _DOMAIN = "com.microsoft"
 def _relative_position_bias(body: ImportBuilder) -> None:
     """Decomposes RelativePositionBias: T5's bias of scores, `[1, heads, queries, keys]`.
 
-    It is read from a table with a number per head and bucket of distances. The table is declared
-    `[buckets, heads]` but stored column by column.
+    The bias is read from a table with a number per head and bucket of distances. The table is
+    declared `[buckets, heads]` but stored column by column.
     """
     buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
     queries, keys = (
@@ -51,7 +51,7 @@ def _relative_position_bias(body: ImportBuilder) -> None:
 def _bucket_of_each(count: int, limit: int) -> Array:
     """Returns the bucket of each distance from 0 to `limit`, int64 `[limit + 1]`.
 
-    Buckets of the first half hold one distance each; those of the second half hold ranges of
+    Buckets of the first half hold one distance each; buckets of the second half hold ranges of
     logarithmically growing width. Numerics: float32 as in T5, because some distances are exactly at
     the edge of a bucket.
 

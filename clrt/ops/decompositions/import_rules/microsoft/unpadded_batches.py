@@ -21,8 +21,8 @@ def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Valu
     Args:
         body: Builder.
         tokens: Tokens of all sequences, concatenated, `[tokens, …]`.
-        offsets: Positions in the flattened padded batch: first those of all tokens, then those of
-            padding; `[batch, sequence]`, which is the shape of the padded batch.
+        offsets: Positions in the flattened padded batch: first of all tokens, then of padding;
+            `[batch, sequence]`, which is the shape of the padded batch.
     """
     flat = body("Reshape", offsets, body.ints(-1))
     flat_positions = body.slice(flat, 0, body.dim_of(tokens, 0), 0)
@@ -35,8 +35,8 @@ def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
     Args:
         body: Builder.
         tokens: Tokens of all sequences, concatenated, `[tokens, width]`, of the dtype of input 0.
-        offsets: Positions in the flattened padded batch: first those of all tokens, then those of
-            padding; `[batch, sequence]`.
+        offsets: Positions in the flattened padded batch: first of all tokens, then of padding;
+            `[batch, sequence]`.
     """
     width = body.dim_of(tokens, 1)
     flat = body("Concat", body("Reshape", body("Size", offsets), body.ints(1)), width, axis=0)
