@@ -198,7 +198,7 @@ def _no_token_error() -> InputError:
 def _failed_row(
     error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
 ) -> tuple[GenerationState, int] | None:
-    """Returns the entry of `rows` for which SampleTokens found no token that could follow.
+    """Returns the entry of `rows` for which the op SampleTokens found no token that may follow.
 
     None if `error` has another cause.
 

@@ -49,8 +49,8 @@ class DecoderEngine(EngineMemory):
     """A decoder on a device with its KV cache, and its encoder if it has one.
 
     With an encoder, `read` registers an encoder input and `open` creates sequences that attend to
-    the input. It is encoded by `encode`, or else before the first step of these sequences. The
-    input stays referenced until `release` was called and these sequences are closed:
+    the input. The input is encoded by `encode`, or else before the first step of its sequences. It
+    stays referenced until `release` was called and its sequences are closed:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)

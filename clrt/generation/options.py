@@ -300,7 +300,7 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> list[str]:
-    """Returns the keys of a generation_config.json that affect texts, but have no support.
+    """Returns the keys of a generation_config.json that affect texts without being supported.
 
     Args:
         config: Contents of the file.

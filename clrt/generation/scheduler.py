@@ -265,8 +265,8 @@ class Scheduler:
     def _start_waiting(self) -> None:
         """Opens sequences for queued generations, up to the maximum number of running generations.
 
-        A generation stays queued while a running one computes a common prefix of their prompts: it
-        can reuse the pages of the prefix later.
+        A generation stays queued while a running one computes a common prefix of their prompts: the
+        queued generation can later reuse the pages of the prefix.
         """
         later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._max_running and not self._full:

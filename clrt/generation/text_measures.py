@@ -73,9 +73,10 @@ class TextMeasures:
                 apart; None for half the context. Each window begins with the tokens that the
                 tokenizer adds, such as BOS.
             progress: Called with (number of finished tokens, number of all tokens); None for none.
-            compare: "llama.cpp" for the definition of llama-perplexity: consecutive windows, of
-                which the second halves count. The context corresponds to llama-perplexity's
-                option `-c`. None for windows `stride` tokens apart.
+            compare: "llama.cpp" for the definition of llama-perplexity: the text is split into
+                consecutive windows, and only the second half of each window counts. The context
+                corresponds to llama-perplexity's option `-c`. None for windows `stride` tokens
+                apart.
 
         Raises:
             InputError: The text has fewer than two tokens, the stride is out of range, or `compare`

@@ -222,7 +222,19 @@ class TextModel(PicklesByArguments):
         progress: Progress | None,
         device: Any,
     ) -> TextRequest:
-        """Returns the checked options of a call that encodes texts."""
+        """Returns the checked options of a call that encodes texts.
+
+        Args:
+            batch_size: Maximum number of texts, or pairs, per run.
+            prompt: Prompt text; None uses `prompt_name`.
+            prompt_name: Name of a prompt; None uses the default prompt.
+            show_progress_bar: Option of the call, as in `TextRequest`.
+            progress: Option of the call, as in `TextRequest`.
+            device: Device that the call names; None for the model's.
+
+        Raises:
+            InputError: An option is invalid, or `device` is not the model's device.
+        """
         if device is not None and choose_device(device_name(device)).index != self.device.index:
             raise InputError(
                 f"The model runs on {self.device}; to run on {device!r}, load it with that device."
@@ -301,8 +313,8 @@ class TextModel(PicklesByArguments):
         """Returns the model output that has one of some names, or else the expected axes.
 
         Args:
-            names: Output names to look for, in order of preference. If there is none, the first
-                output with as many axes as `dims` is returned.
+            names: Output names to look for, in order of preference. If the model has none of them,
+                the first output with as many axes as `dims` is returned.
             dims: Names of the expected axes, also for the message.
             advice: Last sentence of the message.
 
@@ -414,8 +426,8 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
 def _common_length(length: int, limit: int | None) -> int:
     """Rounds a token count up to one of eight lengths per power of two, by at most an eighth.
 
-    Used for calls of a single batch, such as a query: they then have few distinct shapes, whose
-    plans are cached. Calls of many batches repeat lengths anyway.
+    Calls of a single batch, such as a query, are padded to this length: their inputs then have few
+    distinct shapes, whose plans are cached. Calls of many batches repeat lengths anyway.
 
     Args:
         length: Number of tokens.

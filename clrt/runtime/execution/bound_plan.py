@@ -95,7 +95,8 @@ class BoundPlan:
         broken: Whether the status words may hold reports of a run that failed.
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
         steps: Launches with their arguments set, and host steps, in order.
-        held: Tensors that launches read and write outside of a run, when their time is measured.
+        held: Inputs and outputs kept by `run_and_hold`, for launches that are repeated outside of a
+            run to measure their time.
     """
 
     plan: Plan

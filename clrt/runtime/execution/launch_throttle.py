@@ -66,11 +66,12 @@ class LaunchThrottle:
     """Limits the work in a queue during a long run.
 
     The caller calls `make_room` before it enqueues a launch, and `launched` after. Launches are
-    grouped into parts of about `_PART_S` seconds. Their duration is estimated from their costs (in
-    any unit) and the time per cost of earlier parts. While one part runs, the next is in the queue,
-    so that the device never idles. Before a third part is enqueued, the host waits for the first;
-    it then lets signal handlers run, checks `stop`, and gives way to other runs. A launch that
-    takes longer than two parts is alone in the queue, and so is each part of a background run.
+    grouped into parts of about `_PART_S` seconds. A launch's duration is estimated from its cost
+    (in any unit) and the time per cost of earlier parts. While one part runs, the next is in the
+    queue, so that the device never idles. Before a third part is enqueued, the host waits for the
+    first. The host then lets signal handlers run, checks `stop`, and gives way to other runs. A
+    launch that takes longer than two parts is alone in the queue, and so is each part of a
+    background run.
     """
 
     def __init__(

@@ -12,9 +12,9 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 class State(Mapping[str, DeviceTensor]):
     """Device tensors by input name, replaced after each run by outputs of that run.
 
-    Created by `Model.new_state`. Runs may overwrite their memory: an output that is computed in
-    place of its input, such as TensorScatter's, needs no copy and no allocation. One run uses a
-    state at a time.
+    Created by `Model.new_state`. Runs may overwrite the tensors' memory: an output that is computed
+    in place of its input, such as TensorScatter's, needs no copy and no allocation. Only one run at
+    a time may use a state.
 
     Attributes:
         pairs: By input name, the name of the output whose tensor replaces it after a run.

@@ -15,7 +15,7 @@ from clrt.runtime.opencl.driver import cl, status_name
 def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     """Returns a sub-device with some of the cores of a CPU device.
 
-    Returns the device itself if it has no more cores than that.
+    Returns the device itself if these are all of its cores.
 
     Args:
         device: The CPU device.
