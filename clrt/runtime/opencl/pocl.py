@@ -137,8 +137,8 @@ def _cpu_flags() -> set[str]:
 def _target_cpu() -> bytes:
     """Returns LLVM 14's name of an x86-64 CPU model whose instructions this CPU has.
 
-    Tries skx, znver3, haswell and x86-64 in this order. `repair_target_cpu` writes the result over
-    the name "generic", so it must not be longer than that.
+    Tries skx, znver3, haswell and x86-64 in this order. `repair_target_cpu` overwrites the name
+    "generic" by the result, which must therefore not be longer than "generic".
     """
     flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}

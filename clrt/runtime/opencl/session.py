@@ -215,8 +215,8 @@ class DeviceSession:
     def shares_memory(self) -> bool:
         """Whether buffers created with USE_HOST_PTR alias the host memory.
 
-        Always False for simulators and non-CPU devices. OpenCL lets a device copy the memory, so
-        a test writes from the host and from the device, and checks that the other side sees it.
+        Always False for simulators and non-CPU devices. OpenCL lets a device copy the memory. So a
+        test writes from the host and from the device, and checks that each sees the other's data.
 
         Raises:
             DeviceError: The driver fails.

@@ -33,8 +33,8 @@ def needs_self_test(caps: DeviceCaps) -> bool:
 def ensure_right(session: DeviceSession) -> None:
     """Runs a device's self-test at its first use in this process, unless its outcome is cached.
 
-    The test takes about a second. It also runs if its outcome is cached, but CLRT_SELF_TEST asks
-    for a test in any case. Does nothing for devices that need no self-test.
+    The test takes about a second. If the variable CLRT_SELF_TEST forces the test, it runs despite a
+    cached outcome. Does nothing for devices that need no self-test.
 
     Raises:
         DeviceError: The device computes wrong results. The message names the kernels, the driver

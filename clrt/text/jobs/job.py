@@ -176,7 +176,7 @@ def start_job(
     keep: Sequence[str] = (),
     rows_per_part: int = ROWS_PER_PART,
 ) -> EmbedJob:
-    """Starts a job, or resumes the one in `folder`.
+    """Starts an embedding job, or resumes the job in `folder`.
 
     Args:
         patterns: Input files, as in `find_inputs`.

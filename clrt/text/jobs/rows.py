@@ -326,9 +326,10 @@ def _converted(values: Any, kind: Any) -> Any:
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     """Infers the Arrow schema of the columns to copy.
 
-    The first file that has a column, with other values than null, determines the column's type.
-    Parquet files store types. In JSON lines, the first rows determine the type: int64, float64,
-    bool or string; mixed and nested values are copied as JSON strings.
+    A column gets the type that it has in the first file that has the column with a type other than
+    null; string if there is none. Parquet files store types. In JSON lines, the first rows
+    determine the type: int64, float64, bool or string. Mixed and nested values are copied as JSON
+    strings.
 
     Args:
         paths: Input files.
