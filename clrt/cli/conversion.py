@@ -58,7 +58,7 @@ from clrt.vision.companions import companions_for_compiled
 class Precision(str, Enum):
     """Storage dtype of float weights; arithmetic is float32 in any case.
 
-    "auto" means float16, except for weights that overflow it.
+    "auto" means float16, except for weights that overflow float16, which stay float32.
     """
 
     float32 = "float32"

@@ -44,7 +44,7 @@ class AtShape:
     Attributes:
         shapes: Input shapes by name.
         explanation: Placement, launches and memory; None if planning failed.
-        error: Why planning failed; "" if it did not.
+        error: Why planning failed; "" if it succeeded.
     """
 
     shapes: Shapes

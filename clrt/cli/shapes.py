@@ -43,8 +43,8 @@ DeviceOption = Annotated[
 def parse_shapes(text: str, model: Model) -> Shapes:
     """Parses input shapes such as `input_ids=8x128,attention_mask=8x128`.
 
-    An omitted input gets its dims from symbols that listed inputs have, too. If these do not
-    determine its shape, it gets the last listed shape.
+    An omitted input gets its dims from symbols that it shares with listed inputs. If these symbols
+    do not determine its shape, the input gets the last listed shape.
 
     Args:
         text: Shapes, separated by commas.

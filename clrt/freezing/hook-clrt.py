@@ -22,7 +22,7 @@ datas = [entry for package in contents.DATA for entry in collect_data_files(pack
 
 
 def hook(hook_api: Any) -> None:
-    """Adds PoCL without symbols, a linker for it and, if set so, Intel's CPU runtime.
+    """Adds PoCL without symbols, a linker for PoCL and, if `intel` is set, Intel's CPU runtime.
 
     PyInstaller calls this function. It reads these settings of the spec file:
 

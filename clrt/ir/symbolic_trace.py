@@ -298,7 +298,7 @@ def _as_int(number: TracedInt) -> int:
 
 
 def _integer(other: Any) -> int | None:
-    """Returns an operand of an operator as an integer; None if it is none, such as an array."""
+    """Returns an operand of an operator as an integer; None if it is no integer, as an array."""
     if isinstance(other, int):
         return other
     try:

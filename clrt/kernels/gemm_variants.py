@@ -117,7 +117,7 @@ def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why `emit_levels_cpu` cannot run a node on a device; None if it can.
 
-    The kernel needs int8 dot-product instructions. Simulators run it without, by emulation in C.
+    The kernel needs int8 dot-product instructions. Simulators emulate these instructions in C.
     """
     if not caps.int8_dot_isa and not caps.simulator:
         return "needs instructions that multiply bytes"

@@ -1,4 +1,4 @@
-"""Reversible packed layouts: those in which compiled models may store weights."""
+"""Reversible packed layouts, in which compiled models may store weights."""
 
 from __future__ import annotations
 

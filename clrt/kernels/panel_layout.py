@@ -77,7 +77,11 @@ class Panels:
         return (stack, ceil_div(self.n, self.width), self.k, self.width)
 
     def pack(self, array: Array) -> Array:
-        """Packs an array into panels on the host."""
+        """Packs a stack of matrices, or convolution weights, into panels on the host.
+
+        Returns:
+            [stack, panel, K, width], with K rows per matrix.
+        """
         stack = self.stack(array.shape)
         if self.transposed:
             by_channel = array.reshape(stack, self.n, self.k // self.taps, self.taps)

@@ -1,4 +1,4 @@
-"""Normalization of result rows, fused into the CPU launch that computes them."""
+"""Normalization of the rows of a result, fused into the CPU launch that computes the rows."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class Launch:
         global_size: Number of work-items per dimension. The number in the first dimension may be
             rounded up, so the kernel checks the id there; other dimensions are exact.
         local_size: Work-group size per dimension. None lets the runtime choose the size in the
-            first dimension; it is 1 in the others.
+            first dimension; the size is 1 in the other dimensions.
         args: Arguments in the order of the kernel's parameters.
         flops: Floating-point operations, for the profile.
         copy: (source, destination) if the launch only copies one tensor to another; plans drop it

@@ -34,7 +34,7 @@ class TunableValue:
     record: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the fields as JSON values, those of the declaration included."""
+        """Returns all fields, and the fields of the declaration, as JSON values by name."""
         return {
             "kernel": self.kernel,
             "name": self.name,

@@ -76,8 +76,8 @@ class TunedKernel:
 
         The value must be at least 1 and at most the largest candidate or the default; without
         candidates, at most four times the default. If the default and all candidates are powers of
-        two, as for lanes and work-items, the value must be one, too, and not below all of them: the
-        kernel would otherwise compute wrong sums.
+        two, as for lanes and work-items, the value must be one, too, and at least the smallest of
+        these numbers: the kernel would otherwise compute wrong sums.
         """
         default, choices = self.defaults[macro], self.choices.get(macro, ())
         highest = max(choices) if choices else _MAX_TIMES_DEFAULT * default

@@ -133,8 +133,8 @@ class Variant:
         reject_reason: Returns why the variant cannot run a node; None if it can.
         requires: Requirements on the device, for all nodes.
         speed: Efficiency of the variant's kernels. Ops list the most efficient variants first.
-        work: Returns the variant's work on a node. If it differs between the variants of an op, the
-            variant with the lowest cost is used. Which one has the lowest cost must not depend on
+        work: Returns the variant's work on a node. If variants of an op differ in `work`, the one
+            with the lowest cost is used. Which one has the lowest cost must not depend on
             sizes that vary from call to call, or a new shape would compile a kernel.
     """
 

@@ -60,7 +60,7 @@ def disable_telemetry_events() -> None:
 
 
 def create_and_register_allocator(*settings: Any) -> None:
-    """Has no effect: clrt plans its memory before it allocates any."""
+    """Has no effect: clrt has no allocators to configure; each plan fixes its memory."""
     LOG.debug("The allocator %s is ignored: memory is planned.", settings)
 
 

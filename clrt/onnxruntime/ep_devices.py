@@ -45,7 +45,7 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
 
 @dataclass(frozen=True)
 class OrtHardwareDevice:
-    """An OpenCL device of this machine, described as by ONNX Runtime.
+    """An OpenCL device of this machine, as ONNX Runtime describes hardware.
 
     Attributes:
         type: CPU, GPU or NPU (any other accelerator).

@@ -88,8 +88,8 @@ class InferenceSession(SessionInfo):
         """Chooses the device, loads the model on it, and sets the session's inputs and outputs.
 
         Args:
-            providers: Names of providers, or (name, options), preferred first; None for those of
-                the session options.
+            providers: Names of providers, or (name, options), preferred first; None for the
+                providers or device in the session options.
             provider_options: Options of each provider, if `providers` are names alone; None for
                 none.
         """

@@ -294,8 +294,8 @@ def part_of(value: Value) -> tuple[Value, int] | None:
     """Looks through a Split or Slice along the last axis.
 
     Returns:
-        The input of the Split or Slice, and the index of the first column that `value` has of it;
-        None if `value` has another producer or the index is not constant.
+        (input of the Split or Slice, index of the input's column that is the first column of
+        `value`); None if `value` has another producer or the index is not constant.
     """
     node, shape = value.producer, value.shape
     if node is None or shape is None:

@@ -216,7 +216,7 @@ def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
 
 
 def _zero_points(node: Node) -> Array:
-    """Returns the zero points of a QuantizeLinear or DequantizeLinear, `[]` or `[n]`; default 0."""
+    """Returns zero points of QuantizeLinear or DequantizeLinear, `[]` or `[n]`; 0 if omitted."""
     value = node.input(2)
     if value is None:
         dtype = node.arg(0).dtype if isinstance(node.op, DequantizeLinear) else node.output.dtype

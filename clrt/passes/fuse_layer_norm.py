@@ -76,8 +76,8 @@ class _Norm:
 class FuseLayerNorm(Pass):
     """(x - mean(x)) / sqrt(mean((x - mean(x))²) + ε) * scale + bias -> LayerNormalization.
 
-    Without the subtraction of the mean: RMSNormalization. The square may be Pow or Mul; x may be
-    divided by the root or multiplied by its reciprocal. Means are over the last axis.
+    The same without the subtraction of the mean becomes RMSNormalization. The square may be Pow or
+    Mul; x may be divided by the root or multiplied by its reciprocal. Means are over the last axis.
     """
 
     name = "fuse_layer_norm"

@@ -118,7 +118,7 @@ def _transform_of_stft(node: Node) -> Transform | str:
 
 
 def _are_numbers(types: Types, *indices: int) -> bool:
-    """Whether the elements of the inputs at `indices` are known numbers; so are omitted inputs."""
+    """Whether the elements of the inputs at `indices` are known numbers, or the inputs omitted."""
     known = [elements(types, i) for i in indices if has_input(types, i)]
     return all(f is not None and all(isinstance(d, int) for d in f) for f in known)
 

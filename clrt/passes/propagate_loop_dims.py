@@ -17,8 +17,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, infer_types
 class PropagateLoopDims(Pass):
     """Dim of a loop-carried value that no iteration changes -> its initial size, in the body.
 
-    Exporters give dims inside the body symbols of their own, so fusion could not prove them equal
-    to dims of tensors from outside the loop that the body also reads.
+    Exporters give dims inside the body symbols of their own. So fusion could not prove such a dim
+    equal to the dim of a tensor from outside the loop.
     """
 
     name = "carry_shapes"

@@ -14,7 +14,7 @@ from clrt.passes.pattern_pass import PatternPass
 
 
 def _is_foldable(found: Captures) -> Verdict:
-    """Returns True if a Gather may read all rows before the slice, else a reject reason."""
+    """Returns True if a Gather may read all `rows`, to slice its result; else False or a reason."""
     table, rows = found["table"].numbers, found["rows"].numbers
     if table is None or rows is None or table.ndim == 0:
         return False

@@ -84,7 +84,7 @@ def by_edges(graph: Graph) -> list[Node]:
 
 
 class _Edges:
-    """Maps values to the nodes that compute them; a view to the node that computes its input."""
+    """Maps each value to the node that computes it, looking through views to their inputs."""
 
     def __init__(self, graph: Graph) -> None:
         self._producers: dict[Value, Node] = {}

@@ -189,7 +189,7 @@ def _kernels_at_all_shapes(
 
     Included are kernels of copies that may be elided at the sizes of this plan, and kernels of
     nodes that are views at these sizes only, such as a Transpose that moves a dim of 1. A traced
-    plan needs no kernels of such views: an ordinary plan, made before it, has compiled them.
+    plan needs no kernels of such views: an ordinary plan, made earlier, has compiled them.
     """
     views = (n for n in graph.nodes if is_view_by_sizes(n))
     idle = [lower(n, ctx) for n in views if not any(map(is_traced, n.output.dims))]

@@ -1,8 +1,8 @@
 """Binds the symbolic dims of a graph to the input shapes of a call, and folds shape arithmetic.
 
 If a shape, or a number that a kernel needs at planning, depends on computed data, the graph is
-split at a graph break: the nodes that can run before it are one graph; the host then reads the
-data, and the suffix is specialised with it.
+split at a graph break. The nodes that can run before the break are one graph. The host then reads
+the data, and the suffix is specialised with these data.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _replace_unused(temporary: Path, final: Path) -> None:
 
 
 def _identity(path: Path) -> object:
-    """Returns a key of a file that is equal for all paths of it, such as links or other case."""
+    """Returns a key of a file, equal for all paths of the file, such as links or other case."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
