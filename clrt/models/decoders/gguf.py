@@ -69,6 +69,11 @@ def _values(file: GgufFile, family: DecoderFamily, form: GgufForm) -> GgufValues
 
     Values that the file implies but does not store are added.
 
+    Args:
+        file: The opened file.
+        family: Family of the decoder.
+        form: How GGUF files store models of the family.
+
     Raises:
         ModelError: A key or the embedding table is missing or wrong.
     """

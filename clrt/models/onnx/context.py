@@ -115,7 +115,10 @@ class Context:
             )
 
     def refuse(self, call: NodeCall, reason: str | UnsupportedError = "") -> list[Value | None]:
-        """Records an unsupported node, so that the import can continue and report all of them.
+        """Records an unsupported node, so that the import can continue and report all such nodes.
+
+        Does not record a node that reads outputs of unsupported nodes, if its function body depends
+        on the unknown types of these inputs: the node may be supported.
 
         Args:
             call: The node.
@@ -159,7 +162,7 @@ class Context:
         return value
 
     def output(self, name: str, scope: Scope, where: str) -> Value:
-        """Returns the value of a graph output; a placeholder if its node is unsupported.
+        """Returns the value of a graph output; `UNSUPPORTED_VALUE` if its node is unsupported.
 
         Args:
             name: Name of the output.
@@ -195,7 +198,7 @@ class Context:
         return scope.captures[value]
 
     def _initializer(self, name: str, scope: Scope) -> Value:
-        """Reads an initializer as a constant; returns a placeholder if its dtype is unsupported.
+        """Reads an initializer as a constant; `UNSUPPORTED_VALUE` if its dtype is unsupported.
 
         Args:
             name: Name of the initializer.
@@ -220,7 +223,7 @@ class Context:
 
 
 def broken(call: NodeCall) -> list[Value | None]:
-    """Returns placeholders for the outputs of a node that cannot be imported."""
+    """Returns placeholders for the outputs of an unsupported node; None for omitted outputs."""
     return [UNSUPPORTED_VALUE if name else None for name in call.formals]
 
 

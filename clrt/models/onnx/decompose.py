@@ -38,8 +38,8 @@ class DecompositionImporter:
 
         clrt's decomposition is tried first. If there is none, or it declines, the function body in
         the ONNX schema is used. A node without either is recorded as unsupported. If a node with a
-        decomposition reads outputs of an unsupported node, types of its inputs are unknown; its
-        outputs are then placeholders.
+        decomposition reads outputs of an unsupported node, it cannot be decomposed, because types
+        of its inputs are unknown. Its outputs are then placeholders (`UNSUPPORTED_VALUE`).
 
         Returns:
             Outputs of the node; None for omitted ones.

@@ -127,7 +127,7 @@ class OnnxFile:
 
         Raises:
             ModelError: The file is not valid ONNX.
-            UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+            UnsupportedError: clrt lacks the opset, ops or dtypes; all unsupported nodes are listed.
             ShapeError: Shapes inside the model do not match.
         """
         return import_read(self._model, self._tensors, given, values)

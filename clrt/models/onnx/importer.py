@@ -38,7 +38,7 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
-        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+        UnsupportedError: clrt lacks the opset, ops or dtypes; all unsupported nodes are listed.
         ShapeError: Shapes inside the model do not match.
     """
     return import_read(*read_model(source))
@@ -61,7 +61,7 @@ def import_read(
 
     Raises:
         ModelError: The model is not valid ONNX.
-        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+        UnsupportedError: clrt lacks the opset, ops or dtypes; all unsupported nodes are listed.
         ShapeError: Shapes inside the model do not match.
     """
     context = Context(model, tensors, given, values)
@@ -84,7 +84,7 @@ def main_graph(context: Context) -> Graph:
 
     Raises:
         ModelError: The model is not valid ONNX.
-        UnsupportedError: clrt lacks ops or dtypes; all such nodes are listed.
+        UnsupportedError: clrt lacks ops or dtypes; all unsupported nodes are listed.
         ShapeError: Shapes inside the model do not match.
     """
     proto = context.graph
@@ -121,7 +121,7 @@ def _input(info: onnx.ValueInfoProto, scope: Scope, context: Context) -> Value:
         context: Import state of the model.
 
     Returns:
-        The input; a placeholder if its type is unsupported.
+        The input; `UNSUPPORTED_VALUE` if its type is unsupported.
 
     Raises:
         ModelError: The input has no name, or two inputs have the same name.

@@ -75,7 +75,8 @@ class NodeImporter:
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """Imports one node and returns its outputs; None for omitted ones.
 
-        An unsupported node is recorded, and its outputs are placeholders.
+        An unsupported node is recorded, so that the import can continue; its outputs are
+        placeholders (`UNSUPPORTED_VALUE`).
 
         Raises:
             ModelError: The node is not valid ONNX.
@@ -152,7 +153,8 @@ class NodeImporter:
     def _constant(self, call: NodeCall) -> list[Value | None]:
         """Returns the output of a Constant node as a constant, in a list of one.
 
-        A dtype that clrt lacks is recorded as unsupported, and the output is a placeholder.
+        If clrt lacks the dtype, the node is recorded as unsupported, and the output is a
+        placeholder.
 
         Raises:
             ModelError: The node does not have exactly one valid value and one output.

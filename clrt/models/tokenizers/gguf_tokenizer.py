@@ -153,7 +153,13 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
 def _special_ids(
     metadata: Metadata, vocabulary: Vocabulary, kind: _TokenizerFamily
 ) -> dict[str, int | None]:
-    """Returns the ids of special tokens, by their name in metadata keys; None for missing ones."""
+    """Returns the ids of special tokens, by their name in metadata keys; None for missing ones.
+
+    Args:
+        metadata: Metadata of the file.
+        vocabulary: Tokens of the file.
+        kind: Kind of the tokenizer, which has default ids.
+    """
     turn_end = next((vocabulary.ids[t] for t in _TURN_ENDS if t in vocabulary.ids), None)
     defaults = {**kind.ids, "eot": turn_end}
     names = ("bos", "eos", "unknown", "eot", "eom", "mask")

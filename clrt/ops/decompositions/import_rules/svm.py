@@ -112,7 +112,8 @@ def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
         labels: Class labels; None if absent: then a single score decides between classes 0 and 1.
 
     Returns:
-        Outputs of the node: predicted labels `[rows]`, and scores `[rows, classes]`.
+        Outputs of the node: predicted labels `[rows]`, and scores `[rows, classes]`; scores
+        `[rows, 1]` if `labels` is None.
     """
     classes = 1 if labels is None else len(labels)
     planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")

@@ -167,7 +167,7 @@ def _member_sets(values: Array | None) -> list[list[float]]:
     """Returns the members of each node that tests whether a feature is in a set, in node order.
 
     Args:
-        values: Attribute `membership_values`: the sets of all such nodes, separated by NaN; None if
+        values: Attribute `membership_values`: the sets of these nodes, separated by NaN; None if
             absent.
     """
     sets: list[list[float]] = [[]]

@@ -259,7 +259,9 @@ def _attend_in_order(
     rows: Value,
     attrs: Mapping[str, Any],
 ) -> Value:
-    """Adds attention of each query to all keys of its sequence; if causal, to those up to itself.
+    """Adds attention of each query to keys of its sequence, without a mask.
+
+    A query sees all keys; if attention is causal, only keys up to its own position, in the window.
 
     Args:
         body: Builder.

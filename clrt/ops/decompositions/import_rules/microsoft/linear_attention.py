@@ -18,10 +18,12 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 def _linear_attention(body: ImportBuilder) -> None:
     """Decomposes LinearAttention: each head has a matrix as state, which every token updates.
 
-    A token multiplies the state by a decay, adds the product of its key and value, and multiplies
-    its query by the new state. Inputs: queries, keys and values, each `[batch, tokens, heads *
-    size]`; initial state `[batch, heads, key_size, value_size]`; logarithm of the decay; learning
-    rate.
+    A token adds the product of its key and value to the state, and multiplies its query by the new
+    state. Two parts depend on `update_rule`: "gated" rules first multiply the state by a decay;
+    "delta" rules add only the difference to the stored value, times a learning rate.
+
+    Inputs: queries, keys and values, each `[batch, tokens, heads * size]`; initial state `[batch,
+    heads, key_size, value_size]`; logarithm of the decay; learning rate.
 
     Decay and rate are per token and head; the decay may also be per row of the state.
     """

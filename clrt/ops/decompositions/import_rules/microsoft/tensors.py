@@ -31,7 +31,10 @@ def _expand_dims(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CDist")
 def _cdist(body: ImportBuilder) -> None:
-    """Decomposes CDist: the distance of each row of input 0 to each row of input 1."""
+    """Decomposes CDist: the distance of each row of input 0 to each row of input 1.
+
+    Attribute `metric` selects the Euclidean distance, or its square (the default).
+    """
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
