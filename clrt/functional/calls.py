@@ -127,7 +127,8 @@ def results_of(
         Device tensors if an input is a device tensor, else arrays.
 
     Raises:
-        InputError, ShapeError: The inputs do not match the operation.
+        InputError: The number of inputs, or one of the inputs, does not match the operation.
+        ShapeError: The shapes or dtypes of the inputs do not match the operation.
         UnsupportedError: clrt does not support the op with these inputs or attributes.
         DeviceError: Inputs are on several devices, or the driver fails.
     """
@@ -271,7 +272,12 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
 
 
 def _type(value: RuntimeValue, form: Any) -> TensorType | None:
-    """Returns the graph type of an input of a call; None for an omitted input."""
+    """Returns the graph type of an input of a call; None for an omitted input.
+
+    Args:
+        value: Input of a functional call.
+        form: Cache key of a tensor by `_form`, (dtype, dims); None to leave its rank unknown.
+    """
     if value is None:
         return None
     if isinstance(value, list):

@@ -88,6 +88,11 @@ def _convert(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> 
     Python numbers, and lists of numbers, are wrapped in `_Untyped` until their dtype is known.
     None, dicts and device tensors are returned unchanged.
 
+    Args:
+        formal: Formal parameter of the input; None if unknown.
+        value: Argument of the call.
+        form: Schema of the op.
+
     Raises:
         InputError: The argument is a list of arrays for one tensor, or no array.
     """

@@ -177,7 +177,13 @@ class RotateAndCache(PagedOp):
         return np.asarray(heads / np.sqrt(square + self.epsilon) * scale)
 
     def _rotated(self, heads: Array, cosines: Array, sines: Array) -> Array:
-        """Rotates heads (RoPE) by NumPy; elements from 2 * (table width) on stay unchanged."""
+        """Rotates the first R elements of each head (RoPE) by NumPy; the others stay unchanged.
+
+        Args:
+            heads: Heads with their elements along the last axis.
+            cosines: Cosine of each rotated pair, with a last axis of R / 2.
+            sines: Sines in the shape of `cosines`.
+        """
         rotated, pairs = heads.copy(), cosines.shape[-1]
         if self.interleaved:
             first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)

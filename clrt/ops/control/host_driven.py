@@ -263,7 +263,10 @@ def dtype_of(x: Tensor) -> DType:
 
 @lru_cache(maxsize=256)
 def _join_graph(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
-    """Returns the cached graph that concatenates or stacks `count` tensors of a dtype and rank."""
+    """Returns the cached graph that joins `count` tensors of a dtype and rank along `axis`.
+
+    The graph stacks them along a new axis if `new_axis` is true, else it concatenates them.
+    """
     build = Builder()
     inputs = [build.input(f"x{i}", dtype, fresh_dims(rank)) for i in range(count)]
     parts = inputs
@@ -274,7 +277,14 @@ def _join_graph(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) 
 
 @lru_cache(maxsize=256)
 def _take_graph(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
-    """Returns the cached graph that gathers elements along an axis: inputs x and int64 indices."""
+    """Returns the cached graph that gathers elements along an axis: inputs x and int64 indices.
+
+    Args:
+        dtype: Dtype of x.
+        rank: Rank of x.
+        axis: Axis of x to gather along.
+        indices_rank: Rank of the indices: 0 removes the axis, 1 keeps it.
+    """
     build = Builder()
     x = build.input("x", dtype, fresh_dims(rank))
     indices = build.input("indices", DType.INT64, fresh_dims(indices_rank))

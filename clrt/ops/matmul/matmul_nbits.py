@@ -155,11 +155,11 @@ class MatMulNBits(QuantizedProduct):
     """A times B^T with `bits`-bit weights (code - zero point) * scale, quantized in blocks of K.
 
     Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, where a byte holds 8 / bits codes
-    along K, the first in the low-order bits; scales `[N, blocks]`; optional zero points; g_idx,
-    which the importer expands; optional bias `[N]`; then the extras, tensors that `steps` read. B,
-    scales and zero points are constants. Zero points are in A's dtype with the shape of the scales,
-    or packed like B along the blocks, `[N, ceil(blocks * bits / 8)]`; by default all are 2^(bits -
-    1).
+    along K, the first in the low-order bits; scales `[N, blocks]`; optional zero points; None for
+    g_idx, since the importer decomposes nodes with it; optional bias `[N]`; then the extras,
+    tensors that `steps` read. B, scales and zero points are constants. Zero points are in A's dtype
+    with the shape of the scales, or packed like B along the blocks, `[N, ceil(blocks * bits / 8)]`;
+    by default all are 2^(bits - 1).
 
     Attributes:
         K: Columns of A and of B, the summed axis.

@@ -53,7 +53,13 @@ def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _launches(node: Node, entry: str, size: tuple[int, ...], **tunables: int) -> list[Launch]:
-    """Returns the launch of an entry point of the kernel; [] for an empty output."""
+    """Returns the launch of a kernel of RoutedMatMul; [] for an empty output.
+
+    Args:
+        entry: Entry point of the kernel.
+        size: Global size.
+        tunables: Macros of tunables.
+    """
     op, x, weights, experts = node.op_as(RoutedMatMul), node.arg(0), node.arg(1), node.arg(2)
     count, rows, depth = weights.dims
     if not prod(node.output.dims):

@@ -187,7 +187,13 @@ def render(
 def _rendered(
     steps: tuple[ElementwiseInstruction, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
-    """Returns the program of `steps` in OpenCL C, or as a string why one step has no kernel."""
+    """Returns the program of `steps` in OpenCL C, or as a string why one step has no kernel.
+
+    Args:
+        steps: Program.
+        inputs: Dtypes of the operands.
+        takes_numbers: Whether constants may become kernel arguments instead of literals.
+    """
     all_dtypes = step_dtypes(steps, inputs)
     lines: list[Code] = []
     numbers: list[float] = []
@@ -295,7 +301,8 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 def symbolic_shape(value: Value) -> Shape:
     """Returns the shape of a value before its symbols were bound to the sizes of a call.
 
-    Kernels must be chosen by it, so that a call with other sizes does not compile another kernel.
+    Kernels must be chosen by this shape, so that a call with other sizes does not compile another
+    kernel.
     """
     return value.symbolic_shape if value.symbolic_shape is not None else value.dims
 
@@ -412,7 +419,7 @@ def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]
 
 
 def _is_subview(value: Value, width: int) -> bool:
-    """Returns whether a value, or the value that it is a view of, is a subview with a row pitch.
+    """Returns whether a value is a subview with a row pitch (an output of Split), or a view of one.
 
     Args:
         value: Value to look at.

@@ -64,14 +64,14 @@ def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
 
 
 def _divide_dims(a: Dim, b: Dim) -> Dim:
-    """Divides dims or integers, rounding towards 0; `b` must not be 0."""
+    """Divides `a` by `b`, rounding towards 0; both are dims or integers, and `b` is not 0."""
     if b < 0:
         a, b = -a, -b
     return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
 
 
 def _divide(a: Array, b: Array) -> Any:
-    """Divides numbers or dims; integer quotients are truncated, and 0 if the divisor is 0."""
+    """Divides arrays of numbers or dims; integer quotients are truncated, and 0 if b is 0."""
     if a.dtype == object or b.dtype == object:
         return np.frompyfunc(_divide_dims, 2, 1)(a, b)
     if a.dtype.kind == "f":

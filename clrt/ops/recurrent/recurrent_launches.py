@@ -143,7 +143,16 @@ class RecurrentLaunches:
     def _product(
         self, y: Scratch, a: MatrixOperand, weights: Buffer, m: int, n: int, k: int
     ) -> list[Launch]:
-        """Returns the launches of the product of A [m, k] and weights [n, k] of each direction."""
+        """Returns the launches of the product of A and the transposed weights of each direction.
+
+        Args:
+            y: Output, `[directions, m, n]`.
+            a: Matrix A of each direction, `[m, k]`, with its strides.
+            weights: W or R, `[directions, n, k]` in the layout of `weight_steps`.
+            m: Rows of A.
+            n: Gates times hidden size.
+            k: Columns of A, the summed axis.
+        """
         b = MatrixOperand(BufferArg(weights), (n * k, *self.weight_steps(n, k)))
         accumulator = compute_type(self.dtype)
         batch = (self.directions,)

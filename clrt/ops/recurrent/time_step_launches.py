@@ -103,7 +103,7 @@ class TimeStepLaunches(RecurrentLaunches):
     def sharing(self) -> _Sharing:
         """Partition of a time step among work-items.
 
-        Meaningless if there are no sequences, no hidden states or no directions.
+        The partition is meaningless if there are no sequences, no hidden states or no directions.
         """
         cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
         wide = self.op.gates * self.hidden
@@ -124,8 +124,8 @@ class TimeStepLaunches(RecurrentLaunches):
     def launches(self) -> list[Launch]:
         """Returns all launches of the node.
 
-        Without elements of states, the result is []; without time steps, the launches only set the
-        initial states and check the sequence lengths.
+        The result is [] if the states have no elements. If there are no time steps, the launches
+        only set the initial states and check the sequence lengths.
         """
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:

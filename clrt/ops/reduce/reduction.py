@@ -104,8 +104,8 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
     Args:
         node: Reduce node.
         kind: Kind of kernel. "columns" requires stride 1 of the last kept axis, "rows" of the last
-            reduced axis, "any" of neither. If that axis has another stride, an axis of size 1 and
-            stride 1 is appended to the kept or reduced axes.
+            reduced axis, "any" of neither. If that axis is missing or has another stride, an axis
+            of size 1 and stride 1 is appended to the kept or reduced axes.
     """
     x, op = node.arg(0), node.op_as(Reduce)
     axes = op.axes_of(node.input_types, len(x.dims))

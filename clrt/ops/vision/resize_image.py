@@ -180,7 +180,7 @@ class ResizeImage(Op):
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Returns the number of images in a batch, and its sizes along `rows` and `columns`.
+        """Returns the number of images in a batch, and their sizes along `rows` and `columns`.
 
         Args:
             dims: Shape of the batch.
