@@ -21,7 +21,7 @@ class ForcedSequence(NamedTuple):
 
     Attributes:
         tokens: Tokens, one or more.
-        first: First position whose output row is wanted; rows of all later positions are, too.
+        first: First position whose output row is wanted; all later rows are wanted, too.
         source: Encoder input; None for a decoder-only model.
         length: Number of tokens of the whole sequence, of which `tokens` is the beginning; None if
             `tokens` is the whole sequence.

@@ -99,10 +99,11 @@ class Sampling:
         temperature: Divisor of the logits before a token is drawn. 0 selects the most likely token
             and ignores `top_k`, `top_p`, `min_p`, `typical_p` and `seed`.
         top_k: Number of most likely tokens to draw from; 0 for all.
-        top_p: Draws from the smallest set of most likely tokens whose probabilities sum to this.
+        top_p: Draws from the smallest set of most likely tokens whose probabilities sum to at
+            least this.
         min_p: Minimum probability of a drawn token, relative to the most likely token's.
         typical_p: Draws from the smallest set of tokens nearest to the expected information
-            (locally typical sampling) whose probabilities sum to this.
+            (locally typical sampling) whose probabilities sum to at least this.
         repetition_penalty: Penalty for tokens that occur in the prompt or the generated text: their
             logit is divided by this if positive, and multiplied if negative.
         presence_penalty: Subtracted from logits of tokens that occur in the generated text.

@@ -40,7 +40,7 @@ class GenerateOptions(TypedDict, total=False):
 
     Attributes:
         sampling: Options to use instead of the options in the model's files. Options that are
-            passed one by one override it.
+            passed one by one override this.
         tools: JSON schemas of functions that the model may call, for the chat template; parsed
             calls are in `tool_calls` of the result.
         template_variables: Values of other variables of the chat template, such as

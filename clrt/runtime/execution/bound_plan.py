@@ -60,7 +60,7 @@ class _External:
         places: Kernels and argument indices that refer to the value.
         buffer: Buffer of the current run; None between runs.
         known: Buffer that the arguments are set to, referenced weakly. If a run has the same
-            buffer, no argument is set, which takes half a microsecond each.
+            buffer, the arguments are not set again; setting one takes half a microsecond.
     """
 
     places: list[tuple[cl.Kernel, int]] = field(default_factory=list)

@@ -27,7 +27,7 @@ class _GraphTemplates:
     Attributes:
         first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan.
         tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
-            that there are no more.
+            that no further attempt is made.
         templates: Templates, most recently used first.
     """
 

@@ -156,13 +156,14 @@ class PlannedModel:
     ) -> BoundPlan:
         """Creates a separate bound plan for input shapes, for the tuner to measure.
 
-        No output overwrites an input, so that the launches can be repeated.
+        No output overwrites an input that `contract` does not donate, so that the launches can be
+        repeated.
 
         Args:
             shapes: Shape of each input by name.
             tunables: `T_` macros by kernel entry point, in place of the tuning records.
             contract: Which outputs stay on the device, and which inputs are donated, so that
-                launches may overwrite them nevertheless.
+                launches may overwrite them.
         """
         dims = self._shapes(shapes)
         contract = replace(contract, device_inputs=frozenset(dims))
