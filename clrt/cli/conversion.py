@@ -97,10 +97,23 @@ class Request:
     """Arguments of `clrt-convert`.
 
     Attributes:
+        source: Path or name of the model.
+        output: File to write; None to name it after the source.
+        to: File format to write.
         shapes: Sets of input shapes, as written on the command line.
         dims: Sizes of symbolic dims, as written on the command line.
         keep_outputs: Names of the outputs to keep, as written on the command line; None for all.
+        precision: Storage dtype of float weights.
+        quantize: Integer dtype of quantized weights; None to quantize none.
+        optimize_level: Graph passes to run: 0 for none, 1 to clean up, 2 for all.
+        verify: Whether to compare the outputs with those of the source model.
+        inputs: .npz file with inputs to verify, calibrate and profile with; None for none.
+        tolerance: Maximum relative difference for `verify`; None for the default.
         dump_ir: File for the text of the graph; `STDOUT` to print the text, None for neither.
+        report: HTML file for a profile of the converted model; None for none.
+        precompile: Folder for compiled programs; None to compile none.
+        device: Device to pack and run on, as written on the command line; None for the default.
+        all_devices_here: Whether to compile programs for all devices of this machine.
     """
 
     source: str

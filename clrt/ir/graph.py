@@ -28,7 +28,8 @@ class Value:
         name: Unique in the graph; ONNX names are kept.
         type: Dtype, shape and, for constants and shape arithmetic, the elements.
         producer: The node that computes the value; None for inputs and constants.
-        symbolic_shape: In a specialised graph, the shape before dims were bound; else None.
+        symbolic_shape: In a copy of a graph, such as a specialised one, the shape before dims were
+            bound. None in other graphs, and if the model declares a wrong shape.
         aliases: Names of other values, with the same elements, that passes replaced by this value.
     """
 
@@ -340,7 +341,7 @@ class Patch:
     """A change to a graph: nodes to add, and values to replace.
 
     Attributes:
-        replace: New value by old value; dtype and rank must agree.
+        replace: New value by old value. Dtypes must be equal, and no dims provably different.
         nodes: New nodes in topological order.
         typed: New nodes whose output types were inferred by their op, so need no check.
     """

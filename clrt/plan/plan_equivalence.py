@@ -12,9 +12,9 @@ from clrt.plan.steps import launches_of
 def plans_equivalent(left: Plan, right: Plan) -> bool:
     """Returns whether two plans have equal launches in the same order.
 
-    Kernels, sizes and scalar arguments must be equal. A buffer of `left` must always correspond to
-    the same buffer of `right`, of equal type and shape, and constants must have equal elements.
-    Offsets in the arena are ignored.
+    Kernels, sizes, scalar arguments and offsets within buffers must be equal. A buffer of `left`
+    must always correspond to the same buffer of `right`, of equal type and shape, and constants
+    must have equal elements. The places of buffers in the arena are ignored.
     """
     left_launches, right_launches = launches_of(left.steps), launches_of(right.steps)
     if len(left_launches) != len(right_launches) or len(left.status_words) != len(

@@ -12,9 +12,9 @@ from clrt.plan.steps import DeviceStep
 
 
 def packed_weights(plans: Sequence[Plan]) -> list[PackedWeight]:
-    """Returns the packed weights of constants that all plans read in one packed layout only.
+    """Returns the packed weights of constants that plans read in a single packed layout.
 
-    Constants that a plan also reads unpacked are left out.
+    Constants that any plan reads unpacked, or in another layout, are left out.
     """
     forms: dict[Any, dict[str, PackedWeight | None]] = {}
     for plan in plans:
