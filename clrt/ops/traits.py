@@ -16,8 +16,8 @@ class OnnxTraits:
             (input index, dtype). The importer turns them into constants.
         non_attribute_fields: Fields that the node's inputs and outputs imply; they are not
             exported as ONNX attributes.
-        since_version: First opset with the semantics implemented here, if ONNX changed them without
-            a new schema version; older opsets cannot express the op. 0 if not needed.
+        since_version: First opset in which the ONNX op means what the class implements; the op
+            cannot be exported to older opsets. 0 if the meaning never changed.
     """
 
     attribute_to_input: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
@@ -77,14 +77,14 @@ class HostTraits:
     """What the host does for an op.
 
     Attributes:
-        host_driven: Whether the node runs on the host between plans without arithmetic on tensors:
-            control flow, sequences and maps.
+        host_driven: Whether the host runs the node between plans, and itself computes nothing on
+            tensors: control flow, sequences and maps.
         evaluates_dims: Whether `reference` also accepts object arrays of dims (shape arithmetic).
         has_slow_reference: Whether the reference loops in Python, so that the constant folder skips
             large inputs and leaves the node to the device or to the run.
-        loop_carried_offsets: (first subgraph input, first subgraph output) of the loop-carried
-            values: from these indices on, each output is the input of the next iteration, whose
-            shape may differ. None if there are no loop-carried values.
+        loop_carried_offsets: Indices of the first loop-carried input and output of the subgraph.
+            From there on, each output is the input of the next iteration, in which its shape may
+            differ. None if there are no loop-carried values.
     """
 
     host_driven: bool = False

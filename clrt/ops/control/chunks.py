@@ -107,8 +107,8 @@ class RepeatedBodies:
     def _repeats(self, node: Node) -> bool:
         """Returns whether a body node may be part of a graph of several iterations.
 
-        Random nodes may not. If the graph may run past the loop's end, nodes with computed indices
-        may not either: an index could be out of range there.
+        Random nodes are excluded. If the graph may run past the loop's end, so are nodes with
+        computed indices: an index could be out of range after the end.
         """
         op = node.op_as(Op)
         if op.is_random(node.input_types):

@@ -172,7 +172,8 @@ class LoopCode:
     def number(self, value: int | float) -> Code:
         """Adds a number as a kernel argument and returns the argument's name.
 
-        Numbers are arguments and not constants in the code, so that other sizes need no new kernel.
+        A number is an argument and not a constant in the code, so that loop bodies of other sizes
+        use the same kernel.
         """
         name = self._name(Code("k{}"))
         kind = Code("float") if isinstance(value, float) else Code("IDX_T")

@@ -280,7 +280,7 @@ class ChannelsLastConv(FusedConv):
     None, and the extras, tensors that the epilogue reads, which broadcast to the channels-last
     result.
 
-    Source: clrt; the pass `channels_last` creates it from Conv if it is faster.
+    Source: clrt; the pass `channels_last` replaces a Conv by this op if that is faster.
     """
 
     # The weights are packed for the kernels at planning.

@@ -102,8 +102,9 @@ def _mirror(
         source: First element of the cropped input.
         node: Pad node.
         kept: Shape of the cropped input.
-        strides: Strides of x.
-        lead: Elements added before each axis, up to the last padded axis.
+        strides: Strides of x, in elements.
+        lead: Elements added before each axis, up to the last padded axis; 0 where the pad is
+            negative.
         ctx: Lowering context.
 
     Raises:

@@ -70,7 +70,8 @@ class Reshape(View):
             wanted: Elements of input 1: dims, 0 or -1.
 
         Raises:
-            ShapeError: The number of elements differs, or a 0 or a second -1 is invalid.
+            ShapeError: The number of elements differs, a dim is below -1, there are two dims of -1,
+                or a 0 is beyond the rank of x.
         """
         holes = [i for i, d in enumerate(wanted) if provably_equal(d, -1)]
         result: list[Dim] = []

@@ -175,7 +175,7 @@ def _texts(x: Array) -> Array:
     """Formats numbers as strings; integral ones have no decimal point.
 
     Floats have 8 significant digits, as in ONNX Runtime; float64 numbers have as many digits as are
-    needed to parse them back exactly.
+    needed to parse them back exactly. NaN and infinity become "NaN", "INF" and "-INF".
     """
     check_texts(x.size, _MAX_NUMBER_CHARS)
     if x.dtype.kind in "iubU":

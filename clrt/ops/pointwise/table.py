@@ -218,7 +218,7 @@ class Pow(Pointwise):
     arity = 2
 
     def check(self, inputs: Sequence[TensorType]) -> None:
-        """Accepts any two numeric dtypes."""
+        """Checks nothing: the operands may have two different dtypes."""
 
     def evaluate(self, *arrays: Array) -> Any:
         x, y = arrays

@@ -72,8 +72,8 @@ class BifurcationDetector(Op):
         """Finds the last n-gram of `tokens` in `source`, as long as possible.
 
         Returns:
-            Position in the source after the n-gram; -1 if the longest one that occurs there occurs
-            more than once, or if none occurs.
+            Position in the source after the n-gram; -1 if no n-gram occurs in the source, or if the
+            longest one that occurs is not unique.
         """
         position = -1
         for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):

@@ -189,11 +189,11 @@ class ResizeImage(Op):
         return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
 
     def steps(self, high: int, wide: int) -> dict[str, int]:
-        """Returns the strides of channel, row and column in the batch, as kernel arguments.
+        """Returns the strides in the batch from channel to channel, and along `rows` and `columns`.
 
         Args:
-            high: Size of the batch along `rows`.
-            wide: Size of the batch along `columns`.
+            high: Size of the batch along the axis that `rows` resamples.
+            wide: Size of the batch along the axis that `columns` resamples.
 
         Returns:
             Strides in elements, by argument name.
