@@ -96,7 +96,9 @@ class SafetensorsHeader:
 
 
 def read_header(file: Path) -> SafetensorsHeader:
-    """Reads the header of a safetensors file; checks dtypes, shapes and byte ranges.
+    """Reads the header of a safetensors file; checks the shapes and byte ranges in it.
+
+    Dtype codes that clrt does not know are accepted.
 
     Raises:
         ModelError: The file is damaged, or a Git LFS pointer.
@@ -264,6 +266,8 @@ def _are_sizes(items: Any) -> bool:
 
 def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int) -> None:
     """Checks that each byte range has the size of its tensor, and that ranges fill the file.
+
+    The size is not checked for dtype codes that clrt does not know.
 
     Args:
         tensors: Header entries by tensor name.

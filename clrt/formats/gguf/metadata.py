@@ -248,6 +248,8 @@ class Metadata(Mapping[str, MetadataValue]):
         """Returns the value under a key, checked and converted; `default` if the key is missing.
 
         Args:
+            key: Key of the value.
+            default: Value if the key is missing; None if the key is required.
             what: Expected type, for error messages: "an integer".
             cast: Converts the value; returns None for a value of another type.
 
@@ -292,13 +294,13 @@ class Metadata(Mapping[str, MetadataValue]):
         return aligned
 
     def _texts(self, key: str, count: int, start: int, stop: int) -> tuple[str, ...]:
-        """Decodes an array of strings, which is in bytes `start` to `stop` of the file.
+        """Decodes one or several strings, which are in bytes `start` to `stop` of the file.
 
         Args:
-            key: Key of the array, for messages.
+            key: Key of the strings, for messages.
             count: Number of strings.
             start: Byte offset of the first string.
-            stop: Byte offset of the array's end, exclusive; `start` if the array is empty.
+            stop: Byte offset of the end of the last string, exclusive; `start` if there is none.
 
         Raises:
             ModelError: A string is not UTF-8.

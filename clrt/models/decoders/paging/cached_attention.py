@@ -94,8 +94,8 @@ def find_attention(
             attention they missed.
 
     Raises:
-        UnsupportedError: The attention of a layer is not recognised, or layers have different
-            KV heads.
+        UnsupportedError: The attention of a layer is not recognised, several nodes read the past of
+            one layer, a node mixes the pasts of layers, or layers have different KV heads.
     """
     layers = {pair.key: (n, pair) for n, pair in enumerate(names.pasts)}
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))

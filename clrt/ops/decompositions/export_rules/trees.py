@@ -64,7 +64,7 @@ class _Rows:
 
 @register_decomposition(DecisionTrees, audience=DecompositionStage.EXPORT)
 def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
-    """Exports DecisionTrees as TreeEnsembleRegressor, or as an empty slice if there are no targets.
+    """Exports DecisionTrees as TreeEnsembleRegressor; without targets, as a slice of no columns.
 
     Raises:
         UnsupportedError: The trees are not constant, or compare in float64.

@@ -28,12 +28,16 @@ def _attn_lstm(body: ImportBuilder) -> None:
     """Decomposes AttnLSTM: an LSTM in which each step attends to a memory.
 
     The attention output of a step is an input of the next step. Inputs 0 to 7 are the inputs of
-    LSTM; its weights W apply to x concatenated with the previous attention output. Inputs 8 to 13,
-    with D directions, H hidden elements, A elements of a query, and vectors of M elements in the
-    memory: weights of queries `[D, H, A]`; weights of the memory `[D, M, A]`; a vector `[D, A]`
-    that reduces a query plus a memory vector to a score; the memory `[batch, positions, M]`; its
-    length per batch row; and optional weights `[D, M + H, outputs]` that combine the attention
-    result with the state. Without these weights, the attention output is the attention result.
+    LSTM; the weights W apply to x concatenated with the previous attention output. Shapes of the
+    other inputs have these dims: directions (D), hidden elements (H), elements of a query (A), and
+    elements of a memory vector (M).
+    Input 8: weights of queries, `[D, H, A]`;
+    input 9: weights of the memory, `[D, M, A]`;
+    input 10: vector that reduces a query plus a memory vector to a score, `[D, A]`;
+    input 11: the memory, `[batch, positions, M]`;
+    input 12: optional number of memory positions of each batch row, `[batch]`;
+    input 13: optional weights that combine the attention result with the state, `[D, M + H,
+    outputs]`. Without these weights, the attention output is the attention result.
     """
     if body.input_dtype() is not DType.FLOAT32:
         raise UnsupportedError(f"dtype {body.input_dtype()}")
