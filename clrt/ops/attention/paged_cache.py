@@ -33,10 +33,10 @@ class PagedOp(Op):
 
     Input `step`, int32 `[T, 3]`, has for each of T tokens its id, its sequence (-1 for padding) and
     its position in the sequence. Input `table`, int32 `[sequences, pages]`, has the page numbers of
-    each sequence. The cache is stored in `MAX_SLABS` slabs, buffers of whole pages: `[pages,
-    pitch]` of float32, float16, bfloat16, or uint8 (8-bit integers with scales). Page numbers count
-    through the slabs in order. The heads of this layer start at head `layer * kv_num_heads` of a
-    page, in the layout `PageLayout`.
+    each sequence. The cache is stored in `MAX_SLABS` slabs, buffers of pages: `[pages, elements
+    of a page]` of float32, float16, bfloat16, or uint8 (8-bit integers with scales). Page numbers
+    count through the slabs in order. The heads of this layer start at head `layer * kv_num_heads`
+    of a page, in the layout `PageLayout`.
 
     Attributes:
         num_heads: Number of query heads.

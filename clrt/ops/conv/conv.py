@@ -74,8 +74,8 @@ def _epilogue(node: Node) -> Epilogue:
 def lower_conv(node: Node) -> GemmProblem:
     """Lowers a convolution to the GEMM of weights (A) and im2col columns (B).
 
-    B is x itself, which is right only for windows of one element. For larger windows, `unfolded`
-    replaces B by im2col columns, or the kernel gathers them.
+    In the result B is x itself, which equals the columns only for windows of one element. For
+    larger windows, `unfolded` replaces B by im2col columns, or the kernel gathers the columns.
 
     Raises:
         UnsupportedError: There are more than three spatial axes, or kernels do not support the

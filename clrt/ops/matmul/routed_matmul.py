@@ -45,8 +45,8 @@ def _slots(node: Node) -> int:
 def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
     """Returns why the variant that computes slots one by one does not apply; None if it does.
 
-    The variant does not apply if there are more slots (pairs of a token and an expert) than
-    experts: slots of one expert could share weights.
+    A slot is a pair of a token and an expert. With more slots than experts the variant does not
+    apply, since it would read the weights of an expert again for each slot.
     """
     experts = node.arg(1).dims[0]
     return None if _slots(node) <= experts else f"for up to {experts} slots"

@@ -32,7 +32,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def region_grid(y: Value) -> tuple[int, int, int]:
     """Returns the global size of region pooling kernels for output `y`.
 
-    The axes are the columns, the rows, and the regions times channels.
+    Its three numbers are the columns, the rows, and the regions times channels of `y`.
     """
     return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
 
