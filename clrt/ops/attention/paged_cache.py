@@ -219,13 +219,14 @@ class PagedOp(Op):
         if sequence < 0:
             return None
         sequences, pages = table.shape
-        if sequence >= sequences or not 0 <= position < pages * PAGE_TOKENS:
-            raise self.no_page(sequence if sequence >= sequences else position, sequences)
+        for number, count in ((sequence, sequences), (position, pages * PAGE_TOKENS)):
+            if not 0 <= number < count:
+                raise self.no_page(number, count)
         return table[sequence], position
 
     def no_page(self, number: int, count: int) -> NumberError:
         """Returns the error for a sequence, position or page `number` outside 0..`count` - 1."""
-        what = "a sequence, a place or a page"
+        what = "a sequence, a position or a page"
         return NumberError(self.name, 2, what, number, f"allowed are 0..{count - 1}")
 
 
