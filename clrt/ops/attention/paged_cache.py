@@ -163,7 +163,7 @@ class PagedOp(Op):
             "heads": self.num_heads,
             "kv_heads": self.kv_num_heads,
         }
-        what, most = "a sequence, a place or a page", max(sum(counts) - 1, 0)
+        what, most = "a sequence, a position or a page", max(sum(counts) - 1, 0)
         status = StatusWord(node, first + 1, what, ((0, most),), "pages of the cache")
         return {"step": step, "table": table, **named, "status": status, **numbers}
 
