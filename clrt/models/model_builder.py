@@ -87,7 +87,7 @@ class ModelBuilder(Builder, Generic[Source]):
         return self.named_constant(name, lambda: self.source.load(name, shape))
 
     def named_constant(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
-        """Returns the constant `name`; `make` returns its elements on the first call for a name."""
+        """Returns the constant `name`; the first call for a name gets its elements from `make`."""
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))

@@ -58,7 +58,7 @@ class QueryHead:
     pairs: int
 
     def things(self, logits: Array, boxes: Array) -> RawDetections:
-        """Decodes one image's outputs: the best class of each query, or the `pairs` best pairs.
+        """Decodes one image's outputs: each query's best class, or the best (query, class) pairs.
 
         Args:
             logits: `[queries, classes]`.

@@ -197,7 +197,7 @@ class Detector(ImageModel):
     def _run_suppression(
         self, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> Array:
-        """Runs non-maximum suppression on the device.
+        """Runs non-maximum suppression on the device; keeps at most `_MAX_BOXES` boxes per class.
 
         Args:
             boxes: Center and size, float32 `[anchors, 4]`.

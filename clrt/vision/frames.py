@@ -62,7 +62,7 @@ class Frame:
 
 
 def whole(image: Size, resized: Size) -> Frame:
-    """Returns the placement of an image that is resized and fills its canvas."""
+    """Returns the placement of an image whose canvas has the size of the resized image."""
     return Frame(image, resized, resized)
 
 

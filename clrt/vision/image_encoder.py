@@ -218,7 +218,7 @@ class ImageEncoder(ImageModel):
         return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
 
     def _extras(self) -> dict[str, Any]:
-        """Returns placeholder text inputs of one token, by name; {} if the model takes no text."""
+        """Returns placeholder text inputs by name, with dynamic dims of 1; {} if there are none."""
         feeds = {}
         for spec in self.model.inputs:
             if spec.name in _TEXT_INPUTS:

@@ -72,7 +72,7 @@ class RopeConfig:
     long_beyond: int = 0
 
     def equals(self, other: RopeConfig) -> bool:
-        """Returns whether `other` rotates heads by the same angles."""
+        """Returns whether `other` rotates heads by the same angles, pairs and multiplier."""
         one, two = self.long, other.long
         equal = np.array_equal(self.frequencies, other.frequencies)
         equal = equal and (one is None) == (two is None)

@@ -290,7 +290,7 @@ def optional_experts(config: ConfigValues) -> Fields:
 
 
 def expert_sizes(config: ConfigValues, tensors: Container[str]) -> Mapping[str, int]:
-    """Returns sizes of Qwen MoE's experts that GGUF files lack or store as 0."""
+    """Returns sizes of Qwen MoE's experts that a GGUF file lacks or stores as 0, by Llama's key."""
     sizes = {}
     if "moe_intermediate_size" not in config:
         used = config.integer("num_experts_per_tok", most=MAX_EXPERTS)

@@ -67,7 +67,15 @@ def read_family(
 
 
 def _sizes(values: ConfigValues, max_context: int) -> dict[str, int]:
-    """Reads the sizes of a decoder, as fields of DecoderConfig by name."""
+    """Reads and checks the sizes of a decoder; returns fields of DecoderConfig by name.
+
+    Args:
+        values: Values of the model's configuration.
+        max_context: Maximum context length that `values` may have.
+
+    Raises:
+        ModelError: A size is missing or wrong, or two sizes do not match.
+    """
     hidden = values.integer("hidden_size")
     heads = values.integer("num_attention_heads", most=MAX_HEADS)
     kv_heads = values.integer("num_key_value_heads", default=heads, most=MAX_HEADS)

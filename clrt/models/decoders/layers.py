@@ -34,7 +34,7 @@ from clrt.ops.pointwise.variadic import Max, Min
 
 @dataclass(frozen=True)
 class StackedQuantizedMatrix:
-    """Quantised matrices of one block type, concatenated along their rows.
+    """Quantised matrices of one block type, stacked: rows of the first, then rows of the next.
 
     Attributes:
         type: Name of the block type (`clrt.formats.gguf.block_types`).
@@ -244,7 +244,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         return self(path, Reshape(), heads, self.ints(-1, size))
 
     def columns(self, x: Value, first: int, end: int, path: str) -> Value:
-        """Adds x[:, first:end], with a node named after `path`."""
+        """Returns columns `first` to `end` - 1 of x, by a node named after `path`."""
         return self.at(path).slice(x, first, end, axis=1)
 
     def rows(
@@ -266,7 +266,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
         return self.at(path).cast(self(path, Gather(), table, indices), DType.FLOAT32)
 
     def norm_scale(self, name: str, size: int) -> Value:
-        """Returns the scale of a norm as float32 `[size]`: the stored one plus `norm_shift`."""
+        """Returns the scale of a norm as float32 `[size]`: the stored scale plus `norm_shift`."""
         shift = np.float32(self.decoder.norm_shift)
         return self.named_constant(name, lambda: self.load_float32(name, size) + shift)
 
@@ -327,7 +327,7 @@ class DecoderBuilder(ModelBuilder[WeightSource]):
 
 
 def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
-    """Concatenates matrices vertically: the rows of the first, then those of the next.
+    """Concatenates matrices vertically: rows of the first, then rows of the next.
 
     Args:
         parts: Matrices of equal width; all of one block type, or all unquantised.

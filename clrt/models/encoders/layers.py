@@ -51,5 +51,5 @@ class EncoderBuilder(ModelBuilder[Checkpoint]):
         return self(path, LayerNormalization(epsilon=epsilon), x, scale, bias)
 
     def first_token(self, x: Value, layer: str) -> Value:
-        """Adds x[:, 0]: the vector of each sequence's first token."""
+        """Returns x[:, 0], each sequence's first token, by a node named after `layer`."""
         return self(layer, Gather(axis=1), x, self.numbers(0))

@@ -98,8 +98,8 @@ class _Cutter:
         """Returns the bytes of a message as chunks, with tokens inserted.
 
         Args:
-            fields: Numbers of the fields that lead to tensors; each is mapped to the fields of its
-                own message in turn. `_RAW` if the message is a raw_data field itself.
+            fields: Fields that lead to tensors, by number; the value of a number is such a mapping
+                for the field's own message. `_RAW` if the message is a raw_data field itself.
             start: Byte offset of the message in the data.
             end: Byte offset of its end, exclusive.
         """

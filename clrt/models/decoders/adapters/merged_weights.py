@@ -109,7 +109,7 @@ class AdaptedWeights:
 
     @property
     def _splits_head(self) -> bool:
-        """Whether adapters change a tied head otherwise than the embeddings."""
+        """Whether adapters give a tied head other weights than the embeddings."""
         return any(
             adapter.changes(_HEAD) or (adapter.changes(_EMBEDDINGS) and not adapter.ties)
             for _, adapter in self._adapters

@@ -137,7 +137,7 @@ class HeadJoiner:
         return self._product(parts) or self._build.add(Concat(2), *map(self._sliced, parts))
 
     def _sliced(self, part: _Columns) -> Value:
-        """Returns a range of columns as a value; the value itself if it has no other columns."""
+        """Returns the columns in a range, as a value; adds no node if these are all columns."""
         if part.is_whole:
             return part.source
         return self._build.slice(part.source, part.first, part.first + part.count, 2)
@@ -209,7 +209,7 @@ class HeadJoiner:
         return self._build.add(replace(first.op, N=sum(op.N for op in ops)), first.arg(0), *joined)
 
     def _is_shared(self, value: Value) -> bool:
-        """Returns whether a value is a graph output, or not read by exactly one node."""
+        """Returns whether a value is a graph output, or read by several nodes or none."""
         return value in self._outputs or len(self._users.get(value, ())) != 1
 
     def _tables(self, *turns: Node) -> tuple[Value, Value] | None:

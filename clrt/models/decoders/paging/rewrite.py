@@ -223,7 +223,7 @@ class _DecoderRewriter:
 
 
 def _rename(graph: Graph, taken: Collection[str]) -> None:
-    """Gives new names to values of a graph whose names are in `taken`."""
+    """Renames all values of a graph that have a name in `taken`."""
     names = Names(graph.names().union(taken))
     for value in list(graph.values()):
         if value.name in taken:

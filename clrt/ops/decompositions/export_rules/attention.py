@@ -142,7 +142,7 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: Expo
     """Splits the last axis of x into heads, and permutes the axes.
 
     Args:
-        x: `[batch, tokens, heads * size]`, or `[batch, heads, tokens, size]`, which is split.
+        x: `[batch, tokens, heads * size]`, or `[batch, heads, tokens, size]`, already split.
         count: Number of heads.
         size: Elements per head.
         perm: Permutation of `[batch, tokens, heads, size]`: to `[batch, heads, tokens, size]` or

@@ -170,7 +170,8 @@ def _squared_distance(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
     """Returns whether DequantizeLinear and MatMul compute the same as a MatMulNBits node.
 
-    They do if the zero points are constant floats with integer values in the range of the levels.
+    They do if the zero points are constant floats with integer values in the range of the levels,
+    and ONNX has a signed dtype with the bits of the weights.
     The pass that creates MatMulNBits from the two ops (`fuse_dequantized_matmul`) stores zero
     points as floats.
     """
@@ -255,8 +256,11 @@ def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
 def _scaled_by_channel(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
     """Exports GroupNormalization with scales and biases per group, which ONNX has deprecated.
 
-    The new node has scales and biases per channel, repeated from those per group. Returns None, to
-    export the node as it is, if scales are per channel already.
+    The new node has scales and biases per channel: each is repeated for the channels of its group.
+    Returns None, to export the node as it is, if scales are per channel already.
+
+    Raises:
+        UnsupportedError: The number of channels is unknown.
     """
     op, (x, *affine) = node.op_as(GroupNormalization), [v for v in node.inputs if v is not None]
     if not op.per_group:

@@ -117,7 +117,7 @@ class _Products:
         return _Term(product, order)
 
     def _ordered(self, labels: Collection[str]) -> Labels:
-        """Sorts labels by position in the Einsum's output; labels that it lacks come first."""
+        """Sorts labels by position in the Einsum's output; labels not in the output come first."""
         positions = {x: k for k, x in enumerate(self._output)}
         return tuple(sorted(labels, key=lambda x: (positions.get(x, -1), x)))
 
