@@ -102,6 +102,7 @@ def read_onnx_decoder(
         intermediate=0,
         context=max_context,
         places=paged.places or 0,
+        long_beyond=paged.long_beyond,
     )
     return paged.graph, decoder
 

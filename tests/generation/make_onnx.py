@@ -59,6 +59,18 @@ _GPT_OSS = {
     "num_experts_per_tok": 2,
     "sliding_window": 9,
 }
+_LONGROPE = {
+    "model_type": "phi3",
+    **_SMALL,
+    "original_max_position_embeddings": 16,
+    "rope_scaling": {
+        "type": "longrope",
+        "rope_type": "longrope",
+        "short_factor": [1 + 0.05 * k for k in range(8)],
+        "long_factor": [1.5 + 0.5 * k for k in range(8)],
+    },
+    "sliding_window": None,
+}
 _GPT2 = {
     "model_type": "gpt2",
     "vocab_size": 37,
@@ -78,6 +90,7 @@ BUILT: dict[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     "genai_last": (_LLAMA, "fp32", "cpu", {"prune_lm_head": "true"}),
     "genai_gemma2": (_GEMMA, "fp32", "cpu", {}),
     "genai_gpt_oss": (_GPT_OSS, "fp32", "cpu", {}),
+    "genai_longrope": (_LONGROPE, "fp32", "cpu", {}),
 }
 EXPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "torch_llama": (_LLAMA, "eager"),

@@ -48,8 +48,8 @@ def test_compiled_onnx_language_model_matches_folder(case: str, tmp_path: Path) 
     file = compiled(folder, tmp_path / "model.clrt")
     options = {"max_new_tokens": 12, "temperature": 0.0, "logit_bias": {2: -1e9}}
     with make_generator(folder) as whole, make_generator(file) as other:
-        expected = whole.generate([[3, 5, 7], [9]], **options)
-        found = other.generate([[3, 5, 7], [9]], **options)
+        expected = whole.generate([[3, 5, 7, 11, 13, 17], [9]], **options)
+        found = other.generate([[3, 5, 7, 11, 13, 17], [9]], **options)
     assert [a.tokens for a in found] == [a.tokens for a in expected]
 
 

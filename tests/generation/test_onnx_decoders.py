@@ -75,7 +75,8 @@ class Texts:
 
     def __init__(self, source: Path) -> None:
         graph, self.facts = read_onnx_decoder(source)
-        self.engine = DecoderEngine(graph, self.facts.context, device=quick_device())
+        options = dict(long_beyond=self.facts.long_beyond, device=quick_device())
+        self.engine = DecoderEngine(graph, self.facts.context, **options)
         self.other = self.engine.open([3, 5, 7])
         self.text = self.engine.open(TOKENS[:GIVEN].tolist())
 
@@ -126,20 +127,37 @@ def test_onnx_multi_head_attention_decoder_matches_onnxruntime(tmp_path: Path) -
     assert np.abs(texts.logits() - wanted).max() < 1e-4
 
 
-def greedy(model: bytes, prompt: list[int], count: int) -> list[int]:
-    """The likeliest tokens, each from all before it anew."""
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    none = {
-        i.name: np.zeros((1, i.shape[1], 0, 16), np.float32)
-        for i in session.get_inputs()
-        if i.name.startswith("past")
-    }
-    tokens = list(prompt)
-    for _ in range(count):
+class Anew:
+    """ONNX Runtime on whole texts: it keeps no keys."""
+
+    def __init__(self, model: bytes) -> None:
+        self.session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        self.none = {
+            i.name: np.zeros((1, i.shape[1], 0, 16), np.float32)
+            for i in self.session.get_inputs()
+            if i.name.startswith("past")
+        }
+
+    def logits(self, tokens: list[int]) -> Array:
+        """Behind each token."""
         ids = np.array([tokens], np.int64)
-        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), **none}
-        tokens.append(int(np.argmax(session.run(["logits"], feeds)[0][0, -1])))
-    return tokens[len(prompt) :]
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), **self.none}
+        found: Array = self.session.run(["logits"], feeds)[0][0]
+        return found
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        """The likeliest tokens but 2."""
+        tokens = list(prompt)
+        for _ in range(count):
+            logits = np.where(np.arange(VOCABULARY) == 2, -np.inf, self.logits(tokens)[-1])
+            tokens.append(int(np.argmax(logits)))
+        return tokens[len(prompt) :]
+
+    def scores(self, tokens: list[int]) -> Array:
+        """The logarithm of the probability of each token but the first."""
+        logits = self.logits(tokens)[:-1].astype(np.float64)
+        odds = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        return np.asarray(odds[np.arange(len(odds)), tokens[1:]])
 
 
 def test_onnx_text_generator_matches_onnxruntime(tmp_path: Path) -> None:
@@ -147,7 +165,7 @@ def test_onnx_text_generator_matches_onnxruntime(tmp_path: Path) -> None:
     folder = write_onnx(tmp_path, "genai_float", external=True)
     byte_level().save(str(folder / "tokenizer.json"))
     prompt, count = [3, 14, 15, 9, 2], 8
-    wanted = greedy(plain(folder / "model.onnx"), prompt, count)
+    wanted = Anew(plain(folder / "model.onnx")).greedy(prompt, count)
     with TextGenerator(folder, device=quick_device()) as made:
         assert made.context == 64
         assert made._model.ends == {2}
@@ -238,3 +256,146 @@ def test_genai_config_sets_sampling_and_end_tokens(tmp_path: Path) -> None:
     (tmp_path / "genai_config.json").write_text(json.dumps(config), "utf-8")
     assert Sampling.from_folder(tmp_path) == Sampling(temperature=0.5, top_k=7, max_length=9)
     assert eos_tokens(tmp_path) == (4, 5)
+
+
+LONG_BEYOND = 16  # of the case genai_longrope
+
+
+def test_onnx_longrope_tables_follow_length_of_each_sequence(tmp_path: Path) -> None:
+    """Sequences of one batch stay below the original length, cross it, and start beyond it."""
+    folder = write_onnx(tmp_path, "genai_longrope")
+    byte_level().save(str(folder / "tokenizer.json"))
+    prompts, count = [TOKENS[:n].tolist() for n in (5, 11, 16, 17, 30)], 10
+    anew = Anew(plain(folder / "model.onnx"))
+    wanted = [anew.greedy(prompt, count) for prompt in prompts]
+    options = dict(max_new_tokens=count, logit_bias={2: -1e9})
+    with TextGenerator(folder, device=quick_device()) as made:
+        found = made.generate(prompts, **options)
+        assert [list(one.tokens) for one in found] == wanted
+        assert list(made.generate(prompts[1], **options).tokens) == wanted[1]
+        for prompt in prompts:
+            assert np.abs(made.score(prompt) - anew.scores(prompt)).max() < 1e-4
+
+
+def node_of(model: onnx.ModelProto, op: str) -> onnx.NodeProto:
+    """The first node of an op."""
+    return next(n for n in model.graph.node if n.op_type == op)
+
+
+def compare(op: str, bound: int, *, bound_first: bool = False) -> Callable[[onnx.ModelProto], None]:
+    """A change: lengths are compared with `bound` by another op."""
+
+    def change(model: onnx.ModelProto) -> None:
+        node = node_of(model, "Greater")
+        number = onnx.numpy_helper.from_array(np.array(bound, np.int64), "bound")
+        model.graph.initializer.append(number)
+        inputs = [node.input[0], "bound"]
+        del node.input[:]
+        node.op_type = op
+        node.input.extend(inputs[::-1] if bound_first else inputs)
+
+    return change
+
+
+def swapped(change: Callable[[onnx.ModelProto], None]) -> Callable[[onnx.ModelProto], None]:
+    """A change that swaps the branches, too."""
+
+    def change_both(model: onnx.ModelProto) -> None:
+        change(model)
+        for attribute in node_of(model, "If").attribute:
+            other = {"then_branch": "else_branch", "else_branch": "then_branch"}
+            attribute.name = other[attribute.name]
+
+    return change_both
+
+
+def negated(model: onnx.ModelProto) -> None:
+    node = node_of(model, "If")
+    index = list(model.graph.node).index(node)
+    model.graph.node.insert(index, onnx.helper.make_node("Not", [node.input[0]], ["negated"]))
+    node = node_of(model, "If")
+    node.input[0] = "negated"
+
+
+def tables_outside(model: onnx.ModelProto) -> None:
+    """The branches read their tables from the main graph."""
+    for attribute in node_of(model, "If").attribute:
+        for node in attribute.g.node:
+            tensor = node.attribute[0].t
+            tensor.name = f"outer_{node.output[0]}"
+            model.graph.initializer.append(tensor)
+            node.CopyFrom(onnx.helper.make_node("Identity", [tensor.name], node.output))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        compare("GreaterOrEqual", 17),
+        compare("Less", 16, bound_first=True),
+        compare("LessOrEqual", 17, bound_first=True),
+        swapped(compare("Less", 17)),
+        swapped(compare("LessOrEqual", 16)),
+        swapped(negated),
+        tables_outside,
+    ],
+)
+def test_onnx_longrope_condition_may_have_any_form(
+    change: Callable[[onnx.ModelProto], None], tmp_path: Path
+) -> None:
+    """Each has the same tables, the short ones first, and the same limit."""
+
+    def read(folder: Path) -> tuple[int, int, list[Array]]:
+        graph, facts = read_onnx_decoder(folder)
+        tables = [v.numbers for v in graph.constants() if v.shape == (16 + 64, 8)]
+        return facts.long_beyond, facts.places, [t for t in tables if t is not None]
+
+    beyond, places, wanted = read(write_onnx(tmp_path / "original", "genai_longrope"))
+    assert (beyond, places, len(wanted)) == (LONG_BEYOND, 64, 2)
+    folder = changed(write_onnx(tmp_path / "changed", "genai_longrope"), change)
+    *limits, found = read(folder)
+    assert limits == [LONG_BEYOND, 64]
+    assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_onnx_longrope_context_ends_with_long_table(tmp_path: Path) -> None:
+    """The table for long sequences has no rows beyond 16."""
+    change = swapped(compare("Greater", 16))
+    facts = read_onnx_decoder(changed(write_onnx(tmp_path, "genai_longrope"), change))[1]
+    assert (facts.long_beyond, facts.places, facts.context) == (16, 16, 16)
+
+
+def by_new_tokens(model: onnx.ModelProto) -> None:
+    """The number of new tokens chooses the tables."""
+    node = node_of(model, "Greater")
+    shape = onnx.helper.make_node("Shape", ["input_ids"], ["new_tokens"], start=1)
+    model.graph.node.insert(0, shape)
+    node.input[0] = "new_tokens"
+
+
+def computed_table(model: onnx.ModelProto) -> None:
+    """A branch has a table that depends on the number of past tokens."""
+    length = node_of(model, "Greater").input[0]
+    graph = node_of(model, "If").attribute[0].g
+    name = graph.node[0].output[0]
+    graph.node[0].output[0] = "plain"
+    cast = onnx.helper.make_node("Cast", [length], ["length"], to=onnx.TensorProto.FLOAT)
+    graph.node.extend([cast, onnx.helper.make_node("Mul", ["plain", "length"], [name])])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        compare("Equal", 16),
+        compare("Greater", 0),
+        compare("Greater", 17),  # the table of 16 rows is too short
+        compare("Greater", 1 << 40),
+        by_new_tokens,
+        computed_table,
+    ],
+)
+def test_onnx_if_that_does_not_choose_by_length_is_refused(
+    change: Callable[[onnx.ModelProto], None], tmp_path: Path
+) -> None:
+    folder = changed(write_onnx(tmp_path, "genai_longrope"), change)
+    with pytest.raises(UnsupportedError, match=r"'(cos|sin)_cache' depends on the number of past"):
+        read_onnx_decoder(folder)

@@ -72,6 +72,8 @@ class DecodeStepProbe:
         nodes = self._nodes(value)
         if nodes is None or self.elements(value, past, new) > MAX_ELEMENTS:
             return None
+        if value.is_constant and value.has_numbers:
+            return value.numbers
         sizes = {PAST: past, TOKENS: new}
         if value.is_constant and value.type.data is not None:
             numbers = [substitute(d, sizes) for d in value.type.data.flat]

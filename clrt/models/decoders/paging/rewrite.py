@@ -5,7 +5,8 @@ another shape, and each step copies the whole cache. The rewritten graph has the
 `clrt.models.decoders.graph`. The tokens of a step, of any number of sequences, form one batch `[1,
 tokens, …]`. All nodes except attention compute each token independently, which is checked, and are
 unchanged; attention becomes RotateAndCache and PagedAttention, which know the sequence and position
-of each token. The padding mask and the length of the past are then unused.
+of each token. The padding mask and the length of the past are then unused. Tables that the
+length of a sequence chooses (LongRoPE) are chosen for each token.
 
 Anything else in a file is an error that names the node: there is no slower fallback.
 """
@@ -27,6 +28,7 @@ from clrt.models.decoders.paging.cached_attention import (
     find_attention,
 )
 from clrt.models.decoders.paging.decode_step_probe import DecodeStepProbe
+from clrt.models.decoders.paging.length_tables import LengthTable, find_length_tables
 from clrt.models.decoders.paging.logit_rows import last_number, wanted_logits
 from clrt.models.decoders.paging.qkv_packing import HeadJoiner
 from clrt.models.decoders.paging.refusal import refusal
@@ -42,11 +44,19 @@ from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import View
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.pipeline import find_subgraphs, tidy
 
 _TOKEN, _PLACE = 0, 2  # columns of the graph input `step`: token id and position
 # Names of the inputs of the rewritten graph; values of the file with these names are renamed.
-_INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(MAX_SLABS)))
+_INPUTS = (
+    "step",
+    "table",
+    "rows",
+    "long",
+    *SAMPLER_INPUTS,
+    *(f"slab{s}" for s in range(MAX_SLABS)),
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,8 @@ class PagedDecoder:
             the shortest of these tables is a limit. Another limit is the sequence length up to
             which attention masks of the original graph were compared with the patterns that
             replace them.
+        long_beyond: Maximum number of tokens of a sequence whose tokens have 0 in the graph's input
+            `long`, those of longer sequences 1; 0 if there is no such input.
     """
 
     graph: Graph
@@ -75,6 +87,7 @@ class PagedDecoder:
     hidden: int
     vocabulary: int
     places: int | None
+    long_beyond: int = 0
 
 
 def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) -> PagedDecoder:
@@ -95,8 +108,9 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
     probe = DecodeStepProbe(graph, names)
     reader = VisibilityReader(probe, context)
     attention = find_attention(graph, names, reader, report)
-    sizes = read_sizes(graph, names, set(attention), probe)
-    decoder = _DecoderRewriter(graph, names, attention, cache).rewrite(sizes)
+    lookups = find_length_tables(graph, probe)
+    sizes = read_sizes(graph, names, attention.keys() | lookups.keys(), probe)
+    decoder = _DecoderRewriter(graph, names, attention, lookups, cache).rewrite(sizes)
     if reader.longest == min(context, MOST_KEYS):
         return decoder
     return replace(decoder, places=min(decoder.places or reader.longest, reader.longest))
@@ -109,13 +123,20 @@ class _DecoderRewriter:
         graph: The graph with inputs of past keys and values; changed.
         names: Inputs and outputs of the graph.
         attention: The attention of each layer, by node.
+        lookups: Tables that the length of a sequence chooses, by the node that reads their rows.
         cache: Dtype of the cache.
     """
 
     def __init__(
-        self, graph: Graph, names: DecoderNames, attention: dict[Node, LayerAttention], cache: DType
+        self,
+        graph: Graph,
+        names: DecoderNames,
+        attention: dict[Node, LayerAttention],
+        lookups: dict[Node, LengthTable],
+        cache: DType,
     ) -> None:
         self._graph, self._names, self._attention = graph, names, attention
+        self._lookups = lookups
         self._kv_heads, self._head_size = next(iter(attention.values())).geometry
         self._nodes: list[Node] = []
         _rename(graph, _INPUTS)
@@ -124,12 +145,14 @@ class _DecoderRewriter:
         shape = (symbol("sequences"), symbol("pages"))
         self._table = build.input("table", DType.INT32, shape)
         self._rows = build.input("rows", DType.INT32, (symbol("rows"),))
+        self._long = build.input("long", DType.INT32, (symbol(TOKENS),))
         size = len(attention) * self._kv_heads * page_form(self._head_size, cache).head_elements
         self._slab_inputs = [
             build.input(f"slab{s}", cache, (symbol(f"pages{s}"), size)) for s in range(MAX_SLABS)
         ]
         self._slabs = list(self._slab_inputs)
         self._places = self._column(_PLACE)
+        self._joined: dict[LengthTable, tuple[Value, Value]] = {}
         self._joiner = HeadJoiner(graph, build)
 
     def rewrite(self, sizes: SizeValues) -> PagedDecoder:
@@ -148,6 +171,8 @@ class _DecoderRewriter:
             if node in self._attention:
                 replacements[node.output] = self._attend(self._attention[node])
                 continue
+            if node in self._lookups:
+                node.inputs = self._by_length(node)
             node.inputs = [None if v is None else replacements.get(v, v) for v in node.inputs]
             self._nodes.append(node)
             for value in sizes.places.intersection(node.outputs):
@@ -165,6 +190,16 @@ class _DecoderRewriter:
         if column.dtype is not value.dtype:
             column = self._build.add(Cast(value.dtype), column)
         return self._build.reshaped(column, *value.shape)
+
+    def _by_length(self, node: Node) -> list[Value | None]:
+        """Returns the inputs with which a lookup reads each token's row of the table it needs."""
+        table = self._lookups[node]
+        if table not in self._joined:
+            start = self._build.numbers(len(table.short), DType.INT32)
+            row = self._build.add(Add(), self._places, self._build.add(Mul(), self._long, start))
+            self._joined[table] = self._build.constant(table.joined()), row
+        joined, row = self._joined[table]
+        return [joined, self._reshaped_like(row, node.arg(1))]
 
     def _attend(self, layer: LayerAttention) -> Value:
         """Adds paged attention for a layer.
@@ -203,13 +238,16 @@ class _DecoderRewriter:
         sampler_inputs, token, logprob = sample_next(
             build, wanted, self._places, self._rows, vocabulary
         )
-        inputs = [self._step, self._table, self._rows, *sampler_inputs, *self._slab_inputs]
+        more = [self._long] if self._lookups else []
+        inputs = [self._step, self._table, self._rows, *sampler_inputs, *more, *self._slab_inputs]
         outputs = {"token": token, "logprob": logprob, "logits": wanted, "hidden": hidden}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self._slabs)}
         graph = build.graph(self._graph.name, inputs, outputs.values(), list(outputs))
         graph.sort()
         graph.remove_dead()
         _check(graph, self._graph.nodes, sizes)
+        tables = self._lookups.values()
+        limits = [_shortest_table(graph, self._places), *(table.places for table in tables)]
         return PagedDecoder(
             graph,
             len(self._attention),
@@ -218,7 +256,8 @@ class _DecoderRewriter:
             next(iter(self._attention.values())).op.num_heads,
             width,
             vocabulary,
-            _shortest_table(graph, self._places),
+            min((n for n in limits if n is not None), default=None),
+            max((table.long_beyond for table in tables), default=0),
         )
 
 

@@ -34,14 +34,14 @@ class SizeValues:
 
 
 def read_sizes(
-    graph: Graph, names: DecoderNames, attention: Set[Node], probe: DecodeStepProbe
+    graph: Graph, names: DecoderNames, paged: Set[Node], probe: DecodeStepProbe
 ) -> SizeValues:
     """Classifies the values of a decoder that depend only on sizes of a step.
 
     Args:
         graph: The decoder, with inputs of past keys and values.
         names: Inputs and outputs of the graph.
-        attention: Attention nodes; their masks and lengths are not checked here.
+        paged: Nodes that are rewritten, such as attention; their inputs are not checked here.
         probe: Evaluates values of the graph that depend only on sizes.
     """
     sizes = SizeValues()
@@ -55,13 +55,13 @@ def read_sizes(
             if sized.isdisjoint(read):
                 continue
             for value in node.outputs:
-                places = _counts_tokens(value) and _is_places(value, probe)
+                places = is_positions(value, probe)
                 (by_token if places else sized).add(value)
                 if places:
                     sizes.places.add(value)
             continue
         by_token.update(node.outputs)
-        if node in attention:
+        if node in paged:
             continue
         for value in read:
             if value in sized and value not in sizes.unsupported and _is_unsupported(value, probe):
@@ -79,7 +79,10 @@ def _counts_tokens(value: Value) -> bool:
     )
 
 
-def _is_places(value: Value, probe: DecodeStepProbe) -> bool:
+def is_positions(value: Value, probe: DecodeStepProbe) -> bool:
+    """Returns whether a value is the positions of the tokens of a step, in any shape."""
+    if not _counts_tokens(value):
+        return False
     for past, new in STEPS:
         positions = probe.at(value, past, new)
         if positions is None or not np.array_equal(
