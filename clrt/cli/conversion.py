@@ -278,8 +278,8 @@ class Conversion:
     def _shapes(self, converted: Converted) -> list[Shapes]:
         """Returns the sets of input shapes to plan for, from --shape or --inputs, else a default.
 
-        Returns [] if there is no default, because an input has no known rank, and the model need
-        not run.
+        Returns [] if an input has no known rank, so that there is no default, and if the model
+        need not run.
 
         Raises:
             InputError: A shape is not valid, or there is no default and the model must run.

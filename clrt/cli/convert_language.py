@@ -30,8 +30,8 @@ def is_language_model(source: Path) -> bool:
     """Returns whether a source is a GGUF file, or the folder of a language model or of Whisper.
 
     False for a single ONNX file, which is converted as a graph, and for the folder of a sentence
-    encoder. A folder of ONNX files is a language model if it has a tokenizer and a decoder with
-    inputs for past keys and values, or a configuration of onnxruntime-genai.
+    encoder. A folder of ONNX files is a language model if it has a configuration of
+    onnxruntime-genai, or both a tokenizer and a decoder with inputs for past keys and values.
     """
     if source.suffix == ".gguf":
         return True

@@ -151,7 +151,7 @@ def _show(
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
-    """Returns one JSON object per sentence, with the keys "text" and "embedding".
+    """Returns a line of JSON per sentence: an object with the keys "text" and "embedding".
 
     float32 elements have their shortest decimal form.
     """

@@ -315,7 +315,7 @@ def is_unknown(dim: Dim) -> bool:
 
 
 def provably_equal(left: Dim, right: Dim) -> bool:
-    """Returns whether two dims are equal for all bindings; False if undecidable."""
+    """Returns whether two dims are the same polynomial, hence equal for all bindings."""
     if isinstance(left, Expr):
         return left.same(right)
     return isinstance(right, int) and left == right

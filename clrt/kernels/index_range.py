@@ -51,7 +51,11 @@ def check_index_range(launches: Iterable[Launch]) -> None:
 def _elems(buffer: Buffer, itemsize: int) -> int:
     """Returns the number of elements of a buffer; 0 if kernels index the buffer with 64 bits.
 
+    Only packed weights of single bytes are indexed with 64 bits; for status words the result is 0,
+    too.
+
     Args:
+        buffer: Buffer that a kernel accesses.
         itemsize: Bytes per element of the kernel's parameter.
     """
     if isinstance(buffer, Value):

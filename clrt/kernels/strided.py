@@ -263,12 +263,15 @@ def _in_tiles(
 ) -> list[Launch]:
     """Returns the launches of a GPU copy through tiles in local memory, or `untiled` alone.
 
-    `untiled` is returned alone unless the views are contiguous along different axes, and on devices
-    with too little local memory. Otherwise both launches are returned, one of them without
-    work-groups. Sizes that fill less than half a tile are copied by `untiled`.
+    If the views are contiguous along different axes, and the device has enough local memory, both
+    launches are returned, one of them without work-groups: `untiled` copies sizes that fill less
+    than half a tile. Otherwise `untiled` is returned alone.
 
     Args:
         untiled: Launch of the copy without tiles.
+        src: Source.
+        dst: Destination.
+        dtype: Element type.
         dims: Sizes of the axes.
         source: Strides of `src`, in elements.
         target: Strides of `dst`, in elements.

@@ -363,7 +363,10 @@ class SessionOptions(Settings):
 
 
 class RunOptions(Settings):
-    """Options of runs; setting `terminate` to True cancels the runs that use this object."""
+    """Options of runs.
+
+    Setting `terminate` to True cancels the runs that use this object. Other options are ignored.
+    """
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

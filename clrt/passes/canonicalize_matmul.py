@@ -17,7 +17,11 @@ from clrt.passes.matching import op_name, produced_by
 class Operands:
     """Operands a and b of a matrix product.
 
-    `trans_a` and `trans_b` say whether the product first swaps the operand's last two axes.
+    Attributes:
+        a: First operand.
+        b: Second operand.
+        trans_a: Whether the product swaps the last two axes of `a`.
+        trans_b: Whether the product swaps the last two axes of `b`.
     """
 
     a: Value

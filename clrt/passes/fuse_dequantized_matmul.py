@@ -20,9 +20,13 @@ _OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
 
 @dataclass(frozen=True)
 class _Weight:
-    """MatMulNBits op and its constant inputs: packed levels, scales and zero points.
+    """MatMulNBits op and its constant inputs.
 
-    `scales` and `zeros` are `[N, blocks]`: one number per column of B and block of the summed axis.
+    Attributes:
+        op: The op.
+        levels: Packed levels of B.
+        scales: Scales, `[N, blocks]`: one per column of B and block of the summed axis.
+        zeros: Zero points, `[N, blocks]`.
     """
 
     op: MatMulNBits

@@ -85,9 +85,14 @@ class FuseRoundedMatmul(Pass):
 
 @dataclass(frozen=True, eq=False)
 class RoundedProduct:
-    """RoundedMatMul and its inputs except bias: float32 a, 8-bit b, scales and zero points of b.
+    """RoundedMatMul op and its inputs except the bias.
 
-    `scales` and `zeros` are `[N]`: one number per column of b.
+    Attributes:
+        op: The op.
+        a: First operand, float32.
+        b: Second operand, a constant of 8-bit integers.
+        scales: Scales of `b`, `[N]`: one per column.
+        zeros: Zero points of `b`, `[N]`.
     """
 
     op: RoundedMatMul
@@ -206,7 +211,7 @@ def _unquantized(node: Node) -> Value | str:
 
 
 def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
-    """Reshapes scales or zero points `[n]` so that they broadcast against x along the op's axis."""
+    """Reshapes scales or zero points, one or `[n]`, to broadcast against x along the op's axis."""
     if parameter.size == 1:
         return parameter.reshape(())
     rank = x.type.rank

@@ -157,7 +157,7 @@ def multiple_of(x: Pattern, name: str) -> Pattern:
 
 
 def keeps_shape(x: Value, y: Value) -> bool:
-    """Whether two values provably have the same shape."""
+    """Whether x and y provably have the same shape; false if a shape is unknown."""
     return same_shape(x.shape, y.shape)
 
 

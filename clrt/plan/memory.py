@@ -111,6 +111,7 @@ def batch_resizer(
     of another input counts as the batch, too, if it has the same size at `shapes`.
 
     Args:
+        inputs: Inputs of the graph, with symbolic shapes.
         bindings: Size of each symbol at `shapes`.
         shapes: Input shapes by name, on which the result is based.
 

@@ -280,6 +280,8 @@ def _record_sizes(value: Value, type_: TensorType, sizes: dict[str, int]) -> Non
     """Adds to `sizes` the symbols of a value's declared shape that its inferred type determines.
 
     Args:
+        value: The value, with its declared type.
+        type_: The inferred type.
         sizes: Size by symbol; known sizes are not changed.
     """
     for name, size in match_symbols(value.shape or (), type_.shape or ()).items():
@@ -314,6 +316,7 @@ def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
     Kernels are chosen by the declared shape: dims of the same symbol are assumed to be equal.
 
     Args:
+        type_: The inferred type, with a static shape.
         dims: The declared shape, which may be symbolic.
         sizes: Sizes of the symbols known so far.
     """

@@ -135,8 +135,10 @@ class _SubviewSearch:
     """Greedy placement of subviews, one at a time.
 
     Attributes:
+        graph: Graph of the plan.
         steps: Steps of the plan. Steps whose index is in `_outdated` must be lowered again before
             use.
+        ctx: Lowering context, to lower steps again.
         inside: Aliased subviews so far, by value; a view of a subview is resolved to the subview.
         notes: Outcomes so far, one per visited subview that has elements.
     """

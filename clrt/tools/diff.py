@@ -156,7 +156,7 @@ class OnnxRuntime(Other):
         return self._run(with_outputs(self._model, names), feeds, names)
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Computes outputs of the model by running the file unchanged; returns them by name.
+        """Computes the outputs `names` by running the file unchanged; returns each by name.
 
         This takes less memory than `values`, which adds outputs to the model and for that makes
         three more copies of its weights.

@@ -163,7 +163,7 @@ class Tuner:
         return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
-        """Runs a plan on zeros, so that its arena has no old subnormal numbers, which are slow."""
+        """Runs a plan on zeros of `shapes`: old subnormal numbers in its arena would be slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
         run_and_hold(plan, feeds)
 
