@@ -148,11 +148,11 @@ def _filtered(size: int, outputs: int, name: str, k: Array) -> tuple[Array, Arra
         size: Input pixels along the axis.
         outputs: Output pixels along the axis.
         name: Name of the filter.
-        k: Indices of the output pixels, `[k]`.
+        k: Indices of the output pixels, 1-D.
 
     Returns:
-        First input pixel of each output pixel, `[k]`; and weights of the input pixels from there
-        on, `[k, taps]`.
+        First input pixel of each of these output pixels, `[pixels]`; and weights of the input
+        pixels from there on, `[pixels, taps]`.
     """
     function, reach = _FILTERS[name]
     scale = size / outputs

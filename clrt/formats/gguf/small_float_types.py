@@ -37,7 +37,7 @@ def _tq2_0(blocks: Bytes) -> Unpacked:
 def _e8m0() -> Floats:
     """Returns half the value of each E8M0 byte (a power of two), float32 [256].
 
-    Half, because levels are doubled to be integers.
+    Half, because levels of MXFP4 are doubled to be integers.
     """
     return np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
 
@@ -45,7 +45,8 @@ def _e8m0() -> Floats:
 def _ue4m3() -> Floats:
     """Returns half the value of each unsigned E4M3 byte, float32 [256].
 
-    Half, because levels are doubled to be integers. The top bit is ignored, and 0x7F means 0.
+    Half, because levels of NVFP4 are doubled to be integers. The top bit is ignored, and 0x7F
+    means 0.
     """
     code = np.arange(256)
     exponent, fraction = code >> 3 & 15, code & 7

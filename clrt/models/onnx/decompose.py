@@ -238,9 +238,9 @@ class _BodyImporter:
     def _seen(self, value: Value | None) -> Value | None:
         """Returns a value for use in the graph of this importer.
 
-        For a value of an enclosing graph, this is the subgraph's input that stands for it. For an
-        output that clrt does not compute, it is a placeholder; the output is then recorded as
-        unsupported.
+        For a value of an enclosing graph, returns the subgraph's input that stands for it. For an
+        output that clrt does not compute, returns a placeholder (`UNSUPPORTED_VALUE`) and records
+        the output as unsupported. Other values, and None, are returned unchanged.
         """
         if value is not None and value in self._context.missing_outputs:
             self._context.unsupported.append(self._context.missing_outputs[value])

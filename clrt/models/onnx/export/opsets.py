@@ -156,7 +156,7 @@ def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetI
 
 
 def _reject_reason(node: Node, opset: int) -> str | None:
-    """Returns why an opset cannot express a node; None if it can."""
+    """Returns why version `opset` of ai.onnx cannot express a node; None if it can."""
     op = node.op_as(Op)
     try:
         schema = _schema(op, opset)

@@ -118,7 +118,7 @@ class ExportBuilder(OpBuilder):
         return self(Mul(), x, self(Sigmoid(), scaled))
 
     def columns(self, value: Value, start: int, width: int) -> Value:
-        """Returns elements `start` to `start + width` of the last axis.
+        """Returns `width` elements of the last axis of `value`, from index `start` on.
 
         Returns `value` itself if these are all elements.
         """

@@ -25,7 +25,7 @@ def _lookup(body: ImportBuilder, x: Value, keys: Array, values: Array, default: 
 
     Args:
         body: Builder.
-        x: Tensor of keys.
+        x: Tensor to map.
         keys: Keys, 1-D; if a key repeats, its first value is used.
         values: Value of each key.
         default: Value of elements of x that are not in `keys`.

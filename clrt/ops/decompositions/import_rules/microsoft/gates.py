@@ -87,8 +87,8 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
 def _linear_attention_gate(body: ImportBuilder) -> None:
     """Decomposes LinearAttentionGate, which computes two inputs of LinearAttention.
 
-    Outputs: logarithm of the decay, scale * softplus(a + bias); learning rate, sigmoid(b). Inputs:
-    a, bias of a, scale, optional b. Numerics: output 0 is computed in float32.
+    Inputs: a, bias of a, scale, optional b. Output 0 is the logarithm of the decay, scale *
+    softplus(a + bias), computed in float32. Output 1 is the learning rate, sigmoid(b).
     """
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))
