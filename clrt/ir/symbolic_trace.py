@@ -262,7 +262,7 @@ def _traced(number: object) -> TracedInt | None:
 def pure(function: _Function) -> _Function:
     """Decorator that lets a trace record a function of integers as a single operation.
 
-    Evaluating the trace calls the function again, so its comparisons become no guards. This suits
+    Evaluating the trace calls the function again, so its comparisons need no guards. This suits
     searches and float arithmetic. The function must be called with positional arguments, and return
     an integer or a NamedTuple of integers; each integer becomes a formula.
     """

@@ -443,7 +443,11 @@ class _KernelBuilder:
         return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
     def arguments(self, product: GemmProblem) -> dict[str, object]:
-        """Returns by name the arguments that replace some of `GemmProblem.strided_args`."""
+        """Returns by name the arguments that replace some of `GemmProblem.strided_args`.
+
+        Returns:
+            {"a": A in vectors of 8} if the kernel can read A in vectors of 8; else {}.
+        """
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 

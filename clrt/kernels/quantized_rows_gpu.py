@@ -67,7 +67,7 @@ class PackedQuantizedRows(QuantizedWeights):
         has_minima: Whether blocks have minima.
         scale_bytes: Bytes per scale and per minimum: 4 (float32), 2 (float16), or 1 (integers, each
             multiplied by a float16 factor that several blocks share).
-        shared: Number of blocks that share a float16 factor.
+        shared: Number of blocks that share a float16 factor, if `scale_bytes` is 1.
         parts: Decodes rows `first` to `end` (exclusive) from the elements of `value`:
             parts(elements, first, end). Returns fields, each `[rows, …]`: bytes of levels, bytes of
             high bits, scales, minima, float16 factors of scales, float16 factors of minima.

@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def nbytes(self) -> int:
-        """Sum of the bytes read and written, and those of scratch buffers."""
+        """Sum of the bytes read, the bytes written and the bytes of scratch buffers."""
         return self.read + self.written + self.scratch
 
 

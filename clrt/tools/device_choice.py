@@ -196,7 +196,7 @@ def _milliseconds(number: Any) -> float | None:
 
 
 def _write_times(folder: Path, path: Path, times: Sequence[DeviceTime]) -> None:
-    """Writes the times of a model to a cache file; does nothing if the folder cannot be written."""
+    """Writes the times of a model to the cache file `path`; does nothing if this fails."""
     with suppress(OSError, InputError):
         make_cache_folder(folder)
         with atomic_write(path) as stream:
