@@ -135,12 +135,16 @@ def decoder_of(
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a file of `write_language_model`; the model's graph is then the file's header.
+    """Reads a language model that `write_language_model` has written, without its graph.
 
     Args:
         path: File to read.
         context: Maximum number of tokens of a sequence; None for the model's own.
         cache: Expected dtype of the KV cache: "float32", "float16" or "int8".
+
+    Returns:
+        The model. Its field `graph` holds the header of the file, from which the graph and the
+        weights are read later.
 
     Raises:
         ModelError: The file is damaged, or not a language model.

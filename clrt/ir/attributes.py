@@ -65,7 +65,11 @@ def _names(cls: type) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """Returns an attribute's value for a message: its repr, at most 40 characters, or its type."""
+    """Returns an attribute's value as text for a message.
+
+    The text is the repr of a string, bytes or number, and the type's name of any other value. If
+    longer than 40 characters, it is cut there and ends in "…".
+    """
     text = repr(value) if isinstance(value, str | bytes | int | float) else type(value).__name__
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 

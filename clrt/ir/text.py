@@ -42,8 +42,9 @@ def print_graph(graph: Graph, store: Store = _SHORT) -> str:
     """Returns the text form of a graph, which `clrt.ir.parse.parse_graph` parses.
 
     Args:
-        store: Returns for each constant None to print its elements, "" to elide them as `...`, or
-            the key under which it has stored them.
+        store: Called with each constant, decides how its elements are printed. If it returns None,
+            they are printed; if "", as `...`; if another string, as this key, under which `store`
+            has stored them elsewhere.
     """
     inputs = ", ".join(_typed(v) for v in graph.inputs)
     lines = [f"graph {json.dumps(graph.name)} ({inputs}) {{"]

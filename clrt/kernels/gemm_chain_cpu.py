@@ -175,7 +175,10 @@ class InlineProjection:
         return cls(kernel)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Returns launches that compute the GEMM before its consumer, instead of inline."""
+        """Returns the separate launch of the GEMM, for input shapes at which it is not inlined.
+
+        It runs before the launches of the kernel that reads its result. [] if the result is empty.
+        """
         return [] if self.kernel.product.is_empty else [self.kernel.by_tiles(ctx)]
 
     @property

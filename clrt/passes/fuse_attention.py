@@ -274,9 +274,15 @@ def _mask(build: OpBuilder, attention: _AttentionMatch) -> Value | None:
 
 
 def _of_rank_4(build: OpBuilder, mask: Value, attention: _AttentionMatch) -> Value:
-    """Returns a mask of rank 3 with a heads axis of size 1 if the scores have no heads axis.
+    """Inserts a heads axis of size 1 behind the batch axis of a mask of rank 3.
 
-    Other masks are returned unchanged.
+    Args:
+        build: Builder.
+        mask: Mask to add to the scores.
+        attention: The match. If its scores have rank 4, the mask fits as it is.
+
+    Returns:
+        The mask of rank 4; `mask` unchanged if its rank is below 3 or the scores have rank 4.
     """
     shape = mask.shape
     assert shape is not None

@@ -31,7 +31,7 @@ class Transform:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the matrix: numbers that one transform reads."""
+        """Number of rows of the matrix: one for each real or imaginary part of the input."""
         return self.length * self.parts
 
     @property
