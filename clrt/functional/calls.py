@@ -272,11 +272,12 @@ def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
 
 
 def _type(value: RuntimeValue, form: Any) -> TensorType | None:
-    """Returns the graph type of an input of a call; None for an omitted input.
+    """Returns the type that a call's input has in the graph; None for an omitted input.
 
     Args:
-        value: Input of a functional call.
-        form: Cache key of a tensor by `_form`, (dtype, dims); None to leave its rank unknown.
+        value: Input of a functional call: a tensor, a list (sequence), a dict (map) or None.
+        form: Of a tensor: its dtype and dims as `_form` returns them, or None for a type of
+            unknown rank. Ignored for other inputs.
     """
     if value is None:
         return None

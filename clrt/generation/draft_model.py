@@ -80,7 +80,13 @@ class DraftModel:
         return answer not in self._excluded
 
     def guess_s(self, texts: int) -> float:
-        """Returns the predicted seconds per draft token for `texts` generations; 0 until known."""
+        """Returns the predicted time of a draft token, in seconds; 0 until known.
+
+        It is the time of a decode step of the draft model, divided by the tokens that it makes.
+
+        Args:
+            texts: Number of generations in the step; each gets one draft token.
+        """
         return self._costs.of(texts) / texts if self._steps >= _MIN_MEASURED_STEPS else 0.0
 
     def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:

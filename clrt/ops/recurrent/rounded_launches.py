@@ -224,15 +224,17 @@ class RoundedLaunches(RecurrentLaunches):
         lens: Value | None,
         sizes: Mapping[str, int],
     ) -> Launch:
-        """Returns the launch that rounds float elements to multiples of an 8-bit scale.
+        """Returns the launch that rounds float elements of X or the states to 256 levels.
 
-        Each work-group rounds `n` elements by their range.
+        The results are float32, as after quantization to uint8 and dequantization. Each work-group
+        rounds `n` adjacent elements; its levels span the range of these elements and 0.
 
         Args:
             groups: Number of work-groups.
             inputs: Macro S_INPUTS: 1 for X, 0 for states.
             args: Kernel arguments: output y, input x, and n, the elements per work-group.
-            lens: Lengths of the sequences; None if all have T steps.
+            lens: Lengths of the sequences; elements behind their ends do not count for the range.
+                None if all have T steps.
             sizes: Kernel arguments `width` (elements per time step of X, or per sequence of a
                 state) and `step` (index of the time step); ignored if `lens` is None.
         """

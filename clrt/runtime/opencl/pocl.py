@@ -117,7 +117,13 @@ def lacks_builtins() -> bool:
 
 
 def _read(memory: int, address: int, nbytes: int) -> bytes:
-    """Reads memory of this process; b"" if it cannot be read."""
+    """Reads memory of this process; b"" if it cannot be read.
+
+    Args:
+        memory: File descriptor of /proc/self/mem.
+        address: Address of the first byte.
+        nbytes: Number of bytes to read.
+    """
     if sys.platform == "win32":
         return b""
     try:

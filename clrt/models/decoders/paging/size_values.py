@@ -36,13 +36,18 @@ class SizeValues:
 def read_sizes(
     graph: Graph, names: DecoderNames, paged: Set[Node], probe: DecodeStepProbe
 ) -> SizeValues:
-    """Classifies the values of a decoder that depend only on sizes of a step.
+    """Finds values of a decoder that depend only on sizes: the numbers of past and new tokens.
 
     Args:
         graph: The decoder, with inputs of past keys and values.
         names: Inputs and outputs of the graph.
         paged: Nodes that are rewritten, such as attention; their inputs are not checked here.
         probe: Evaluates values of the graph that depend only on sizes.
+
+    Returns:
+        The values that are the positions of a step's tokens; and, with reasons, those that a paged
+        decoder cannot compute. A value that is the same number in all steps, or that no node
+        combines with tokens, is neither.
     """
     sizes = SizeValues()
     data = names.data | {names.places}
