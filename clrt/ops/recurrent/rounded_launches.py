@@ -233,8 +233,8 @@ class RoundedLaunches(RecurrentLaunches):
             groups: Number of work-groups.
             inputs: Macro S_INPUTS: 1 for X, 0 for states.
             args: Kernel arguments: output y, input x, and n, the elements per work-group.
-            lens: Lengths of the sequences; elements behind their ends do not count for the range.
-                None if all have T steps.
+            lens: Lengths of the sequences; None if all have T steps. For the range, X counts up to
+                the end of the longest sequence, and states of sequences that have not ended.
             sizes: Kernel arguments `width` (elements per time step of X, or per sequence of a
                 state) and `step` (index of the time step); ignored if `lens` is None.
         """
