@@ -165,17 +165,19 @@ class RequestReader:
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
     def _proposed_options(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
-        """Returns the sampling options of the model's files, adapted to the options of a call.
+        """Returns the sampling options of the model's files, as the defaults of a call.
 
-        Options that the call's options or method exclude get neutral values.
+        Options of the files that do not go with the call's options or method are switched off: beam
+        search, for example, if the call has a rule.
 
         Args:
             given: Fields of `Sampling` that the call sets, by name.
-            rule: Keyword argument of `Constraint`; {} for no constraint.
+            rule: The call's json_schema, regex or grammar, by option name; {} for none.
             method: Name of the called method.
 
         Raises:
-            UnsupportedError: The model's files require a feature that clrt does not support.
+            UnsupportedError: The model's files require a feature that clrt does not support, or
+                combine beam search with options that exclude it.
         """
         if self._model.refusal:
             raise UnsupportedError(self._model.refusal)

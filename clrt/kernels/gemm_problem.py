@@ -50,8 +50,8 @@ class MatrixOperand:
         strides: Strides in elements: one per batch axis of the product (0 if broadcast), then the
             stride from row to row and the stride from column to column.
         in_panels: For B under `emit_cpu`: already packed in panels of `packed_width` columns.
-        by_rows: Whether the matrices' rows are rows of a tensor along its last axis, so that the
-            tensor may have a row pitch.
+        by_rows: For A: True if each row of a matrix is a row of the tensor along its last axis. The
+            tensor may then be a subview with a row pitch.
     """
 
     buffer: BufferArg

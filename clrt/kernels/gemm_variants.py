@@ -83,16 +83,14 @@ def reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches of a register-blocked CPU GEMM with low-bit B in blocks of K.
-
-    K is the summed axis; a block of elements shares a scale.
+    """Returns launches of a float32 CPU GEMM that dequantizes a block-quantized B.
 
     Args:
         product: The GEMM, whose B is `BlockQuantizedWeights`; A has contiguous rows.
 
     Raises:
-        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
-            axes.
+        UnsupportedError: The result or an operand of the epilogue is not float32, or operands of
+            the epilogue need more than two batch axes.
     """
     product.epilogue.check_vectors()
     if product.is_empty:

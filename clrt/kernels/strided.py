@@ -369,7 +369,11 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """Returns the copy of a subview from a contiguous tensor to its rows in the parent."""
+        """Returns the copy that writes a subview to its rows in the parent.
+
+        Args:
+            part: The subview; the copy reads its value as a contiguous tensor.
+        """
         parent, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), parent, width, width, part.pitch)
 

@@ -139,7 +139,14 @@ def _parts(x: Value, axis: int) -> int | str:
 
 
 def _key(node: Node, transform: Transform) -> tuple[object, ...]:
-    """Returns a dictionary key of a node's constant operand, equal for equal operands."""
+    """Returns the key under which the pass caches the matrix that replaces a DFT or STFT.
+
+    Nodes with equal keys share one matrix.
+
+    Args:
+        node: The DFT or STFT.
+        transform: The transform that it applies.
+    """
     window = node.input(2) if isinstance(node.op, STFT) else None
     numbers = None if window is None else window.numbers
     return type(node.op), transform, None if numbers is None else numbers.tobytes()

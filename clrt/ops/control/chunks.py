@@ -268,12 +268,19 @@ class RepeatedBodies:
     def _build_unrolled(self, count: int, host: HostContext) -> Graph | None:
         """Builds and optimises a graph of `count` copies of the loop body.
 
+        Inputs of the graph: number of the first iteration; states; captured values; if the loop's
+        condition is computed, the initial condition (True). Outputs: states; if the condition is
+        computed, the number of conditions that held, including the initial one; for each scan
+        output, the rows of all iterations, stacked.
+
+        Args:
+            count: Number of copies.
+            host: Optimises the graph.
+
         Returns:
-            The graph. Inputs: number of the first iteration, states, captured values, and, if the
-            condition is computed, the initial condition (True). Outputs: states; if the condition
-            is computed, the number of conditions that held, including the initial one; stacks of
-            rows. None if a shape is not static, a state changes its type, a node needs the host or
-            fails, or an iteration is too expensive to be computed after the loop's end.
+            The graph. None if a shape is not static, a state changes its type, or a node needs the
+            host or fails. Also None if the condition is computed and an iteration costs too much
+            to run in surplus, past the loop's end.
         """
         loop, build = self._loop, Builder()
         states, goes_on = loop.carried, loop.goes_on
