@@ -173,7 +173,7 @@ class KernelBuildError(ClrtError):
         log: Build log of the OpenCL compiler.
     """
 
-    _lines = True
+    _message_lines = True
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

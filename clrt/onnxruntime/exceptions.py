@@ -46,7 +46,7 @@ class InvalidArgument(StatusError, InputError):
 class WrongSizes(InvalidArgument):
     """Sizes of an input do not match the model; the message has a line per mismatched axis."""
 
-    _lines = True
+    _message_lines = True
 
 
 class WrongType(InvalidArgument, TypeError):

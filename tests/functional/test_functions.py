@@ -319,7 +319,7 @@ def test_common_functions_have_docstrings() -> None:
         (lambda: F.Softmax(X, axs=1), InputError, "no attribute 'axs'. Did you mean 'axis'"),
         (lambda: F.Softmax(X, 1), InputError, "takes 1 input, and 2 are given.*axis"),
         (lambda: F.Softmax(X, axis="last"), InputError, "attribute 'axis' is 'last'"),
-        (lambda: F.Softmax(X, axis=1.5), InputError, "it takes an integer"),
+        (lambda: F.Softmax(X, axis=1.5), InputError, "expected an integer"),
         (lambda: F.Softmax(X, axis=7), ShapeError, "axis 7 is outside rank 3"),
         (lambda: F.Conv(X, KERNEL, strides=2), InputError, "a list of integers"),
         (lambda: F.Concat([X, X], axis=0), InputError, "pass each on its own"),

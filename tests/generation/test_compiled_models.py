@@ -67,7 +67,7 @@ def test_compiled_language_model_refuses_unfit_options(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has a cache of float32"):
         make_generator(file, cache="float16")
     result = CliRunner().invoke(app, [str(folder), "--verify"])
-    assert result.exit_code == 1 and "without --verify" in result.output
+    assert result.exit_code == 1 and "does not support --verify" in result.output
     other = tmp_path / "other.clrt"
     other.write_bytes(file.read_bytes()[:-64])
     with pytest.raises(ModelError):

@@ -157,7 +157,7 @@ def test_unsupported_generation_keys_are_refused_by_name(tmp_path: Path) -> None
     assert set(ACTIVE) == {name for name, key in KEYS.items() if key.treatment == "refused"}
     for name, value in ACTIVE.items():
         config = {name: value, "do_sample": KEYS[name].drawing}
-        with pytest.raises(UnsupportedError, match=rf"generation_config.json' asks for {name} "):
+        with pytest.raises(UnsupportedError, match=rf"generation_config.json' has {name} "):
             sampling_of(tmp_path, config)
         for neutral in (None, *KEYS[name].neutral):
             sampling_of(tmp_path, {name: neutral, "do_sample": True})
@@ -168,7 +168,7 @@ def test_unsupported_generation_keys_are_refused_by_name(tmp_path: Path) -> None
 def test_explicit_sampling_bypasses_refused_generation_config(tmp_path: Path) -> None:
     config = {"guidance_scale": 3.0}
     with make_generator(write_texts(tmp_path, sampling=config)) as model:
-        with pytest.raises(UnsupportedError, match=r"asks for guidance_scale 3\.0"):
+        with pytest.raises(UnsupportedError, match=r"has guidance_scale 3\.0"):
             model.generate(PROMPTS["short"], max_new_tokens=3)
         options = Sampling(max_new_tokens=3)
         assert len(model.generate(PROMPTS["short"], sampling=options).tokens) == 3

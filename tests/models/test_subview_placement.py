@@ -295,7 +295,7 @@ const %j: int64[1] = [9]
         one = len(given["x"]) == 1
         assert launched.count("gather_cpu") == (0 if one else 2)
     short = random_inputs(graph, {"N": 2, "S": 9})
-    with pytest.raises(clrt.ModelError, match="constant is 9"):
+    with pytest.raises(clrt.ModelError, match="constant of the model is 9"):
         model.run(dict(short))
 
 

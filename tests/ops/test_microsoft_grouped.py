@@ -167,7 +167,7 @@ def test_invalid_kv_caches_are_refused() -> None:
     plain = (*_new(1, 1), cache.astype(np.float32), cache.astype(np.float32), *_last(0))
     bits = (*_new(1, 1), cache, cache, *_last(0), *[None] * 5, scale, scale)
     cases: list[tuple[tuple[Array | None, ...], dict[str, Any], type[Exception], str]] = [
-        (plain, {"sliding_window_cache": 1}, ModelError, "-1 places"),
+        (plain, {"sliding_window_cache": 1}, ModelError, "-1 positions"),
         (bits, {"kv_cache_bit_width": 8}, UnsupportedError, "uint8 in 8 bits"),
     ]
     for inputs, attrs, kind, match in cases:

@@ -205,7 +205,7 @@ def test_rounded_matmul_exports_to_onnx_with_equal_results() -> None:
         (SCALE, (K, N), Gemm(alpha=2.0), "there are factors"),
         (np.array(0, np.float32), (K, N), MatMul(), "the scale of A is 0"),
         (SCALE, (2, K, N), MatMul(), "B is int8"),
-        (SCALE, (MAX_DEPTH + 1, 1), MatMul(), "it is 1 to"),
+        (SCALE, (MAX_DEPTH + 1, 1), MatMul(), "expected 1 to"),
     ],
 )
 def test_unsuitable_fake_quantized_matmul_is_kept(
