@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class OnnxTraits:
-    """How an op relates to its ONNX schema.
+    """Traits that relate an op to its ONNX schema.
 
     Attributes:
         attribute_to_input: Attributes of older opsets that became inputs: name to
@@ -27,7 +27,7 @@ class OnnxTraits:
 
 @dataclass(frozen=True)
 class InputTraits:
-    """What an op expects of its inputs, by their indices.
+    """Requirements of an op on its inputs; each field lists indices of inputs.
 
     Attributes:
         required: Inputs that must be present, although `infer` does not read them.
@@ -52,7 +52,7 @@ class InputTraits:
 
 @dataclass(frozen=True)
 class MemoryTraits:
-    """How an op reads and writes memory.
+    """Traits that say which memory an op reads, writes and may reuse.
 
     Attributes:
         always_view: Whether the only output is input 0 with another shape; no kernel runs.
@@ -74,7 +74,7 @@ class MemoryTraits:
 
 @dataclass(frozen=True)
 class HostTraits:
-    """What the host does for an op.
+    """Traits that say which part of an op the host computes.
 
     Attributes:
         host_driven: Whether the host runs the node between plans, and itself computes nothing on

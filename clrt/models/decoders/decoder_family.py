@@ -21,7 +21,7 @@ NO_WINDOWS: Mapping[str, object] = {"sliding_window": 0}
 
 @dataclass(frozen=True)
 class GgufForm:
-    """How llama.cpp stores the models of a family in GGUF files.
+    """The form in which llama.cpp stores the models of a family in GGUF files.
 
     Metadata is accessed by "Llama's keys": the names that values have in Llama's config.json
     (`GgufValues` translates them).

@@ -28,7 +28,7 @@ Key: TypeAlias = "type[Op] | tuple[str, str]"
 
 
 class DecompositionStage(Enum):
-    """Where a decomposition is applied, and to which nodes.
+    """The stages at which decompositions are applied, each to certain nodes.
 
     Attributes:
         IMPORT: In the importer: ops (or forms of ops) in the file that the IR lacks.
