@@ -6,6 +6,7 @@ Each may name one thing, or occur in a fixed term of the field; these names are 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,8 +50,13 @@ WORDS: dict[str, dict[str, str]] = {
 }
 
 
-def names() -> Iterator[tuple[str, str]]:
-    """Yields each name with the file that defines it."""
+@functools.cache
+def names() -> dict[str, str]:
+    """Returns each name with the file that defines it."""
+    return dict(_read_names())
+
+
+def _read_names() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         yield path.stem, file
@@ -73,7 +79,7 @@ def words(name: str) -> set[str]:
 def test_ambiguous_word_in_names_has_listed_meaning(word: str) -> None:
     meanings = WORDS.get(word, {})
     listed = set(" ".join(meanings.values()).split())
-    having = {name: file for name, file in names() if words(name) & {word, f"{word}s"}}
+    having = {name: file for name, file in names().items() if words(name) & {word, f"{word}s"}}
     strangers = {name: file for name, file in having.items() if name not in listed}
     assert not strangers, f"{word!r} may name {list(meanings)}"
     assert listed <= set(having)
