@@ -14,10 +14,12 @@ from clrt.ir.graph import Graph, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.kernels.tuning_records import record_for
 from clrt.plan.arena import align
-from clrt.plan.plan import Plan, arena_buffers, make_plan
+from clrt.plan.make_plan import arena_buffers, make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep
-from clrt.plan.template import InstantiatedPlan, PlanTemplate, trace_plan
+from clrt.plan.template import InstantiatedPlan, PlanTemplate
+from clrt.plan.trace_plan import trace_plan
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
 

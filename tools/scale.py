@@ -29,7 +29,8 @@ from clrt.ir.graph import Graph
 from clrt.models.onnx.importer import import_model
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 
 T = TypeVar("T")

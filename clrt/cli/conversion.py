@@ -28,7 +28,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
 from clrt.kernels.index_range import MAX_ELEMS
-from clrt.models.compiled import SUFFIX, read_extras
+from clrt.models.compiled_file import SUFFIX, read_extras
 from clrt.models.locate import find_model
 from clrt.models.onnx.export.exporter import save_model
 from clrt.models.onnx.export.written_check import check_written

@@ -14,7 +14,7 @@ from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.generation.compiled import write_language_model
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
-from clrt.models.compiled import SUFFIX
+from clrt.models.compiled_file import SUFFIX
 from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
 from clrt.models.decoders.whisper import MODEL_TYPE
 from clrt.models.huggingface.model_files import read_object

@@ -23,11 +23,10 @@ from clrt.cli.shapes import (
     parse_shapes,
 )
 from clrt.errors import ClrtError, InputError, UnsupportedError, counted
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, all_graphs
 from clrt.models.locate import find_model
 from clrt.models.onnx.info import FileInfo, Parameters, op_name, read_info
 from clrt.models.sources import is_compiled, onnx_file, read_graph
-from clrt.ops.base import all_graphs
 from clrt.runtime.execution.signature import symbol_places
 from clrt.runtime.inspection.explain import Explanation
 from clrt.runtime.model.model import Model, load

@@ -23,7 +23,7 @@ from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor

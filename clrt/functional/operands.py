@@ -11,9 +11,9 @@ import numpy as np
 from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.models.onnx.op_schemas import FormalParameter, OpSchemaInfo
 from clrt.models.onnx.single_op import with_texts
-from clrt.ops.base import RuntimeValue
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # ONNX names of dtypes, preferred first, for Python numbers of each NumPy kind whose dtype does not

@@ -14,13 +14,8 @@ from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.ir.graph import Graph
-from clrt.models.compiled import (
-    CompiledModel,
-    extras_of,
-    open_compiled,
-    read_extras,
-    write_compiled,
-)
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.compiled_file import extras_of, open_compiled, read_extras
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_cache import MAX_SLABS

@@ -19,6 +19,7 @@ from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, ConcatenatedRows
 from clrt.models.decoders.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
 from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
@@ -31,7 +32,6 @@ from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.huggingface.model_files import file_exists, read_text
 from clrt.models.sources import is_compiled
 from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.runtime.opencl.devices import start_drivers
 from clrt.util.files import check_link
 from clrt.util.math import ceil_div

@@ -9,11 +9,11 @@ from typing import Any
 from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.paging.rewrite import page_decoder
 from clrt.models.decoders.paging.visibility import MOST_KEYS
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional
-from clrt.ops.node_errors import NodeErrorContext
 
 GENAI = "genai_config.json"
 _FILES = ("model.onnx", "onnx/model.onnx")

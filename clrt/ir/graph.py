@@ -414,3 +414,11 @@ class Defaults:
 
     names: tuple[str, ...]
     graph_with: Callable[[frozenset[str]], Graph]
+
+
+def all_graphs(graph: Graph) -> Iterator[Graph]:
+    """Yields `graph` and, recursively, all subgraphs of its nodes."""
+    yield graph
+    for node in graph.nodes:
+        for inner in node.op.graphs:
+            yield from all_graphs(inner)

@@ -39,12 +39,10 @@ from clrt.formats.safetensors import (
     SafetensorsHeader,
     Table,
     damaged,
-    parse_json,
-    read_header,
 )
 from clrt.ir.dims import Dim, Expr, is_symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Node, Value, all_graphs
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
@@ -52,14 +50,20 @@ from clrt.ir.verify import verify
 from clrt.kernels.packed_layouts import packed_shape, restoring
 from clrt.kernels.spec import PackedWeight
 from clrt.models.checksum import DigestCheck, canonical
+from clrt.models.compiled_file import (
+    FORMAT,
+    VERSION,
+    extras_of,
+    is_object,
+    json_of,
+    load_json,
+    open_compiled,
+    text_of,
+)
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op, all_graphs
+from clrt.ops.base import Op
 from clrt.util.files import atomic_write
 
-SUFFIX = ".clrt"
-FORMAT = "clrt"
-VERSION = 1
-_VERSIONS = [str(n) for n in range(1, VERSION + 1)]
 # Maximum number of elements of a constant printed in the graph's text; a stored tensor would take a
 # page and a header entry.
 _TEXT_ELEMS = 16
@@ -158,7 +162,7 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     header = open_compiled(source) if isinstance(source, Path) else source
     path, data = header.file, header.map()
     check = DigestCheck(header)
-    layouts = _typed(header, "layouts", lambda v: _is_object(v, str))
+    layouts = json_of(header, "layouts", lambda v: is_object(v, str))
     unread = dict.fromkeys(key for key in header.tensors if not key.startswith(PADDING))
 
     def fetch(key: str, type_: TensorType) -> Array | PackedConstant:
@@ -166,18 +170,18 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
         return _stored_elements(header, data, key, type_, layouts.get(key))
 
     try:
-        graph = parse_graph(_text(header, "graph"), REGISTRY, fetch)
+        graph = parse_graph(text_of(header, "graph"), REGISTRY, fetch)
         graphs = list(all_graphs(graph))
-        _set_origins(graphs, _load(header, "nodes"))
+        _set_origins(graphs, load_json(header, "nodes"))
         values = [v for g in graphs for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))]
         known_symbols = _symbols(dim for v in values for dim in v.shape or () if is_symbol(dim))
         for value in values:
             _check_symbols(value, value.shape or (), known_symbols)
         for inner in graphs:
             _check_graph(inner, known_symbols)
-        shapes = _input_shapes(graph, _load(header, "shapes"))
+        shapes = _input_shapes(graph, load_json(header, "shapes"))
         if "properties" in header.metadata:
-            graph.properties = _typed(header, "properties", lambda v: _is_object(v, str))
+            graph.properties = json_of(header, "properties", lambda v: is_object(v, str))
     except OutOfMemoryError:
         raise
     except ClrtError as error:
@@ -188,38 +192,6 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     if unread:
         raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
     return CompiledModel(graph, shapes, extras_of(header), check)
-
-
-def read_extras(path: Path) -> Mapping[str, Any]:
-    """Returns the extras of a compiled model, JSON values by name, without reading its weights.
-
-    Raises:
-        ModelError: The file is damaged, not a compiled model, or of a newer version.
-    """
-    return extras_of(open_compiled(path))
-
-
-def open_compiled(path: Path) -> SafetensorsHeader:
-    """Reads the header of a compiled model and checks its format and version.
-
-    Raises:
-        ModelError: The file is damaged, not a compiled model, or of a newer version.
-    """
-    header = read_header(path)
-    metadata = header.metadata
-    if metadata.get("format") != FORMAT:
-        raise ModelError(
-            f"{header.file} is not a compiled model of clrt; create one by "
-            f"clrt-convert SOURCE -o {header.file.stem}{SUFFIX}."
-        )
-    version = metadata.get("version", "")
-    if version not in _VERSIONS:
-        raise ModelError(
-            f"{header.file} has version {version[:100]} of clrt's format and this clrt reads up to "
-            f"{VERSION}: it was written by {metadata.get('producer', '')[:100]}; upgrade clrt, or "
-            "convert the model again."
-        )
-    return header
 
 
 def _stored(value: Value, forms: Mapping[Value, PackedWeight]) -> Array:
@@ -352,7 +324,7 @@ def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]
         ModelError: `record` names unknown inputs, or has no valid sizes.
     """
     names = {v.name for v in graph.inputs}
-    if not isinstance(record, list) or not all(_is_object(each, list) for each in record):
+    if not isinstance(record, list) or not all(is_object(each, list) for each in record):
         raise ModelError("its input shapes are not lists")
     for each in record:
         if not each.keys() <= names:
@@ -362,50 +334,5 @@ def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]
     return [{n: tuple(s) for n, s in each.items()} for each in record]
 
 
-def extras_of(header: SafetensorsHeader) -> dict[str, Any]:
-    """Returns the extras of a compiled model (tokenizer, conversion settings), by name.
-
-    Raises:
-        ModelError: The extras are missing, or not a JSON object.
-    """
-    extras: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
-    return extras
-
-
-def _is_object(value: Any, kind: type) -> bool:
-    """Returns whether a value is a JSON object whose values are all of type `kind`."""
-    return isinstance(value, dict) and all(isinstance(v, kind) for v in value.values())
-
-
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _text(header: SafetensorsHeader, name: str) -> str:
-    if name not in header.metadata:
-        raise damaged(header.file, f"it has no {name}")
-    return header.metadata[name]
-
-
-def _load(header: SafetensorsHeader, name: str) -> Any:
-    try:
-        return parse_json(_text(header, name))
-    except (ValueError, RecursionError) as error:
-        raise damaged(header.file, f"its {name} cannot be read, {error!r}") from error
-
-
-def _typed(header: SafetensorsHeader, name: str, holds: Callable[[Any], bool]) -> Any:
-    """Returns the JSON value of a metadata entry of a compiled model.
-
-    Args:
-        header: Header of the file.
-        name: Name of the entry: "shapes".
-        holds: Returns whether the value has the expected type.
-
-    Raises:
-        ModelError: The entry is missing, not JSON, or has another type.
-    """
-    value = _load(header, name)
-    if not holds(value):
-        raise damaged(header.file, f"its {name} have the wrong type")
-    return value

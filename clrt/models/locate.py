@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from clrt.errors import InputError, ModelError
-from clrt.models.compiled import SUFFIX
+from clrt.models.compiled_file import SUFFIX
 from clrt.models.huggingface.model_files import path_in, read_text
 from clrt.util.files import expanded
 

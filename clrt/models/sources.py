@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.errors import ModelError, UnsupportedError, explain_missing_extra
 from clrt.ir.graph import Graph
-from clrt.models.compiled import SUFFIX, read_compiled
-from clrt.ops.node_errors import NodeErrorContext
+from clrt.ir.node_errors import NodeErrorContext
+from clrt.models.compiled_file import SUFFIX
 from clrt.util.files import check_link
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def read_graph(source: Source) -> Graph:
     if isinstance(source, Graph):
         return source.copy()
     if is_compiled(source):
+        from clrt.models.compiled import read_compiled
+
         compiled = read_compiled(Path(source))
         compiled.check()
         return compiled.graph

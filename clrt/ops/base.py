@@ -8,10 +8,10 @@ coverage, op tests and the table of ops in the docs are derived from the registe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from clrt.ir.dims import Expr, UndecidableDim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Variant
@@ -28,74 +29,6 @@ from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.host_limits import check_texts
 
 Types = Sequence[TensorType | None]
-
-
-class DeviceTensorLike(Protocol):
-    """Protocol of a tensor in device memory, for ops that run on the host."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> DType: ...
-
-    def numpy(self) -> Array:
-        """Returns a copy of the elements as a host array."""
-
-
-Tensor: TypeAlias = "Array | DeviceTensorLike"
-# A value passed between the stages of a run: a tensor on host or device, a list (a sequence), a
-# dict of Python scalars (a map), or None (an empty optional).
-RuntimeValue: TypeAlias = "Tensor | list[RuntimeValue] | dict[Any, Any] | None"
-
-
-def tensor(value: RuntimeValue) -> Tensor:
-    """Returns a value of a run unchanged, typed as a tensor.
-
-    Raises:
-        ModelError: The value is a sequence, a map or None.
-    """
-    if value is None or isinstance(value, (list, dict)):
-        raise _unlike(value, "a tensor")
-    return value
-
-
-def sequence(value: RuntimeValue) -> list[RuntimeValue]:
-    """Returns a value of a run unchanged, typed as a sequence.
-
-    Raises:
-        ModelError: The value is not a sequence.
-    """
-    if not isinstance(value, list):
-        raise _unlike(value, "a sequence")
-    return value
-
-
-def mapping(value: RuntimeValue) -> dict[Any, Any]:
-    """Returns a value of a run unchanged, typed as a map.
-
-    Raises:
-        ModelError: The value is not a map.
-    """
-    if not isinstance(value, dict):
-        raise _unlike(value, "a map")
-    return value
-
-
-def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each tensor in `values` by name; omits sequences, maps and None."""
-    others = (list, dict, type(None))
-    return {
-        n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
-        for n, x in values.items()
-        if not isinstance(x, others)
-    }
-
-
-def _unlike(value: RuntimeValue, wanted: str) -> ModelError:
-    """Returns the error for a value of another kind than `wanted`."""
-    kinds = {list: "a sequence", dict: "a map", type(None): "an optional without a value"}
-    return ModelError(f"It expects {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
 
 
 class HostContext(Protocol):
@@ -486,12 +419,3 @@ def _tidy(array: Array, dtype: DType) -> Array:
     if any(abs(x) > limit for x in array.flat if not isinstance(x, Expr)):
         raise OverflowError
     return array
-
-
-def all_graphs(graph: Graph) -> Iterator[Graph]:
-    """Yields `graph` and, recursively, all subgraphs of its nodes."""
-    yield graph
-    for node in graph.nodes:
-        if isinstance(node.op, Op):
-            for inner in node.op.graphs:
-                yield from all_graphs(inner)

@@ -6,8 +6,7 @@ Their results belong to the loaded model; compiled models do not store them.
 from __future__ import annotations
 
 from clrt.device.caps import DeviceCaps
-from clrt.ir.graph import Graph
-from clrt.ops.base import all_graphs
+from clrt.ir.graph import Graph, all_graphs
 from clrt.passes.block_conv1d import BlockConv1d
 from clrt.passes.channels_last import UseChannelsLast
 from clrt.passes.demote_exact_weights import DemoteExactWeights

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, PassError
 from clrt.ir.dims import Dim, infer_symbols
-from clrt.ir.graph import Graph, Names, Node, Patch, Value
+from clrt.ir.graph import Graph, Names, Node, Patch, Value, all_graphs
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
-from clrt.ops.base import Op, all_graphs
+from clrt.ops.base import Op
 from clrt.ops.op_builder import OpBuilder
 from clrt.passes.report import PassOutcome, PassReport
 from clrt.passes.worklist import Worklist

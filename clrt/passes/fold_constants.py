@@ -11,9 +11,9 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.fuse_fake_quantize import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clrt.errors import ClrtError, InputError, ModelError, NumberError
-from clrt.ir.graph import Graph, Node, Value
-from clrt.ops.base import Op, all_graphs
+from clrt.ir.graph import Graph, Node, Value, all_graphs
+from clrt.ops.base import Op
 
 # Maximum number of model inputs that a message names.
 _MAX_NAMED = 3

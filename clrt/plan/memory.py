@@ -8,10 +8,9 @@ from itertools import count
 
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.ir.dims import is_symbol, substitute
-from clrt.ir.graph import Value
-from clrt.ops.base import Op, all_graphs
+from clrt.ir.graph import Value, all_graphs
+from clrt.plan.graph_break import GraphBreak
 from clrt.plan.plan import MIN_BUFFER_BYTES, Plan
-from clrt.plan.specialise import GraphBreak
 from clrt.util.formatting import format_bytes
 
 
@@ -79,7 +78,7 @@ def memory_of(
     sizes = dict(plan.uploads)
     if graph_break is not None:
         uploaded = {value for value, _ in sizes}
-        inner = (g for n in graph_break.host_driven if isinstance(n.op, Op) for g in n.op.graphs)
+        inner = (g for n in graph_break.host_driven for g in n.op.graphs)
         graphs = (g for outer in (graph_break.suffix, *inner) for g in all_graphs(outer))
         later_constants = {v for g in graphs for v in g.constants() if v.has_numbers} - uploaded
         sizes.update({(v, ""): v.nbytes for v in later_constants if not v.type.on_host})

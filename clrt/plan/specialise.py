@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -17,13 +16,14 @@ import numpy as np
 from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, match_symbols, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.index_range import MAX_ELEMS
 from clrt.ops.base import Op
 from clrt.ops.control.control_flow import sink_constants
 from clrt.ops.decompositions.registry import DecompositionStage, decompose
-from clrt.ops.node_errors import NodeErrorContext
+from clrt.plan.graph_break import GraphBreak
 from clrt.plan.lifetimes import is_view
 from clrt.plan.traced_constants import derive, trace_of
 from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
@@ -37,34 +37,6 @@ MIN_WEIGHT_BYTES = 4 << 10
 _AUDIENCES = DecompositionStage.PLANNING, DecompositionStage.LOWERING
 # Maximum number of axes of a tensor: NumPy's limit.
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
-
-
-@dataclass(frozen=True)
-class GraphBreak:
-    """Split of a graph at nodes that depend on data which the host must read first.
-
-    Attributes:
-        nodes: Nodes whose output shape or kernel depends on the data; independent of each other.
-        reads: Names of the values that the host reads: inputs or outputs of the graph before the
-            break.
-        known: Names among `reads` that become constants of the suffix.
-        host_driven: Nodes among `nodes` that the host executes: control flow, such as Loop, and
-            nodes with data-dependent output shapes, such as NonZero.
-        suffix: Graph of the remaining nodes. Its inputs are values of the graph before the break
-            and outputs of the host-driven nodes.
-    """
-
-    nodes: tuple[Node, ...]
-    reads: tuple[str, ...]
-    known: tuple[str, ...]
-    host_driven: tuple[Node, ...]
-    suffix: Graph
-
-    @property
-    def title(self) -> str:
-        """Name of the first node at the graph break and the number of other nodes, for messages."""
-        more = len(self.nodes) - 1
-        return f"{self.nodes[0]}{f' and {more} more' if more else ''}"
 
 
 def specialise(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, TracedConstant
+from clrt.ir.op import TracedConstant
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, untraced
 from clrt.kernels.spec import (
     INDEXED_BYTES,
@@ -24,15 +24,15 @@ from clrt.kernels.spec import (
 )
 from clrt.plan.arena import Arena, LiveInterval, assign_offsets
 from clrt.plan.arena_relayout import StackingOrder
-from clrt.plan.fuse_launches import MissedRegion
 from clrt.plan.launch_patches import Int32s, Ints, VariableArguments, VariableGlobalSizes
-from clrt.plan.plan import Plan, arena_buffers
-from clrt.plan.specialise import specialise_to_break
-from clrt.plan.steps import HostStep, PlanStep, launches_of
-from clrt.plan.subview_placement import SubviewNote
+from clrt.plan.plan import Plan
+from clrt.plan.steps import HostStep, Placed, PlanStep, launches_of
 from clrt.plan.template_instantiation import TemplateInstantiator
 
-_LOG = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from clrt.plan.fuse_launches import MissedRegion
+    from clrt.plan.subview_placement import SubviewNote
+
 # Relative waste (arena bytes over live bytes) of a reused layout, as a multiple of the waste of the
 # last searched layout, above which offsets are searched again.
 _MAX_WASTE_RATIO = 1.1
@@ -45,61 +45,29 @@ _Traced = TypeVar("_Traced")
 _T = TypeVar("_T")
 
 
-def trace_plan(
-    graph: Graph,
-    bindings: Bindings,
-    shapes: Mapping[str, tuple[int, ...]],
-    known: Mapping[str, Array],
-    make: Callable[[Graph], Plan],
-    donated: Collection[str] = (),
-) -> PlanTemplate | None:
-    """Plans a graph with traced sizes, so that plans for other sizes follow from formulas.
-
-    Args:
-        bindings: Size of each symbol of the input shapes.
-        shapes: Shapes of the inputs for which the model declares none, by name.
-        known: Elements of inputs to turn into constants, by name.
-        make: Plans a specialised graph.
-        donated: Names of inputs whose memory the plan may overwrite.
-
-    Returns:
-        The template. None if there are no symbols, if symbols do not determine the shapes of all
-        inputs, or if planning fails; also if the plan has a graph break, a host step, or a packed
-        weight that depends on the sizes.
-    """
-    if not bindings or any(not v.type.bind(bindings).is_static for v in graph.inputs):
-        return None
-    trace = ShapeTrace(bindings)
-    try:
-        first, graph_break = specialise_to_break(graph, trace.start(), shapes, known, donated)
-        if graph_break is not None:
-            return None
-        plan = make(first)
-        return PlanTemplate(trace, plan) if _can_instantiate(plan) else None
-    except Exception:
-        # Planning without a trace reports errors of the sizes.
-        _LOG.debug("no template of %s", graph.name, exc_info=True)
-        return None
-
-
-def _can_instantiate(plan: Plan) -> bool:
-    """Returns whether a traced plan can be evaluated at other sizes.
-
-    This requires that the plan has no host steps, and no packed weights that depend on the sizes.
-    """
-    if plan.host_steps:
-        return False
-    buffers = (b for x in launches_of(plan.steps) for b in x.buffers)
-    packed = (b for b in buffers if isinstance(b, PackedWeight))
-    return not any(is_traced(b.nbytes) or _varies(b.value) for b in packed)
-
-
-def _varies(value: Value) -> bool:
+def varies(value: Value) -> bool:
     """Returns whether the elements of a constant depend on the symbolic sizes."""
     known = value.type.known_elements
     if isinstance(known, np.ndarray) and known.dtype == object:
         return any(is_traced(x) for x in known.flat)
     return isinstance(known, TracedConstant)
+
+
+@dataclass(frozen=True)
+class ArenaBuffers:
+    """The buffers in the arena of a plan with traced numbers.
+
+    Attributes:
+        owners: The value or scratch buffer that each buffer belongs to.
+        spans: First and last memory event of each buffer's lifetime.
+        layout: Which buffers lie on which in the planned arena.
+        waste: Bytes of the planned arena over its peak of live bytes.
+    """
+
+    owners: tuple[Placed, ...]
+    spans: tuple[tuple[int, int], ...]
+    layout: StackingOrder
+    waste: float
 
 
 class PlanTemplate:
@@ -109,6 +77,7 @@ class PlanTemplate:
         trace: Formulas of the plan's numbers.
         plan: Plan with traced numbers. Only this module reads these numbers, since arithmetic on
             them would extend the trace.
+        buffers: The plan's buffers in the arena.
         launches: Launches of the plan in execution order.
         buffer_numbers: Maps each buffer in the arena to its index.
         arguments: Launch arguments that vary with the sizes.
@@ -122,28 +91,23 @@ class PlanTemplate:
         flops: Formula of the floating-point operations of each launch.
     """
 
-    def __init__(self, trace: ShapeTrace, plan: Plan) -> None:
-        self.trace, self.plan = trace, plan
+    def __init__(self, trace: ShapeTrace, plan: Plan, buffers: ArenaBuffers) -> None:
+        self.trace, self.plan, self.buffers = trace, plan, buffers
         self.launches = tuple(launches_of(plan.steps))
         self.costs: tuple[int, ...] | None = None
-        buffers = arena_buffers(plan)
-        intervals = [interval for _, interval in buffers]
-        self.buffer_numbers = {owner: number for number, (owner, _) in enumerate(buffers)}
+        self.buffer_numbers = {owner: number for number, owner in enumerate(buffers.owners)}
         self.arguments = VariableArguments.from_launches(self.launches, trace, self._tenant_of)
         self.global_sizes = VariableGlobalSizes(self.launches, trace)
         self.derived = tuple(self._derived())
         uploads = plan.uploads.items()
-        self.uploads = {(v, at): untraced(n) for (v, at), n in uploads if not _varies(v)}
-        self.derived_uploads = [(v, trace.formula(n)) for (v, _), n in uploads if _varies(v)]
+        self.uploads = {(v, at): untraced(n) for (v, at), n in uploads if not varies(v)}
+        self.derived_uploads = [(v, trace.formula(n)) for (v, _), n in uploads if varies(v)]
         self.flops = [trace.formula(x.flops) for x in self.launches]
         self._sizes = np.array(
             [trace.formula(owner.nbytes) for owner in self.buffer_numbers], np.int64
         )
-        self._spans = [(i.first, i.last) for i in intervals]
-        self._events = _Events(self._spans)
-        places = tuple(plan.allocations[owner] for owner in self.buffer_numbers)
-        self._layout = StackingOrder.from_arena(intervals, Arena(places, plan.arena.slab_bytes))
-        self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
+        self._events = _Events(buffers.spans)
+        self._layout, self._waste = buffers.layout, buffers.waste
         for launch in self.launches:  # raises if one is traced: local sizes are fixed per kernel
             tuple(int(n) for n in launch.local_size or ())
 
@@ -193,7 +157,7 @@ class PlanTemplate:
         fits = all(n <= largest for n in arena.slab_bytes)
         if fits and arena.nbytes <= _MAX_WASTE_RATIO * self._waste * live:
             return arena
-        sized = zip(nbytes.tolist(), self._spans, strict=True)
+        sized = zip(nbytes.tolist(), self.buffers.spans, strict=True)
         intervals = [LiveInterval(n, first, last) for n, (first, last) in sized]
         searched = assign_offsets(intervals, max_slab_bytes)
         if fits and arena.nbytes <= searched.nbytes:
@@ -217,7 +181,7 @@ class PlanTemplate:
             for index, arg in numbered_arguments(launch):
                 if isinstance(arg, BufferArg) and isinstance(arg.buffer, Value):
                     root = self.plan.root(arg.buffer)
-                    if root.is_constant and _varies(root):
+                    if root.is_constant and varies(root):
                         yield number, index, root
 
 

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from clrt.ir.graph import Node
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, TensorType, TracedConstant
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, untraced
 from clrt.ir.symbolic_trace import trace_of as traced_by
 from clrt.ops.base import Op
-from clrt.ops.node_errors import NodeErrorContext
 
 _Reader: TypeAlias = Callable[[Evaluation], "Array | None"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.models.compiled import SUFFIX
+from clrt.models.compiled_file import SUFFIX
 from clrt.models.huggingface.json_values import as_object, positive_number
 from clrt.models.huggingface.model_files import file_exists, read_optional
 from clrt.models.sources import onnx_file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import ModelError
-from clrt.models.compiled import read_extras
+from clrt.models.compiled_file import read_extras
 from clrt.text.modules import POOLING_MODES
 from clrt.text.stages import stages_of
 from clrt.text.tokenizer_files import TOKEN_KEYS

@@ -14,12 +14,11 @@ import clrt
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array
 from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.models.huggingface.model_files import read_text
 from clrt.models.sources import Source, is_compiled, read_graph
-from clrt.ops.base import all_graphs
 from clrt.passes.compress_weights import (
     CompressWeights,
     WeightCompression,

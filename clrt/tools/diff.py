@@ -17,12 +17,13 @@ import numpy as np
 
 from clrt.errors import InputError, UnsupportedError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Node, Value, all_graphs
 from clrt.ir.op import ContainerType
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.models.as_onnx import onnx_model
 from clrt.models.onnx.export.outputs import node_outputs, with_outputs
 from clrt.models.sources import is_compiled, read_graph
-from clrt.ops.base import Op, RuntimeValue, all_graphs
+from clrt.ops.base import Op
 from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.compress_weights import CompressWeights
 from clrt.passes.driver import run_pass

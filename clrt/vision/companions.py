@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import ClrtError, ModelError
-from clrt.models.compiled import SUFFIX, read_extras
+from clrt.models.compiled_file import SUFFIX, read_extras
 from clrt.models.huggingface.model_files import file_exists, read_object
 from clrt.vision.presets import NAME, is_known_kind
 

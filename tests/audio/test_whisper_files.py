@@ -16,7 +16,7 @@ from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.convert import app as convert
 from clrt.cli.main import app
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.models.compiled import read_extras
+from clrt.models.compiled_file import read_extras
 from tests.audio.sounds import pcm16, wav_bytes
 from tests.audio.whisper_folders import sound, write_whisper
 

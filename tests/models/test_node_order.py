@@ -18,7 +18,7 @@ from clrt.kernels.tuning_records import record_for
 from clrt.models.sources import read_graph
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import Region
 from tests.models.fixtures import load_family, load_minilm

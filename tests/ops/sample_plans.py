@@ -11,7 +11,8 @@ from clrt.ir.op import TensorType
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import record_for
 from clrt.ops.base import Op
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from tests.ops.samples import Sample
 

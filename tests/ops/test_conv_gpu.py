@@ -24,7 +24,8 @@ from clrt.kernels.conv_gpu import (
 from clrt.kernels.spec import PackedWeight
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.pointwise.table import Add, Relu
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from tests.harness import quick_device, run_plan, tolerance

@@ -11,7 +11,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.reduce.reduce import ReduceSum
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 

@@ -26,7 +26,7 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.ops.pointwise.table import Neg, Where
 from clrt.ops.tensor.constant_of_shape import ConstantOfShape
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.opencl.driver import cl

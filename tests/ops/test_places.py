@@ -27,7 +27,8 @@ from clrt.ops.movement.trilu import Trilu
 from clrt.ops.norm.batch_normalization import BatchNormalization
 from clrt.ops.pointwise.table import Add
 from clrt.ops.vision.pooling import MaxPool
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.opencl.devices import DeviceInfo

@@ -23,7 +23,8 @@ from clrt.ops.conv.deform_conv import DeformConv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.table import Add, Gelu, Mul
-from clrt.plan.plan import Plan, make_plan, step_lifetimes
+from clrt.plan.make_plan import make_plan, step_lifetimes
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, launches_of
 from clrt.runtime.opencl.devices import DeviceInfo

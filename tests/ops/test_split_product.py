@@ -21,7 +21,8 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.table import Add, Gelu, Relu
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic

@@ -11,10 +11,10 @@ import pytest
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import IrOp
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import DeviceStep
 from tests.harness import all_devices, plan_graph, sample_graph
 from tests.ops.samples import Sample, samples

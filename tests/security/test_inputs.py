@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from clrt.errors import ClrtError, KernelBuildError, PassError, PlanError
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.ml.decision_trees import DecisionTrees
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import DeviceStep
 from tests.harness import plan_graph, quick_device, sample_graph, session_for
 from tests.ops.samples import Sample, samples

@@ -18,8 +18,9 @@ from clrt.kernels.tuning_records import record_for
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
+from clrt.plan.make_plan import make_plan
 from clrt.plan.memory import memory_of
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import accessed_bytes, traffic

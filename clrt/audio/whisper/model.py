@@ -14,13 +14,13 @@ from clrt.errors import ModelError
 from clrt.formats.safetensors import SafetensorsHeader, damaged
 from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
 from clrt.ir.graph import Graph
-from clrt.models.compiled import extras_of, open_compiled
+from clrt.ir.node_errors import NodeErrorContext
+from clrt.models.compiled_file import extras_of, open_compiled
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
 from clrt.models.sources import is_compiled
 from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.node_errors import NodeErrorContext
 
 _EXTRA = "speech"
 _EXTRACTOR = "WhisperFeatureExtractor"

@@ -10,6 +10,7 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.graph import Graph, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import TensorType
 from clrt.models.onnx.context import Context, ImportsNodes, broken
 from clrt.models.onnx.diagnostics import note
@@ -19,7 +20,6 @@ from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.ops.decompositions.import_rules.import_builder import BodyNode, ImportBuilder, Step
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import Decomposition, imported_as
-from clrt.ops.node_errors import NodeErrorContext
 
 # Domain -> opset of the nodes in clrt's decompositions. Domain "clrt" has ops that only clrt
 # generates.

@@ -10,6 +10,7 @@ import onnx
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.attributes import check_attributes
 from clrt.models.onnx.context import Context, broken, constant_value
@@ -28,7 +29,6 @@ from clrt.models.onnx.types import refine
 from clrt.ops import REGISTRY
 from clrt.ops.base import Decompose, OnnxNode, Op
 from clrt.ops.decompositions.registry import imported_as
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.util.host_limits import text_array
 
 # Domain of the ops that only passes and decompositions generate.

@@ -18,7 +18,8 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import HostContext, Op, RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
+from clrt.ops.base import HostContext, Op
 from clrt.ops.control.host_driven import (
     Iterations,
     dtype_of,

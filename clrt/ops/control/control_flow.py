@@ -18,7 +18,8 @@ from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, tensor
+from clrt.ir.runtime_values import RuntimeValue, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.chunks import RepeatedBodies, stacked_rows
 from clrt.ops.control.host_driven import (

@@ -15,7 +15,8 @@ from clrt.ir.dims import Dim, Expr, match_symbols, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Tensor, Types, tensor
+from clrt.ir.runtime_values import RuntimeValue, Tensor, tensor
+from clrt.ops.base import Accuracy, HostContext, Op, Types
 from clrt.ops.movement.common import fresh_dim, fresh_dims
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather

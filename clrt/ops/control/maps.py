@@ -12,7 +12,8 @@ from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, mapping
+from clrt.ir.runtime_values import RuntimeValue, mapping
+from clrt.ops.base import HostContext, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.control.host_driven import HostDriven
 from clrt.ops.movement.common import fresh_dim

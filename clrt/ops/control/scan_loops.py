@@ -12,7 +12,8 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
-from clrt.ops.base import HostContext, RuntimeValue, Tensor, tensor
+from clrt.ir.runtime_values import RuntimeValue, Tensor, tensor
+from clrt.ops.base import HostContext
 from clrt.ops.control.host_driven import dtype_of, infer_known, join, positional, sizes, take
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.movement.gather import Gather

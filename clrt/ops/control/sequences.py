@@ -11,7 +11,8 @@ import numpy as np
 from clrt.errors import InputError, ModelError, NumberError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, sequence, tensor
+from clrt.ir.runtime_values import RuntimeValue, sequence, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import HostDriven, common_type, join, take
 from clrt.ops.movement.common import fresh_dims

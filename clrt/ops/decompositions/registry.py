@@ -14,9 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Names, Node, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import IrOp
 from clrt.ops.base import Op
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.ops.op_builder import OpBuilder
 
 Results: TypeAlias = "Sequence[Value | None]"

@@ -12,12 +12,13 @@ from clrt.ir.dim_operations import floordiv, maximum, minimum
 from clrt.ir.dims import Dim, UndecidableDim, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.runtime_values import RuntimeValue, tensor
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types, tensor
+from clrt.ops.base import Accuracy, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
 from clrt.ops.movement.common import (

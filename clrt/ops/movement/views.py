@@ -11,7 +11,8 @@ from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types
+from clrt.ir.runtime_values import RuntimeValue
+from clrt.ops.base import Accuracy, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dims, has_input, length
 from clrt.ops.registry import register

@@ -12,7 +12,8 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
-from clrt.ops.base import HostContext, RuntimeValue, Tensor
+from clrt.ir.runtime_values import RuntimeValue, Tensor
+from clrt.ops.base import HostContext
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.movement.gather import Gather

@@ -15,10 +15,11 @@ from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.runtime_values import RuntimeValue, tensor
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import elements, fresh_dim, has_input

@@ -11,9 +11,9 @@ import numpy as np
 
 from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import RuntimeValue, all_graphs, shapes_of
+from clrt.ir.runtime_values import RuntimeValue, shapes_of
 from clrt.ops.control.control_flow import If, copy_all
 from clrt.plan.specialise import fix_inputs
 from clrt.runtime.execution.signature import bind_dims

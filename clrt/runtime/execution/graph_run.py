@@ -9,15 +9,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from clrt.errors import ModelError, NumberError, OutOfMemoryError
+from clrt.errors import ClrtError, ModelError, NumberError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Op, RuntimeValue, shapes_of
-from clrt.ops.node_errors import NodeErrorContext
+from clrt.ir.runtime_values import RuntimeValue, shapes_of
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
-from clrt.plan.index_error_origin import explain_index_error
-from clrt.plan.specialise import GraphBreak
+from clrt.plan.graph_break import GraphBreak
 from clrt.runtime.execution.arena_pool import ArenaPool
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.external_buffers import Feed
@@ -76,7 +75,7 @@ class GraphRun:
         try:
             return self._run(self.graph, feeds, wanted, donated)
         except NumberError as error:
-            raise explain_index_error(error, self.graph) from error
+            raise explained(error, self.graph) from error
 
     def begin(
         self,
@@ -132,7 +131,7 @@ class GraphRun:
         try:
             return list(self._run(graph, on_device, None, ()).values())
         except NumberError as error:
-            raise explain_index_error(error, self.graph) from error
+            raise explained(error, self.graph) from error
 
     def _on_device(self, value: RuntimeValue) -> RuntimeValue:
         """Uploads an array of rank 1 or more to a device tensor; returns other values unchanged."""
@@ -292,6 +291,8 @@ class GraphRun:
         Args:
             feeds: Values by name, including all inputs of the node.
         """
+        from clrt.ops.base import Op  # imported late: most models have no host-driven nodes
+
         op = node.op_as(Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
         if op.computes_on_host:
@@ -303,6 +304,17 @@ class GraphRun:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _coerce(v.type, x) for v, x in pairs}
+
+
+def explained(error: NumberError, model: Graph) -> ClrtError:
+    """Returns the error to raise for an out-of-range number that a kernel reported.
+
+    Args:
+        model: Graph of the whole model, in which the number's origin is looked up.
+    """
+    from clrt.plan.index_error_origin import explain_index_error  # imports ops
+
+    return explain_index_error(error, model)
 
 
 def _split(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping, ValuesView
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from clrt.device.caps import DeviceCaps
@@ -20,21 +20,22 @@ from clrt.errors import (
     UnsupportedError,
     warn_user,
 )
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array
-from clrt.kernels.tuning_records import record_for
-from clrt.ops.base import all_graphs
 from clrt.plan import memory as sizes
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
+from clrt.plan.graph_break import GraphBreak
 from clrt.plan.memory import Memory, Shapes
-from clrt.plan.plan import Plan, make_plan
-from clrt.plan.specialise import GraphBreak, specialise_to_break
-from clrt.plan.template import trace_plan
+from clrt.plan.plan import Plan
+from clrt.plan.template import PlanTemplate
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
 from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
+
+if TYPE_CHECKING:
+    from clrt.runtime.execution.plan_maker import PlanMaker
 
 _LOG = logging.getLogger(__name__)
 # Number of cached plans that are never evicted. Up to MAX_PLANS are kept while they take at most
@@ -253,8 +254,8 @@ class Planner:
             known: Elements of the inputs that planning needs, by name.
             contract: Which inputs and outputs are tensors on the device.
         """
-        bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
-        trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
+        bindings = bindings_of(graph, shapes, known)
+        trace = partial(self.trace, graph, shapes, known, contract)
         plain = partial(self.plan, graph, shapes, known, contract)
         plan: Plan | None = self._templates.plan(family, bindings)
         if plan is None:
@@ -323,28 +324,26 @@ class Planner:
         Returns:
             The plan, and the graph break after it, which is None at the end of the graph.
         """
-        bindings, donated = _bindings(graph, shapes, known), contract.donated
-        first, graph_break = specialise_to_break(graph, bindings, shapes, known, donated, repeated)
-        if graph_break is not None:  # the suffix may still read donated inputs
-            later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
-            outputs = frozenset(first.output_names).difference(graph_break.reads)
-            contract = replace(contract, donated=donated - later, device_outputs=outputs)
+        return self._maker.plan(graph, shapes, known, contract, tunables, repeated)
 
-        return self._make(contract, first, tunables), graph_break
-
-    def _make(self, contract: DeviceIo, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
-        """Plans a specialised graph.
+    def trace(
+        self, graph: Graph, shapes: Shapes, known: Mapping[str, Array], contract: DeviceIo
+    ) -> PlanTemplate | None:
+        """Plans a graph with traced sizes, as `clrt.plan.trace_plan` does.
 
         Args:
+            shapes: Shape of each input of the graph that is not in `known`, by name.
+            known: Elements of the inputs that planning needs, by name.
             contract: Which inputs and outputs are tensors on the device.
-            tunables: `T_` macros by kernel entry point, in place of the tuning records.
         """
+        return self._maker.trace(graph, shapes, known, contract)
 
-        @cache
-        def record(kernel: str) -> Mapping[str, int]:
-            return tunables[kernel] if kernel in tunables else record_for(kernel, self._caps)
+    @cached_property
+    def _maker(self) -> PlanMaker:
+        # Imported late: plans of stored templates need neither ops nor planning.
+        from clrt.runtime.execution.plan_maker import PlanMaker
 
-        return make_plan(graph, self._caps, record, contract)
+        return PlanMaker(self._caps)
 
     def adopt(self, graph: Graph) -> None:
         """Adds a graph's constants to `constants`, so that all plans share their buffers.
@@ -434,5 +433,11 @@ class Planner:
         )
 
 
-def _bindings(graph: Graph, shapes: Shapes, known: Mapping[str, Array]) -> dict[str, int]:
+def bindings_of(graph: Graph, shapes: Shapes, known: Mapping[str, Array]) -> dict[str, int]:
+    """Returns the size of each symbol in a graph's input shapes, by the symbol's name.
+
+    Args:
+        shapes: Shape of each input of the graph that is not in `known`, by name.
+        known: Elements of inputs that planning needs, by name.
+    """
     return bind_dims(graph.inputs, {**shapes, **{n: a.shape for n, a in known.items()}})

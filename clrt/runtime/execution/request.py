@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.ops.base import RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.runtime.execution.signature import Signature
 from clrt.runtime.execution.state import State
 from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer

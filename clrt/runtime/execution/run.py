@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
-from clrt.ops.base import RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.plan.index_error_origin import explain_index_error
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.launch_throttle import CancellationToken

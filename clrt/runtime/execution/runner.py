@@ -10,7 +10,7 @@ from typing import Any
 
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
-from clrt.ops.base import RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.runtime.execution.arena_pool import MAX_ARENAS, ArenaPool
 from clrt.runtime.execution.branch_specializer import Branches
 from clrt.runtime.execution.graph_run import GraphRun

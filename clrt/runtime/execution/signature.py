@@ -17,7 +17,7 @@ from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import RuntimeValue
+from clrt.ir.runtime_values import RuntimeValue
 from clrt.runtime.execution.external_buffers import Feed
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clrt.ir.graph import Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array
-from clrt.ops.base import Op
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import HostStep
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.external_buffers import ExternalBuffers, Feed
@@ -98,6 +97,8 @@ class Transfers:
 
         Waits for the launches that compute the inputs.
         """
+        from clrt.ops.base import Op  # imported late: most plans have no host steps
+
         node = step.node
         inputs = [
             None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)

@@ -14,9 +14,9 @@ from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import find_record
 from clrt.ops.base import Op
 from clrt.passes.report import PassReport
+from clrt.plan.graph_break import GraphBreak
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
-from clrt.plan.specialise import GraphBreak
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 from clrt.plan.traffic import traffic
 from clrt.runtime.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow

@@ -15,9 +15,9 @@ import numpy as np
 from clrt.errors import ClrtError, InputError
 from clrt.formats.safetensors import SafetensorsHeader
 from clrt.ir.graph import Graph
+from clrt.ir.runtime_values import RuntimeValue, shapes_of
 from clrt.models.compiled import read_compiled
 from clrt.models.sources import Source, is_compiled, read_graph
-from clrt.ops.base import RuntimeValue, shapes_of
 from clrt.passes.device_pipeline import optimize_for, prepare
 from clrt.passes.driver import PassReport
 from clrt.runtime.execution.profiler import Recorder

@@ -11,12 +11,11 @@ from typing import Any, TypeVar, cast
 
 from clrt.errors import DeviceError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array, TensorType
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
 from clrt.ops import REGISTRY
-from clrt.ops.base import all_graphs
 from clrt.runtime.opencl.devices import DeviceInfo, devices
 from clrt.util.files import expanded
 

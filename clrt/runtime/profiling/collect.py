@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
-from clrt.plan.plan import Plan, step_lifetimes
+from clrt.plan.make_plan import step_lifetimes
+from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import accessed_bytes, traffic
 from clrt.runtime.execution.bound_plan import BoundPlan

@@ -15,7 +15,8 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.tuning_records import record_for
 from clrt.ops.base import Accuracy
-from clrt.plan.plan import Plan, make_plan
+from clrt.plan.make_plan import make_plan
+from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.execution.bound_plan import BoundPlan

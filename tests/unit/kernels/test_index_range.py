@@ -14,7 +14,7 @@ from clrt.kernels.index_range import MARGIN_ELEMS, MAX_ELEMS, WHOLE_RANGE
 from clrt.kernels.kernel_source import read_source
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.table import Neg
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise
 from tests.ops.gpu_kernels import CPU, GPU, KERNELS
 

@@ -17,12 +17,12 @@ from safetensors import safe_open
 from clrt.errors import InputError, ModelError
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Node, Value, all_graphs
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.ir.text import print_graph
 from clrt.kernels.panel_layout import Panels
-from clrt.models.compiled import CompiledModel, read_compiled, read_extras, write_compiled
-from clrt.ops.base import all_graphs
+from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
+from clrt.models.compiled_file import read_extras
 from clrt.ops.matmul.matmul import MatMul
 
 BATCH = symbol("batch")

@@ -22,7 +22,7 @@ from clrt.plan.arena import (
     live_bytes,
     one_slab_per_buffer,
 )
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 
 intervals = st.lists(
     st.builds(

@@ -6,7 +6,8 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
-from clrt.plan.plan import Plan, make_plan, step_lifetimes
+from clrt.plan.make_plan import make_plan, step_lifetimes
+from clrt.plan.plan import Plan
 
 CPU = DeviceCaps("p", "n", "v", "1", "cpu")
 # A row for each of two samples goes into a cache, which another node reads before.

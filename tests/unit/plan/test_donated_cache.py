@@ -10,7 +10,7 @@ from clrt.ir.graph import Graph
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
 from clrt.plan.device_io import DeviceIo
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise_to_break
 
 CPU = DeviceCaps("p", "n", "v", "1", "cpu")

@@ -17,7 +17,8 @@ from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.table import Add
 from clrt.plan.fuse_launches import connected
-from clrt.plan.plan import Plan, step_lifetimes
+from clrt.plan.make_plan import step_lifetimes
+from clrt.plan.plan import Plan
 from clrt.plan.steps import Region
 from tests.harness import plan_graph
 

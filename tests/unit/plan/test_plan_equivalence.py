@@ -13,7 +13,8 @@ from clrt.ops.vision.resample import AxisSampling
 from clrt.plan.plan import Plan
 from clrt.plan.plan_equivalence import plans_equivalent
 from clrt.plan.specialise import specialise
-from clrt.plan.template import PlanTemplate, trace_plan
+from clrt.plan.template import PlanTemplate
+from clrt.plan.trace_plan import trace_plan
 from clrt.runtime.execution.template_cache import Templates
 from tests.models.onnx_text import parsed
 from tests.passes.helpers import graph_of

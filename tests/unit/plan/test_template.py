@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clrt.plan.arena import align, assign_offsets
-from clrt.plan.plan import arena_buffers, make_plan
-from clrt.plan.template import PlanTemplate, trace_plan
+from clrt.plan.make_plan import arena_buffers, make_plan
+from clrt.plan.template import PlanTemplate
+from clrt.plan.trace_plan import trace_plan
 from tests.fuzz.graphs import SIZES, Case, graphs
 from tests.passes.helpers import graph_of
 from tests.plans import CPU, check_arena, count_alike, plan

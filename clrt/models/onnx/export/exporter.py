@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from clrt.errors import PassError
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value, all_graphs
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.export.fold_dynamic_quantize import fold_dynamic_quantize
 from clrt.models.onnx.export.opsets import (
@@ -31,7 +31,7 @@ from clrt.models.onnx.export.opsets import (
 )
 from clrt.models.onnx.export.shape_expressions import SymbolicConstants, reshape_numbers
 from clrt.models.onnx.types import type_proto
-from clrt.ops.base import Op, all_graphs
+from clrt.ops.base import Op
 from clrt.ops.decompositions.export_rules.general import check_decomposable, decompose_all
 from clrt.ops.movement.views import Reshape
 from clrt.util.files import atomic_write

@@ -16,8 +16,8 @@ import clrt.ops.decompositions.export_rules.trees  # noqa: F401
 from clrt.errors import UnsupportedError
 from clrt.ir.dims import provably_equal, same_shape
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Names, Node, Value
-from clrt.ops.base import Op, all_graphs
+from clrt.ir.graph import Graph, Names, Node, Value, all_graphs
+from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv, Convolution, FusedConv
 from clrt.ops.conv.conv_integer import ConvInteger
 from clrt.ops.decompositions.export_rules.builder import ExportBuilder, rank_of

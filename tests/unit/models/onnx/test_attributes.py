@@ -13,9 +13,9 @@ from onnx import helper
 from clrt.errors import ClrtError, InputError, ModelError, ShapeError, UnsupportedError
 from clrt.ir.attributes import coerce_attributes
 from clrt.ir.dims import UndecidableDim
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.models.onnx.attributes import check_attributes
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.node_errors import NodeErrorContext
 from clrt.ops.tensor.constant_of_shape import ConstantOfShape
 from clrt.ops.vision.pooling import MaxPool
 from tools.contrib_attributes import contrib_attributes

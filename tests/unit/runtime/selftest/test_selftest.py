@@ -16,7 +16,7 @@ import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.spec import KernelSpec
 from clrt.kernels.tuning_records import record_for
-from clrt.plan.plan import make_plan
+from clrt.plan.make_plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.opencl.devices import DeviceInfo
