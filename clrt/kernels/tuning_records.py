@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuned import TUNED
-from clrt.util.env_vars import cache_dir
+from clrt.util.env_vars import CACHE_DIR, cache_dir
 from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
 
 # Maximum size in bytes of a file of records.
@@ -53,6 +53,9 @@ class TuningRecord:
         return f"the record for {kind if facts else 'any device'} ({facts}) of {self.source}"
 
 
+_NO_RECORD = TuningRecord()
+
+
 def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
     """Returns the tunables of the best matching tuning record; empty if none matches.
 
@@ -68,15 +71,26 @@ def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
     Args:
         kernel: Entry point of the kernel, or name of a group of thresholds.
     """
-    user = user_file()
-    for source, records in ((str(user), _load(user)), ("clrt", _shipped())):
-        fitting = [r for r in records if r["kernel"] == kernel and _holds(r, caps)]
-        if fitting:
-            best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))
-            tunables = best["tunables"]
-            assert isinstance(tunables, dict)
-            return TuningRecord(tunables, source, {f: best[f] for f in FACTS if f in best})
-    return TuningRecord()
+    return _fitting(CACHE_DIR.get(), caps).get(kernel, _NO_RECORD)
+
+
+@lru_cache(maxsize=64)
+def _fitting(configured: str, caps: DeviceCaps) -> Mapping[str, TuningRecord]:
+    """Returns the best matching tuning record of each kernel or group that has one, by name.
+
+    Args:
+        configured: Cache folder as configured; distinguishes cached results.
+    """
+    user, found = user_file(), {}
+    for source, records in (("clrt", _shipped()), (str(user), _load(user))):
+        # Of equally many facts, the first record counts.
+        for record in sorted(reversed(records), key=lambda r: len(r.keys() & set(FACTS))):
+            if _holds(record, caps):
+                kernel, tunables = record["kernel"], record["tunables"]
+                assert isinstance(kernel, str) and isinstance(tunables, dict)
+                facts = {f: record[f] for f in FACTS if f in record}
+                found[kernel] = TuningRecord(tunables, source, facts)
+    return found
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
@@ -125,6 +139,7 @@ def save(records: Sequence[Record]) -> Path:
     with atomic_write(path) as stream:
         stream.write(json.dumps(list(merged.values()), indent=1).encode())
     _load.cache_clear()
+    _fitting.cache_clear()
     return path
 
 
