@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 _Operation = Callable[..., Any]
@@ -263,28 +263,45 @@ def pure(function: _Function) -> _Function:
     """Decorator that lets a trace record a function of integers as a single operation.
 
     Evaluating the trace calls the function again, so its comparisons need no guards. This suits
-    searches and float arithmetic. The function must be called with positional arguments, and return
-    an integer or a NamedTuple of integers; each integer becomes a formula.
+    searches and float arithmetic. The function must be called with its integers as positional
+    arguments, and return an integer or a NamedTuple of integers; each integer becomes a formula.
+    Keyword arguments are hashable constants, such as thresholds, that do not depend on sizes.
     """
-    # Caches results: the formulas of a NamedTuple are evaluated one after another, each by a call.
-    latest = lru_cache(maxsize=8)(function)
 
-    @cache
-    def field_of(index: int) -> _Operation:
-        return lambda *numbers: cast("tuple[int, ...]", latest(*numbers))[index]
+    @lru_cache(maxsize=64)
+    def operations_of(constants: tuple[tuple[str, object], ...]) -> _Operations:
+        return _Operations(partial(function, **dict(constants)) if constants else function)
 
     @wraps(function)
-    def traced(*numbers: int) -> int | tuple[int, ...]:
+    def traced(*numbers: int, **constants: object) -> int | tuple[int, ...]:
         trace = trace_of(numbers)
-        value = function(*map(untraced, numbers))
         if trace is None:
-            return value
+            return function(*numbers, **constants)
+        operations = operations_of(tuple(constants.items()))
+        value = operations.whole(*map(untraced, numbers))
         if not isinstance(value, tuple):
-            return trace.computed(function, numbers, value)
-        fields = (trace.computed(field_of(i), numbers, n) for i, n in enumerate(value))
+            return trace.computed(operations.whole, numbers, value)
+        fields = (trace.computed(operations.field(i), numbers, n) for i, n in enumerate(value))
         return cast("tuple[int, ...]", cast(Any, value)._make(fields))
 
     return cast(_Function, traced)
+
+
+class _Operations:
+    """A pure function as operations of traces: the same objects at each call.
+
+    Attributes:
+        whole: The function.
+        field: Returns the operation that computes one integer of a NamedTuple, by its index.
+    """
+
+    def __init__(self, whole: Callable[..., int | tuple[int, ...]]) -> None:
+        # Caches results: the formulas of a NamedTuple are evaluated one after another.
+        latest = lru_cache(maxsize=8)(whole)
+        self.whole = whole
+        self.field = cache(
+            lambda index: lambda *numbers: cast("tuple[int, ...]", latest(*numbers))[index]
+        )
 
 
 @pure  # guards of its comparisons would restrict the trace to one side of a bound

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_gpu import (
-    JOIN_CYCLES,
     SIDE,
+    GpuGemmSplits,
     join_launch,
     tile_bytes,
     tile_cycles,
@@ -23,7 +23,7 @@ from clrt.kernels.gemm_problem import Epilogue, GemmProblem
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -41,24 +41,41 @@ CONV = tuned(
 # Values of the macro S_WINDOW. IN_PLACE: a window is one element (1 x 1 convolution). BY_TAP: K is
 # [tap][channel]. BY_CHANNEL: K is [channel][tap].
 IN_PLACE, BY_TAP, BY_CHANNEL = range(3)
-# BY_TAP is used if it needs at most this percentage of the slices of BY_CHANNEL: its work-items
-# spend less time on computing addresses.
-_BY_TAP_PERCENT = 125
-# Minimum number of rows or columns per work-item, along the longer side of a tile.
-_MIN_TILE_SIDE = 2
 # Bytes of local memory per index of K in a slice, for its position in the window.
 _K_INDEX_BYTES = 2 * 16
-# Minimum number of slices of K for split-K: with fewer, summing the splits costs more than it
-# saves.
-_MIN_SPLIT_SLICES = 16
 # Numbers of K splits to choose from.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Estimated cycles of a work-item: latency until a slice arrives from a cache; time to read or write
-# one element of memory.
-_WAIT = 300
-_MOVING = 180
-# Estimated time to start and end a work-group, as a multiple of the time of a slice.
-_ENDS = 2
+
+
+@dataclass(frozen=True)
+class ConvGpuCosts(Thresholds):
+    """Cost model of the tiles and splits of K of a convolution on GPUs."""
+
+    by_tap_percent: int = tunable(
+        125,
+        "percent",
+        "Maximum slices with K in the order [tap][channel], of those with [channel][tap], for "
+        "which it is used: its work-items spend less time on computing addresses.",
+    )
+    tile_side: int = tunable(
+        2, "rows or columns", "Minimum per work-item along the longer side of the smallest tile."
+    )
+    split_slices: int = tunable(
+        16,
+        "slices of K",
+        "Minimum for which K is split: with fewer, summing the splits costs more than it saves.",
+    )
+    wait: int = tunable(
+        300, "cycles", "Estimated latency of a work-item until a slice arrives from a cache."
+    )
+    moving: int = tunable(
+        180, "cycles", "Estimated time of a work-item to read or write one element of memory."
+    )
+    ends: int = tunable(
+        2, "slices", "Estimated time to start and end a work-group, in the time of a slice."
+    )
+
+    group: ClassVar = "conv_gpu_costs"
 
 
 @dataclass(frozen=True)
@@ -78,11 +95,12 @@ class ImageWindows:
     plane: int
     geometry: Mapping[str, int]
 
-    def order(self, depth: int) -> int:
+    def order(self, depth: int, percent: int) -> int:
         """Returns the order of window elements along K, the summed axis, as the macro S_WINDOW.
 
         Args:
             depth: Maximum number of elements of K per slice.
+            percent: `ConvGpuCosts.by_tap_percent`.
 
         Returns:
             IN_PLACE if a window is one element per channel, or if K is empty; else BY_TAP for
@@ -91,7 +109,7 @@ class ImageWindows:
         if not self.geometry or not self.channels * self.taps:
             return IN_PLACE
         by_tap, by_channel = self.slices(BY_TAP, depth), self.slices(BY_CHANNEL, depth)
-        return BY_TAP if 100 * by_tap <= _BY_TAP_PERCENT * by_channel else BY_CHANNEL
+        return BY_TAP if 100 * by_tap <= percent * by_channel else BY_CHANNEL
 
     def slices(self, order: int, depth: int) -> int:
         """Returns the number of slices that K, the summed axis, is divided into.
@@ -123,22 +141,22 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables, units = ctx.tunables(CONV), ctx.caps.cores
+    tunables, costs = ctx.tunables(CONV), ctx.thresholds(ConvGpuCosts)
     depth, (images, groups) = tunables["T_TK"], product.batch
-    tiles, side = _fitting_tiles(product.m, tunables, ctx), tunables["T_SIDE"]
-    order = windows.order(depth)
+    tiles, side = _fitting_tiles(product.m, tunables, costs, ctx), tunables["T_SIDE"]
+    order = windows.order(depth, costs.by_tap_percent)
     sliced = _Sliced(windows, order, depth, windows.slices(order, depth), product.k, side)
     columns = images * product.n
     moved = product.batches * (windows.channels * windows.plane + product.m * product.n)
     moved += groups * product.m * product.k
-    chosen, splits = best_split(
-        product.m, columns, groups, sliced.count, depth, moved, units, *next(iter(tiles))
-    )
+    sizes = product.m, columns, groups, sliced.count, depth, moved, ctx.caps.cores
+    join_cycles = ctx.thresholds(GpuGemmSplits).join_cycles
+    chosen, splits = best_split(*sizes, *next(iter(tiles)), costs=costs, join_cycles=join_cycles)
     launches, weights = sliced.weights(product, ctx)
     product = replace(product, a=replace(product.a, buffer=weights))
     launches += sliced.launches(product, tiles, 1, chosen if splits == 1 else None)
     # The number of slices does not depend on sizes that vary from call to call.
-    if sliced.count >= _MIN_SPLIT_SLICES:
+    if sliced.count >= costs.split_slices:
         sums = ctx.scratch(splits * product.batches * product.m * product.n if splits > 1 else 1)
         partial = replace(product, y=sums, epilogue=Epilogue())
         launches += sliced.launches(partial, tiles, splits, None if splits == 1 else chosen)
@@ -147,13 +165,14 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
 
 
 def _fitting_tiles(
-    m: int, tunables: Mapping[str, int], ctx: Lowering
+    m: int, tunables: Mapping[str, int], costs: ConvGpuCosts, ctx: Lowering
 ) -> dict[tuple[int, int], dict[str, Define]]:
     """Returns the macros of each tile whose slices fit local memory, the largest tile first.
 
     Args:
         m: Rows of the GEMM: output channels per group.
         tunables: Tunables of the kernel.
+        costs: Cost model, which limits the smallest tile.
 
     Returns:
         Macros by (rows, columns) per work-item.
@@ -164,14 +183,14 @@ def _fitting_tiles(
     depth = tunables["T_TK"]
     requirements = {
         tile: Requires(local_mem_bytes=tile_bytes(tile, depth) + _K_INDEX_BYTES * depth)
-        for tile in conv_tiles(m, tunables["T_RM"], tunables["T_RN"])
+        for tile in conv_tiles(m, tunables["T_RM"], tunables["T_RN"], costs.tile_side)
     }
     ctx.require(list(requirements.values())[-1])
     fitting = (tile for tile, need in requirements.items() if need.missing(ctx.caps) is None)
     return {tile: tile_defines(tile, depth, ctx.caps) for tile in fitting}
 
 
-def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+def conv_tiles(m: int, rows: int, columns: int, least: int) -> tuple[tuple[int, int], ...]:
     """Returns (rows, columns) per work-item of each tile for GEMMs of `m` rows, the largest first.
 
     Rows of the first tile are halved while the tile has at least twice `m` rows. Each following
@@ -181,11 +200,12 @@ def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
         m: Rows of the GEMM.
         rows: Rows per work-item of the largest tile.
         columns: Columns per work-item of the largest tile.
+        least: Minimum rows or columns per work-item, along the longer side.
     """
     while rows > 1 and m <= SIDE * rows // 2:
         rows //= 2
     tiles = [(rows, columns)]
-    while max(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
+    while max(tiles[-1]) >= 2 * least:
         rows, columns = tiles[-1]
         longer = max(rows, columns)
         tiles.append((rows // (1 + (rows == longer)), columns // (1 + (columns == longer))))
@@ -210,6 +230,9 @@ def best_split(
     units: int,
     rows: int,
     columns: int,
+    *,
+    costs: ConvGpuCosts,
+    join_cycles: int,
 ) -> TileSplit:
     """Returns the fastest tile and number of splits of K for the GEMM of a convolution.
 
@@ -226,9 +249,11 @@ def best_split(
         units: Compute units of the device.
         rows: Rows per work-item of the largest tile.
         columns: Columns per work-item of the largest tile.
+        costs: Cost model.
+        join_cycles: Estimated cycles of summing the splits.
     """
-    tiles = list(enumerate(conv_tiles(m, rows, columns)))
-    split_choices = _SPLITS if slices >= _MIN_SPLIT_SLICES else _SPLITS[:1]
+    tiles = list(enumerate(conv_tiles(m, rows, columns, costs.tile_side)))
+    split_choices = _SPLITS if slices >= costs.split_slices else _SPLITS[:1]
 
     def time(choice: tuple[int, tuple[int, int], int]) -> float:
         _, (r, c), splits = choice
@@ -236,10 +261,10 @@ def best_split(
         # Cycles of a compute unit per slice. Waiting is hidden as long as other work-groups
         # compute.
         slice_cycles = ceil_div(work_groups, units) * depth * tile_cycles(r, c)
-        computing = (ceil_div(slices, splits) + _ENDS) * max(slice_cycles, _WAIT)
+        computing = (ceil_div(slices, splits) + costs.ends) * max(slice_cycles, costs.wait)
         sums = splits * m * n * groups if splits > 1 else 0
-        moving = _MOVING * (moved + sums) / (work_groups * SIDE**2)
-        return max(computing, moving) + (JOIN_CYCLES + sums / (2 * units) if sums else 0)
+        moving = costs.moving * (moved + sums) / (work_groups * SIDE**2)
+        return max(computing, moving) + (join_cycles + sums / (2 * units) if sums else 0)
 
     tile, _, splits = min(((i, t, s) for i, t in tiles for s in split_choices), key=time)
     slices_per_split = max(ceil_div(slices, splits), 1)

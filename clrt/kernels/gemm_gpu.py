@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
@@ -16,7 +16,7 @@ from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 from clrt.kernels.spec import VEC8, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -33,19 +33,8 @@ GPU = tuned(
 SIDE = 16
 """Work-items along each side of a work-group."""
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
-JOIN_CYCLES = 10_000
-"""Estimated cycles of `join_launch`, in the choice of the number of splits."""
 # Padding of each row of a slice in local memory, in elements, against bank conflicts.
 _PAD = 4
-# Minimum number of rows and columns per work-item.
-_MIN_TILE_SIDE = 2
-# Work-groups per core that split-K aims for, with tiles and with the small-M kernel, which needs
-# more reads of B in flight.
-_GROUPS, _FEW_GROUPS = 2, 4
-# Minimum elements of K per split, with tiles and with the small-M kernel: below it, the launch that
-# sums the splits costs more than they save. It takes 7 us on an NVIDIA H200, in which a work-group
-# of the small-M kernel processes FEW_PART_K elements of K.
-PART_K, FEW_PART_K = 512, 1024
 # Numbers of K splits to choose from.
 _SPLITS = (16, 12, 8, 6, 4, 3, 2)
 # The small-M kernel: work-groups of T_LANES x T_SLICES. T_SLICES is also the number of rows of A
@@ -57,6 +46,44 @@ FEW = tuned(
 )
 FEW_ROWS = FEW.defaults["T_SLICES"]
 """Maximum number of rows of A for the small-M kernel."""
+
+
+@dataclass(frozen=True)
+class GpuGemmSplits(Thresholds):
+    """Thresholds of the tiles and splits of K of a GEMM on GPUs.
+
+    GEMMs on matrix units share the last three, convolutions the last one.
+    """
+
+    tile_side: int = tunable(
+        2, "rows or columns", "Minimum per work-item of the smallest tile: smaller ones mostly load."
+    )
+    groups: int = tunable(
+        2, "work-groups per core", "Target of a split of K by tiles, so that every core has work."
+    )
+    few_groups: int = tunable(
+        4,
+        "work-groups per core",
+        "Target of a split of K by the small-M kernel, which needs more reads of B in flight.",
+    )
+    part_k: int = tunable(
+        512,
+        "elements of K",
+        "Minimum per split by tiles: below it, summing the splits costs more than they save.",
+    )
+    few_part_k: int = tunable(
+        1024,
+        "elements of K",
+        "Minimum per split by the small-M kernel, as for part_k: summing the splits takes 7 us on "
+        "an NVIDIA H200, in which a work-group processes as many elements.",
+    )
+    join_cycles: int = tunable(
+        10_000,
+        "cycles",
+        "Estimated time of the launch that sums the splits, to choose their number.",
+    )
+
+    group: ClassVar = "gemm_gpu_splits"
 
 
 @dataclass(frozen=True)
@@ -122,19 +149,21 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables, units = ctx.tunables(GPU), ctx.caps.cores
-    tiles = _fitting_tiles(tunables, ctx)
+    tunables, units, shares = ctx.tunables(GPU), ctx.caps.cores, ctx.thresholds(GpuGemmSplits)
+    tiles = _fitting_tiles(tunables, shares.tile_side, ctx)
     launches, product = merge(product, ctx)
     config = SmallMConfig.of(ctx, product.a.is_wide, product.b.is_wide)
     defines = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
     kernels = _kernels(product, tiles, defines, config)
     few_rows = product.m <= FEW_ROWS
-    tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
+    tile = best_tile(
+        product.m, product.n, product.batches, units, *tiles[0], least=shares.tile_side
+    )
     chosen = len(tiles) if few_rows else tile
     # Split-K occupies all compute units. It uses the small-M kernel or the smallest tile.
     split_options = (
-        (kernels[-1], _FEW_GROUPS * units, FEW_PART_K),
-        (kernels[-2], _GROUPS * units, PART_K),
+        (kernels[-1], shares.few_groups * units, shares.few_part_k),
+        (kernels[-2], shares.groups * units, shares.part_k),
     )
     splits = _splits(product, *split_options[0 if few_rows else 1])
     max_splits = max(_splits(replace(product, m=1), *option) for option in split_options)
@@ -149,11 +178,14 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
+def _fitting_tiles(
+    tunables: Mapping[str, int], least: int, ctx: Lowering
+) -> Sequence[tuple[int, int]]:
     """Returns the GEMM tiles whose slices fit local memory, the largest first.
 
     Args:
         tunables: Tunables of the GEMM kernel.
+        least: Minimum rows and columns per work-item.
 
     Returns:
         (rows, columns) per work-item of each tile.
@@ -161,28 +193,31 @@ def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple
     Raises:
         UnsupportedError: The smallest tile does not fit.
     """
-    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
+    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"], least)
     requirements = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
     ctx.require(requirements[-1])
     pairs = zip(tiles, requirements, strict=True)
     return [tile for tile, requirement in pairs if requirement.missing(ctx.caps) is None]
 
 
-def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+def tiles_from(rows: int, columns: int, least: int) -> tuple[tuple[int, int], ...]:
     """Returns (rows, columns) per work-item of each GEMM tile: the largest one, then its halves.
 
     Args:
         rows: Rows per work-item of the largest tile.
         columns: Columns per work-item of the largest tile.
+        least: Minimum rows and columns per work-item.
     """
     tiles = [(rows, columns)]
-    while min(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
+    while min(tiles[-1]) >= 2 * least:
         tiles.append((tiles[-1][0] // 2, tiles[-1][1] // 2))
     return tuple(tiles)
 
 
 @pure
-def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int) -> int:
+def best_tile(
+    m: int, n: int, batches: int, units: int, rows: int, columns: int, *, least: int
+) -> int:
     """Returns the index of the fastest GEMM tile, among those that `tiles_from` returns.
 
     Large tiles read less memory; small tiles leave no compute unit idle.
@@ -194,8 +229,9 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
         units: Compute units of the device.
         rows: Rows per work-item of the largest tile.
         columns: Columns per work-item of the largest tile.
+        least: Minimum rows and columns per work-item.
     """
-    tiles = tiles_from(rows, columns)
+    tiles = tiles_from(rows, columns, least)
 
     def time(index: int) -> float:
         rows, columns = tiles[index]

@@ -19,10 +19,8 @@ from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_gpu import (
-    FEW_PART_K,
     FEW_ROWS,
-    JOIN_CYCLES,
-    PART_K,
+    GpuGemmSplits,
     TileKernel,
     few_rows_kernel,
     join_launch,
@@ -54,19 +52,10 @@ _DEPTH = 32
 # Slices of K in local memory at a time, on NVIDIA's units if no operand is split into terms: the
 # next slice loads while one is multiplied.
 _SLICES = 2
-# Work-groups per core that split-K aims for.
-_GROUPS = 2
 # Minimum number of rows per tile: one block of each wave, stacked.
 _MIN_TILE_ROWS = 32
-# Estimated time to load one row or column of a tile, in units of the time of one result element.
-_LINE_COST = 32
-# Maximum number of rows for which the small-M kernel is considered: it rereads B for each FEW_ROWS.
-_MAX_SMALL_M = 8 * FEW_ROWS
-# Multiply-adds per cycle of a core, and memory latency in cycles.
-_PER_CYCLE, _WAIT = 128, 600
-# The small-M kernel: elements of B that a work-item reads at a time; and time of a multiply-add,
-# which also reads A, relative to one with A in registers.
-_READ, _SMALL_M_COST = 4, 3
+# Elements of B that a work-item of the small-M kernel reads at a time.
+_READ = 4
 # Number of bfloat16 terms per operand, by dtype.
 _TERMS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
 # Number of terms of B -> products of terms per multiply-add, with A in three terms.
@@ -95,6 +84,37 @@ class MatrixUnitThresholds(Thresholds):
     )
 
     group: ClassVar = "gpu_unit_gains"
+
+
+@dataclass(frozen=True)
+class MatrixUnitCosts(Thresholds):
+    """Cost model of GEMM tiles on matrix units, and of the small-M kernel in place of them."""
+
+    groups: int = tunable(
+        2, "work-groups per core", "Target of a split of K, so that every core has work."
+    )
+    line: int = tunable(
+        32,
+        "result elements",
+        "Estimated time to load one row or column of a tile, in the time of a result element.",
+    )
+    few_tiles: int = tunable(
+        8,
+        "tiles of rows",
+        "Maximum for which the small-M kernel is considered: it rereads B for each.",
+    )
+    per_cycle: int = tunable(
+        128, "multiply-adds", "Estimated float32 multiply-adds per cycle of a core."
+    )
+    wait: int = tunable(600, "cycles", "Estimated latency of memory.")
+    few_cost: int = tunable(
+        3,
+        "multiply-adds",
+        "Estimated time of a multiply-add of the small-M kernel, which also reads A, in the time "
+        "of one with A in registers.",
+    )
+
+    group: ClassVar = "gemm_unit_gpu_costs"
 
 
 @dataclass(frozen=True)
@@ -192,7 +212,8 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     config = _unit_config(product, ctx)
     if product.is_empty:
         return []
-    tunables, device_units = ctx.tunables(UNIT), ctx.caps.cores
+    tunables, cores = ctx.tunables(UNIT), ctx.caps.cores
+    costs, shares = ctx.thresholds(MatrixUnitCosts), ctx.thresholds(GpuGemmSplits)
     sizes = config.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * terms for n, terms in zip(tiles[0], config.parts, strict=True))
@@ -202,7 +223,7 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     items = {name: tunables[name] for name in _ITEMS}
     builder = _KernelBuilder(config, items, product.a.is_wide, product.b.is_wide)
     kernels = [builder.kernel(product, tile) for tile in tiles]
-    chosen = best_of(product.m, product.n, product.batches, device_units, *sizes)
+    chosen = best_of(product.m, product.n, product.batches, cores, *sizes, line=costs.line)
     is_float32 = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
     args = builder.arguments(product)
     splits = max_splits = 1
@@ -211,10 +232,11 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
         small_m = _uses_small_m(product, kernels, config, ctx)
         chosen = len(tiles) if small_m else chosen
         # Split-K occupies all cores. It uses the small-M kernel or the smallest tile.
-        split_options = (kernels[-1].size, FEW_PART_K), (kernels[-2].size, PART_K)
-        splits = _splits(product, device_units, *split_options[0 if small_m else 1])
+        split_options = (kernels[-1].size, shares.few_part_k), (kernels[-2].size, shares.part_k)
+        target_groups = costs.groups * cores
+        splits = _splits(product, target_groups, *split_options[0 if small_m else 1])
         max_splits = max(
-            _splits(replace(product, m=1), device_units, *option) for option in split_options
+            _splits(replace(product, m=1), target_groups, *option) for option in split_options
         )
     launches += tile_launches(product, kernels, chosen if splits == 1 else None, **args)
     if max_splits > 1:
@@ -227,19 +249,21 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _splits(product: GemmProblem, cores: int, size: tuple[int, int], min_k: int) -> int:
+def _splits(product: GemmProblem, target_groups: int, size: tuple[int, int], min_k: int) -> int:
     """Returns the number of splits of K, the summed axis, that gives each core work.
 
     Args:
-        cores: Cores of the device.
+        target_groups: Number of work-groups to aim for.
         size: Rows and columns of the result per work-group.
         min_k: Minimum elements of K per split.
     """
-    return _num_splits(product.m, product.n, product.k, product.batches, cores, *size, min_k)
+    return _num_splits(
+        product.m, product.n, product.k, product.batches, target_groups, *size, min_k
+    )
 
 
 def _num_splits(
-    m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int, min_k: int
+    m: int, n: int, k: int, batches: int, target_groups: int, rows: int, columns: int, min_k: int
 ) -> int:
     """Returns the number of equal splits of K that gives each core work.
 
@@ -251,7 +275,7 @@ def _num_splits(
         n: Columns of the result.
         k: Size of K, the summed axis.
         batches: Number of matrices.
-        cores: Cores of the device.
+        target_groups: Number of work-groups to aim for.
         rows: Rows of the result per work-group.
         columns: Columns of the result per work-group.
         min_k: Minimum elements of K per split.
@@ -259,7 +283,7 @@ def _num_splits(
     if batches > 1:
         return 1
     groups = ceil_div(m, rows) * ceil_div(n, columns)
-    return split_count(k, _GROUPS * cores // groups, _DEPTH, min_k)
+    return split_count(k, target_groups // groups, _DEPTH, min_k)
 
 
 def _uses_small_m(
@@ -273,11 +297,13 @@ def _uses_small_m(
         config: Matrix unit, and numbers of terms that operands are split into.
     """
     tile, small_m = kernels[-2:]
-    sums = prod(tile.size) + _LINE_COST * sum(tile.size)
+    costs, shares = ctx.thresholds(MatrixUnitCosts), ctx.thresholds(GpuGemmSplits)
+    sums = prod(tile.size) + costs.line * sum(tile.size)
     percent = ctx.thresholds(MatrixUnitThresholds).percent
-    cycles = _DEPTH * sums * config.products * 100 // (percent * _PER_CYCLE)
+    cycles = _DEPTH * sums * config.products * 100 // (percent * costs.per_cycle)
     sizes = product.m, product.n, product.k, product.batches, ctx.caps.cores
-    return few_is_best(*sizes, *tile.size, cycles, small_m.size[1], prod(small_m.local))
+    few = small_m.size[1], prod(small_m.local)
+    return few_is_best(*sizes, *tile.size, cycles, *few, costs=costs, shares=shares)
 
 
 @pure
@@ -292,6 +318,9 @@ def few_is_best(
     cycles: int,
     columns: int,
     items: int,
+    *,
+    costs: MatrixUnitCosts,
+    shares: GpuGemmSplits,
 ) -> int:
     """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
 
@@ -309,24 +338,26 @@ def few_is_best(
         cycles: Clock cycles in which a core computes a slice of the smallest tile.
         columns: Columns of the result per work-group of the small-M kernel.
         items: Work-items per work-group of the small-M kernel.
+        costs: Cost model.
+        shares: Thresholds of splits of K.
     """
-    if not FEW_ROWS < m <= _MAX_SMALL_M:
+    if not FEW_ROWS < m <= costs.few_tiles * FEW_ROWS:
         return int(m <= FEW_ROWS)
 
     def groups_and_cycles(
         rows: int, columns: int, min_k: int, depth: int, cycles: int
     ) -> tuple[int, int]:
-        splits = _num_splits(m, n, k, batches, cores, rows, columns, min_k)
+        splits = _num_splits(m, n, k, batches, costs.groups * cores, rows, columns, min_k)
         groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * splits
-        slice_cycles = max(ceil_div(groups, cores) * cycles, _WAIT)
-        total = ceil_div(k, splits * depth) * slice_cycles + (JOIN_CYCLES if splits > 1 else 0)
-        return groups, total
+        slice_cycles = max(ceil_div(groups, cores) * cycles, costs.wait)
+        joining = shares.join_cycles if splits > 1 else 0
+        return groups, ceil_div(k, splits * depth) * slice_cycles + joining
 
     read = _READ * items
-    small_m_cycles = read * FEW_ROWS * _SMALL_M_COST // _PER_CYCLE
-    groups, tile_total = groups_and_cycles(below, beside, PART_K, _DEPTH, cycles)
+    small_m_cycles = read * FEW_ROWS * costs.few_cost // costs.per_cycle
+    groups, tile_total = groups_and_cycles(below, beside, shares.part_k, _DEPTH, cycles)
     _, small_m_total = groups_and_cycles(
-        FEW_ROWS, columns, FEW_PART_K, read // columns, small_m_cycles
+        FEW_ROWS, columns, shares.few_part_k, read // columns, small_m_cycles
     )
     return int(groups < cores and small_m_total < tile_total)
 
@@ -372,7 +403,15 @@ def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], .
 
 @pure
 def best_of(
-    m: int, n: int, batches: int, device_units: int, products: int, rows: int, columns: int
+    m: int,
+    n: int,
+    batches: int,
+    device_units: int,
+    products: int,
+    rows: int,
+    columns: int,
+    *,
+    line: int,
 ) -> int:
     """Returns the index of the fastest matrix-unit tile, among those that `tiles_of` returns.
 
@@ -386,13 +425,14 @@ def best_of(
         products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
         rows: Rows of the largest tile.
         columns: Columns of the largest tile, if operands are not split.
+        line: `MatrixUnitCosts.line`.
     """
     tiles = tiles_of(products, rows, columns)
 
     def time(index: int) -> int:
         below, beside = tiles[index]
         groups = ceil_div(m, below) * ceil_div(n, beside) * batches
-        return max(groups, device_units) * (below * beside + _LINE_COST * (below + beside))
+        return max(groups, device_units) * (below * beside + line * (below + beside))
 
     return min(range(len(tiles)), key=time)
 

@@ -17,6 +17,7 @@ from clrt.kernels.conv_gpu import (
     BY_CHANNEL,
     BY_TAP,
     IN_PLACE,
+    ConvGpuCosts,
     ImageWindows,
     best_split,
     conv_tiles,
@@ -32,6 +33,7 @@ from tests.harness import quick_device, run_plan, tolerance
 from tests.ops.test_split_product import Build, floats, planned
 
 UNITS = 64
+COSTS = ConvGpuCosts.of({})
 GPU = DeviceCaps(
     "p", "gpu", "v", "1", "gpu", max_work_group_size=256, local_mem_bytes=1 << 15, compute_units=48
 )
@@ -56,7 +58,7 @@ def gpu_plan(build: Build, units: int, tunables: Mapping[str, Mapping[str, int]]
 def test_conv_tile_rows_do_not_exceed_output_maps(
     rows: int, tiles: tuple[tuple[int, int], ...]
 ) -> None:
-    assert conv_tiles(rows, 8, 8) == tiles
+    assert conv_tiles(rows, 8, 8, COSTS.tile_side) == tiles
 
 
 @pytest.mark.parametrize(
@@ -66,15 +68,17 @@ def test_conv_tile_rows_do_not_exceed_output_maps(
 def test_conv_split_fills_all_compute_units(
     maps: int, columns: int, slices: int, tile: int, parts: int
 ) -> None:
-    assert best_split(maps, columns, 1, slices, 16, 1 << 20, 48, 8, 8) == (tile, parts)
+    sizes = maps, columns, 1, slices, 16, 1 << 20, 48, 8, 8
+    assert best_split(*sizes, costs=COSTS, join_cycles=10_000) == (tile, parts)
+    assert best_split(*sizes, costs=COSTS, join_cycles=1 << 30).splits == 1
 
 
 def test_conv_slice_order_depends_on_channels_and_taps() -> None:
-    assert ImageWindows(64, 1, 9, {}).order(16) == IN_PLACE
-    assert ImageWindows(64, 9, 9, {"in0": 1}).order(16) == BY_TAP
-    assert ImageWindows(3, 49, 9, {"in0": 1}).order(16) == BY_CHANNEL
-    assert ImageWindows(3, 1, 9, {"in0": 1}).order(16) == BY_TAP
-    assert ImageWindows(0, 9, 9, {"in0": 1}).order(16) == IN_PLACE
+    assert ImageWindows(64, 1, 9, {}).order(16, 125) == IN_PLACE
+    assert ImageWindows(64, 9, 9, {"in0": 1}).order(16, 125) == BY_TAP
+    assert ImageWindows(3, 49, 9, {"in0": 1}).order(16, 125) == BY_CHANNEL
+    assert ImageWindows(3, 1, 9, {"in0": 1}).order(16, 125) == BY_TAP
+    assert ImageWindows(0, 9, 9, {"in0": 1}).order(16, 125) == IN_PLACE
 
 
 RESIDUAL = (ElementwiseInstruction(Add(), (0, 1)), ElementwiseInstruction(Relu(), (2,)))

@@ -35,9 +35,9 @@ def gpu_plan(build: Build, **changes: Any) -> Plan:
     [(1, 384, (2, 2)), (128, 384, (2, 2)), (512, 768, (4, 4)), (4096, 4096, (8, 8))],
 )
 def test_gemm_tile_choice_fills_compute_units(m: int, n: int, tile: tuple[int, int]) -> None:
-    tiles = tiles_from(8, 8)
+    tiles = tiles_from(8, 8, 2)
     assert tiles == ((8, 8), (4, 4), (2, 2))
-    assert tiles[best_tile(m, n, 1, UNITS, 8, 8)] == tile
+    assert tiles[best_tile(m, n, 1, UNITS, 8, 8, least=2)] == tile
 
 
 def test_gemm_tiles_fit_local_memory() -> None:
@@ -82,7 +82,7 @@ def test_gemm_split_k_matches_reference(
     assert share.global_size[2] == parts
     # Kernels for the sizes of later calls: of parts, and of the whole product.
     products = {share.kernel, *(k for k in plan.precompiled_kernels if k != joined.kernel)}
-    assert len(products) == (len(tiles_from(8, 8)) + 1) * (1 if op is None else 2)
+    assert len(products) == (len(tiles_from(8, 8, 2)) + 1) * (1 if op is None else 2)
     check(build, plan)
 
 

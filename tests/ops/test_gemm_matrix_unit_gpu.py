@@ -15,8 +15,8 @@ from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.gpu_matrix_shapes import GPU_UNITS, MFMA, MMA, OPERANDS, WMMA, WMMA_12, in_c
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.kernels.gemm_gpu import FEW_ROWS
-from clrt.kernels.gemm_matrix_unit_gpu import best_of, few_is_best, tiles_of
+from clrt.kernels.gemm_gpu import FEW_ROWS, GpuGemmSplits
+from clrt.kernels.gemm_matrix_unit_gpu import MatrixUnitCosts, best_of, few_is_best, tiles_of
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.plan.plan import Plan
@@ -278,7 +278,7 @@ def test_matrix_unit_tile_choice_fills_compute_units() -> None:
     assert tiles_of(6, 128, 128) == ((128, 64), (64, 64), (32, 64))
     assert tiles_of(1, 64, 128) == ((64, 128), (32, 64))
     for m, n, tile in ((4096, 4096, 0), (1024, 512, 1), (64, 1024, 2)):
-        assert best_of(m, n, 1, 64, 1, 128, 128) == tile
+        assert best_of(m, n, 1, 64, 1, 128, 128, line=32) == tile
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,9 @@ def test_matrix_unit_tile_choice_fills_compute_units() -> None:
 def test_few_rows_kernel_is_chosen_if_tiles_leave_cores_idle(
     m: int, n: int, k: int, few: int
 ) -> None:
-    assert few_is_best(m, n, k, 1, 132, 32, 64, 853, 16, 256) == few
+    costs, shares = MatrixUnitCosts.of({}), GpuGemmSplits.of({})
+    sizes = m, n, k, 1, 132, 32, 64, 853, 16, 256
+    assert few_is_best(*sizes, costs=costs, shares=shares) == few
 
 
 def test_matrix_unit_names_are_unique() -> None:

@@ -143,3 +143,19 @@ def test_traced_pure_function_is_called_once_per_evaluation() -> None:
     assert evaluation is not None
     assert [evaluation.numbers[trace.formula(n)] for n in division] == [7, 1]
     assert calls == [9, 15]
+
+
+@pure
+def _rounded_up(a: int, *, unit: int) -> int:
+    return -(-a // unit) * unit
+
+
+def test_traced_pure_function_keeps_keyword_constants() -> None:
+    trace = ShapeTrace({"a": 9})
+    a = trace.start()["a"]
+    fours, tens, again = (_rounded_up(a, unit=unit) for unit in (4, 10, 4))
+    assert trace.formula(fours) == trace.formula(again) != trace.formula(tens)
+    evaluation = trace.evaluate({"a": 17})
+    assert evaluation is not None
+    assert [evaluation.numbers[trace.formula(n)] for n in (fours, tens)] == [20, 20]
+    assert (untraced(fours), untraced(tens)) == (12, 10)
