@@ -1,20 +1,32 @@
 """Launches of kernels that reduce or scan the middle axis of a tensor [outer, n, step].
 
 `launch_columns` is for CPUs: a work-group computes vectors of neighbouring columns
+from dataclasses import dataclass
+from typing import ClassVar
 (common/columns.clh). `launch_lines` is for any device: a work-item computes a line along the axis.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# Maximum number of outer indices (positions along the axes before `n`) per work-group.
-_MAX_BLOCKS = 16
+
+@dataclass(frozen=True)
+class ColumnPartition(Thresholds):
+    """Threshold of the partition of `launch_columns` into work-groups."""
+
+    blocks: int = tunable(16, "outer indices", "Maximum per work-group, to amortize its start.")
+
+    group: ClassVar = "column_shares"
 
 
 def launch_columns(
@@ -44,7 +56,7 @@ def launch_columns(
         return []
     tunables = ctx.tunables(kernel)
     column_groups = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-    blocks = chunks_per_group(outer * column_groups, _MAX_BLOCKS, ctx.caps)
+    blocks = ctx.chunks_per_group(outer * column_groups, ctx.thresholds(ColumnPartition).blocks)
     spec = KernelSpec.of(source, kernel.entry, **tunables, **defines)
     groups = (column_groups, ceil_div(outer, blocks))
     args = {"x": x, "y": y, "outer": outer, "n": n, "step": step, "blocks": blocks}

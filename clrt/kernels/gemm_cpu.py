@@ -24,7 +24,6 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     RowPitchSupport,
-    chunks_per_group,
     launch,
     unread_arg,
 )
@@ -245,7 +244,7 @@ class GemmKernel:
             more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
             return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
-        most = chunks_per_group(self.blocks * panels, self.longest, caps)
+        most = ctx.chunks_per_group(self.blocks * panels, self.longest)
         height = self.shares.height(self.blocks, panels, most, caps)
         groups = ceil_div(self.blocks, height) * panels
         return self.launch(height, groups, self.product.flops, **more)

@@ -56,7 +56,9 @@ class GpuGemmSplits(Thresholds):
     """
 
     tile_side: int = tunable(
-        2, "rows or columns", "Minimum per work-item of the smallest tile: smaller ones mostly load."
+        2,
+        "rows or columns",
+        "Minimum per work-item of the smallest tile: smaller ones mostly load.",
     )
     groups: int = tunable(
         2, "work-groups per core", "Target of a split of K by tiles, so that every core has work."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Code, Define
@@ -23,6 +23,7 @@ from clrt.kernels.spec import (
     number_inputs,
 )
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import ChunkLowering, Lowering
 
 # Maximum number of batch axes that kernels index; operands with more are copied so that axes merge.
@@ -37,8 +38,17 @@ _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
 _NUMBER = Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
 _SECOND_GEMM = Code("const {1} v{0} = SECOND_GEMM;")
-# Memory limit of the im2col buffer of a chunk of images, in bytes.
-_COLUMNS_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class ImageChunks(Thresholds):
+    """Threshold of the chunks of images that are convolved one after the other."""
+
+    columns_mib: int = tunable(
+        64, "MiB", "Maximum size of the im2col buffer of a chunk, which has at least one image."
+    )
+
+    group: ClassVar = "image_chunks"
 
 
 @dataclass(frozen=True)
@@ -429,7 +439,8 @@ def image_chunks(
         The first image of a chunk, its number of images (at least one), and the lowering for its
         launches; chunks share scratch memory.
     """
-    size = max(_COLUMNS_BYTES // max(image_bytes, 1), 1)
+    chunk_bytes = ctx.thresholds(ImageChunks).columns_mib << 20
+    size = max(chunk_bytes // max(image_bytes, 1), 1)
     scratches: list[Scratch] = []
     first = 0
     while first < images:

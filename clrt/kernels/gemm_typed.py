@@ -8,7 +8,7 @@ from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import GemmPartitionThresholds, pack_b
 from clrt.kernels.gemm_problem import GemmProblem, copy_a, merge
 from clrt.kernels.gemm_tile import panel_width
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_float64
 from clrt.util.math import ceil_div
@@ -53,7 +53,7 @@ def emit_typed_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     packing, b, (b_s0, b_s1) = pack_b(product, panel_width(tunables), ctx)
     panels = ceil_div(product.n, panel_width(tunables)) * product.batches
     blocks, shares = ceil_div(product.m, tunables["T_MR"]), ctx.thresholds(GemmPartitionThresholds)
-    most = chunks_per_group(blocks * panels, min(shares.stripe, tunables["T_MC"]), ctx.caps)
+    most = ctx.chunks_per_group(blocks * panels, min(shares.stripe, tunables["T_MC"]))
     height = shares.height(blocks, panels, most, ctx.caps)
     defines = {
         **tunables,

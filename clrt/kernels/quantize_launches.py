@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -14,13 +15,26 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, PackedWeight, launch, optional
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
 # Dtypes whose constants are stored two elements per byte on the device.
 _PAIRS = (DType.INT4, DType.UINT4)
-# Elements that a CPU work-item quantizes.
-_ELEMS = 1024
+
+
+@dataclass(frozen=True)
+class QuantizePartition(Thresholds):
+    """Threshold of the partition of quantization into CPU work-items."""
+
+    elems: int = tunable(
+        1024,
+        "elements",
+        "Quantized by a work-item, in private memory, to amortize its start.",
+        most=4096,
+    )
+
+    group: ClassVar = "quantize_shares"
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,7 @@ class ScaleIndexing:
             defines: Macros besides `ScaleIndexing.defines`, which are added.
             tensors: Tensor arguments by name; None for absent ones.
         """
-        elems = _ELEMS if ctx.caps.is_cpu else 1
+        elems = ctx.thresholds(QuantizePartition).elems if ctx.caps.is_cpu else 1
         kernel = KernelSpec.of(
             "pointwise/quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems
         )

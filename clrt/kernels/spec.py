@@ -9,13 +9,12 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
 from clrt.ir.cl_code import Code, Define, render_define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.symbolic_trace import clamp, is_traced
+from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.kernel_signature import Access, KernelSignature, Param, read_signature
 from clrt.kernels.kernel_source import read_source
 
@@ -24,8 +23,6 @@ Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 # Maximum size in bytes of a buffer that kernels index: offsets of elements, which may be single
 # bytes, are int32.
 INDEXED_BYTES = 1 << 31
-# Minimum number of work-groups per compute unit when work-groups get several chunks of work.
-_GROUPS_PER_UNIT = 8
 
 
 @dataclass(frozen=True)
@@ -429,19 +426,6 @@ def number_inputs(count: int) -> Code:
         count: Number of parameters.
     """
     return Code("").join(map(Code(", const float c{}").substitute, range(count)))
-
-
-def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
-    """Returns how many chunks of a launch's work each CPU work-group computes.
-
-    More chunks amortize the work-group's start, which takes 0.1 us. Each core gets at least eight
-    work-groups if possible, so that all cores finish at about the same time.
-
-    Args:
-        pieces: Number of chunks that the launch is divided into.
-        most: Maximum number of chunks per work-group.
-    """
-    return clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), 1, most)
 
 
 def numbered_arguments(launch: Launch) -> Iterator[tuple[int, Arg]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
@@ -18,12 +18,12 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     RowPitchSupport,
-    chunks_per_group,
     indexed_args,
     launch,
     unread_arg,
 )
 from clrt.kernels.subview import Subview
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -33,16 +33,29 @@ MAX_RANK = 6
 TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)
 # Elements per work-item of copy_tiled.
 _TILED_ELEMS = 4
-
-# Maximum number of elements that a CPU work-item copies, and side of its square tiles in elements.
-_ITEM_ELEMS = 8192
+# Side of the square tiles of a CPU work-item, in elements.
 _SIDE = 16
 # Minimum side of a tile in elements.
 _MIN_SIDE = 4
 # Copies per launch of copy_parts_cpu.
 _COPIES_PER_LAUNCH = 4
-# Maximum number of elements that a CPU work-item of `launch_places` accesses.
-_SHARE_ELEMS = 1024
+
+
+@dataclass(frozen=True)
+class MovePartition(Thresholds):
+    """Thresholds of the partition of kernels that only move elements over CPU work-items."""
+
+    elems: int = tunable(
+        8192, "elements", "Maximum per work-item that copies rows or tiles, to amortize its start."
+    )
+    placed: int = tunable(
+        1024, "elements", "Maximum per work-item that computes the position of each element."
+    )
+    filled: int = tunable(
+        4096, "elements", "Written by a work-item that fills, in about a microsecond."
+    )
+
+    group: ClassVar = "move_shares"
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -172,15 +185,15 @@ def copy_launches(
     if not ctx.caps.is_cpu:
         steps = axes("s", source, 0) | axes("t", target, 0)
         kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided", DATA_T=bits)
-        untiled = launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)
+        untiled = launch_places(kernel, dims, ctx, src=src, dst=dst, **steps)
         return _in_tiles(ctx, untiled, src, dst, dtype, dims, source, target)
-    size, numbers = _by_rows(dims, source, target)
+    size, numbers = _by_rows(dims, source, target, ctx.thresholds(MovePartition).elems)
     kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
     return [launch(kernel, size, (1,), src=src, dst=dst, **numbers)]
 
 
 def launch_places(
-    kernel: KernelSpec, dims: Sequence[int], caps: DeviceCaps, work: int = 1, /, **args: Any
+    kernel: KernelSpec, dims: Sequence[int], ctx: Lowering, work: int = 1, /, **args: Any
 ) -> Launch:
     """Returns the launch of a kernel over all indices of a shape (macro FOR_EACH_ELEMENT).
 
@@ -196,9 +209,10 @@ def launch_places(
     """
     d = pad_rank(dims, 1)
     size, local, share = (prod(d),), None, prod(d)
-    if caps.is_cpu:
+    if ctx.caps.is_cpu:
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
-        share = chunks_per_group(prod(d), max(1, _SHARE_ELEMS // work), caps)
+        elems = ctx.thresholds(MovePartition).placed
+        share = ctx.chunks_per_group(prod(d), max(1, elems // work))
         size, local = (ceil_div(prod(d), share),), (1,)
     return launch(kernel, size, local, share=share, **indexed_args("d", d), **args)
 
@@ -325,7 +339,7 @@ def _log2(power: int) -> int:
 
 
 def _by_rows(
-    dims: Sequence[int], source: Sequence[int], target: Sequence[int]
+    dims: Sequence[int], source: Sequence[int], target: Sequence[int], elems: int
 ) -> tuple[tuple[int], dict[str, int]]:
     """Returns the global size and the numeric arguments of kernel copy_strided_cpu.
 
@@ -336,14 +350,15 @@ def _by_rows(
         dims: Sizes of the axes.
         source: Strides of the source, in elements.
         target: Strides of the destination, in elements.
+        elems: Maximum number of elements per work-item.
     """
     order, tiled = _walk(dims, source, target, _MIN_SIDE)
     d = pad_rank([dims[axis] for axis in order], 1)
     s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
     rows = d[4] if tiled else prod(d[:5])
     side = _SIDE if tiled else 1
-    width = clamp(d[5], 1, _ITEM_ELEMS // side)
-    height = clamp(rows, 1, round_up(_ITEM_ELEMS // width, side))
+    width = clamp(d[5], 1, elems // side)
+    height = clamp(rows, 1, round_up(elems // width, side))
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
     steps = indexed_args("d", d) | indexed_args("s", s) | indexed_args("t", t)
     return (items,), steps | {"height": height, "width": width, "tiled": int(tiled)}
@@ -407,12 +422,12 @@ def copy_parts(
         views = ((p, (rows, p.width), (p.source, 1), (p.target, 1)) for p in parts)
         return [x for p, *v in views for x in copy_launches(ctx, p.src, p.dst, dtype, *v)]
     spec = KernelSpec.of("movement/copy_strided.cl", "copy_parts_cpu", DATA_T=dtype.cl_bits, CPU=1)
-    launches = []
+    launches, elems = [], ctx.thresholds(MovePartition).elems
     for first in range(0, len(parts), _COPIES_PER_LAUNCH):
         batch = parts[first : first + _COPIES_PER_LAUNCH]
         across = _largest(1, sum(p.width for p in batch))
-        height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, across))
-        pieces = ceil_div(_largest(*(p.width for p in batch)), _ITEM_ELEMS)
+        height = clamp(rows, 1, ceil_div(elems, across))
+        pieces = ceil_div(_largest(*(p.width for p in batch)), elems)
         src, dst = batch[0].src.buffer, batch[0].dst.buffer
         empty = StridedCopy(unread_arg(src), unread_arg(dst), 0, 0, 0)
         args: dict[str, Any] = {}
@@ -422,7 +437,7 @@ def copy_parts(
             if part is not empty:
                 args[f"x{i}"] = replace(part.src, rows=RowPitchSupport(part.source, (f"s{i}",)))
                 args[f"y{i}"] = replace(part.dst, rows=RowPitchSupport(part.target, (f"t{i}",)))
-        args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}
+        args |= {"rows": rows, "height": height, "pieces": pieces, "width": elems}
         launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
     return launches
 

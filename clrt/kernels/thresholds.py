@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
 T = TypeVar("T", bound="Thresholds")
-# Maximum value of a threshold, so that products of two of them fit in 64 bits.
+# Maximum value of thresholds, so that products of two of them fit in 64 bits.
 _MAX_VALUE = (1 << 31) - 1
 GROUPS: dict[str, type[Thresholds]] = {}
 """Classes of thresholds by group name."""
@@ -26,16 +26,18 @@ class Tunable:
         default: Value on devices without a tuning record.
         unit: What the number counts, such as "rows".
         reason: What the number decides, and why the default is as it is.
+        most: Maximum value in the record of a threshold.
     """
 
     default: int
     unit: str
     reason: str
+    most: int = _MAX_VALUE
 
 
-def tunable(default: int, unit: str, reason: str) -> Any:
+def tunable(default: int, unit: str, reason: str, *, most: int = _MAX_VALUE) -> Any:
     """Declares a field of `Thresholds`; the arguments are the attributes of its `Tunable`."""
-    return field(default=default, metadata={"tunable": Tunable(default, unit, reason)})
+    return field(default=default, metadata={"tunable": Tunable(default, unit, reason, most)})
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,13 @@ class Thresholds:
 
         Raises:
             ValueError: The record sets an unknown name, or a number that is not positive or exceeds
-                31 bits.
+                the maximum of the threshold.
         """
         unknown = sorted(record.keys() - cls.declared().keys())
         if unknown:
             raise ValueError(f"a tuning record of {cls.group} sets {', '.join(unknown)}")
         for name, value in record.items():
-            if not 0 < value <= _MAX_VALUE:
+            if not 0 < value <= cls.declared()[name].most:
                 raise ValueError(f"a tuning record of {cls.group} sets {name} to {value}")
 
 

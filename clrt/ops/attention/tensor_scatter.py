@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
@@ -22,9 +23,19 @@ from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 
-# Minimum number of elements after the axis for one CPU work-group per row, not a work-item per
-# element: starting a work-group costs about as much as ten work-items.
-_LONG_ROW = 16
+
+@dataclass(frozen=True)
+class TensorScatterPartition(Thresholds):
+    """Threshold of the partition of TensorScatter into CPU work-groups."""
+
+    row: int = tunable(
+        16,
+        "elements",
+        "Minimum after the axis for a work-group per row, not a work-item per element: starting a "
+        "work-group costs about as much as ten work-items.",
+    )
+
+    group: ClassVar = "tensor_scatter_shares"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -51,7 +62,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if indices is not None:
         tensors |= dict(indices=indices, status=status)
     sizes = dict(inner=inner, size=size, length=length, middle=num_elements(y.dims[1:axis]))
-    rows = ctx.caps.is_cpu and inner >= _LONG_ROW
+    rows = ctx.caps.is_cpu and inner >= ctx.thresholds(TensorScatterPartition).row
     items, local = ((1, length, outer), (1, 1, 1)) if rows else ((inner, length, outer), None)
     return [*launches, launch(kernel, items, local, **tensors, **sizes)]
 

@@ -23,7 +23,7 @@ from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import GemmPartitionThresholds, emit_cpu
 from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -155,7 +155,7 @@ def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
     tunables, rows = ctx.tunables(IMAGE), prod(node.output.dims[:-2])
     tunables["T_NV"] = min(tunables["T_NV"], ceil_div(w.dims[0], tunables["T_VW"]))
     across, step = _along_last(node)
-    height = chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows, ctx.caps)
+    height = ctx.chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows)
     return launch_rows(
         node,
         product,
@@ -207,7 +207,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         "S_STEP": step if unrolled else 0,
         "S_WHOLE": int(channels % panel == 0),
     }
-    height = chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows, ctx.caps)
+    height = ctx.chunks_per_group(rows, ctx.thresholds(ChannelsLastPartition).rows)
     return launch_rows(
         node,
         whole,

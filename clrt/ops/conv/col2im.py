@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, chunks_per_group, i32, launch, optional
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32, launch, optional
 from clrt.kernels.strided import axes
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -30,8 +31,17 @@ from clrt.util.math import ceil_div
 
 # Maximum number of image axes that the kernel indexes.
 MAX_AXES = 3
-# Column elements that a CPU work-item reads at most.
-_ITEM_ELEMS = 16384
+
+
+@dataclass(frozen=True)
+class Col2ImPartition(Thresholds):
+    """Threshold of the partition of col2im into CPU work-items."""
+
+    elems: int = tunable(
+        16384, "elements", "Maximum that a work-item reads of the columns, to amortize its start."
+    )
+
+    group: ClassVar = "col2im_shares"
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,10 @@ def add_up_launch(
     rows = prod(windows.image[:-1])
     if ctx.caps.is_cpu:
         kernel = KernelSpec.of("conv/col2im.cl", "col2im_rows", **macros)
-        max_rows = ceil_div(_ITEM_ELEMS, max(windows.image[-1] * prod(windows.kernel), 1))
-        geometry["height"] = height = chunks_per_group(planes * rows, max_rows, ctx.caps)
+        max_rows = ceil_div(
+            ctx.thresholds(Col2ImPartition).elems, max(windows.image[-1] * prod(windows.kernel), 1)
+        )
+        geometry["height"] = height = ctx.chunks_per_group(planes * rows, max_rows)
         size: tuple[int, ...] = (ceil_div(planes * rows, height),)
         return launch(kernel, size, (1,), flops, **tensors, **geometry)
     kernel = KernelSpec.of("conv/col2im.cl", "col2im", **macros)

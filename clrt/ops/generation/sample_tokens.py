@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,12 +24,11 @@ from clrt.kernels.spec import (
     Launch,
     Scratch,
     StatusWord,
-    chunks_per_group,
     launch,
     optional,
 )
 from clrt.kernels.sub_group import sub_group_of
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -54,11 +53,21 @@ DRAW = tuned(
 )
 _SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunk sizes are multiples of the widest vector
-_MAX_CHUNKS = 8  # maximum chunks per CPU work-group
 _PARTS = 3  # floats per chunk: highest score, highest logit, sum of exponentials
 _FORMS = "F_ALLOWED", "F_BIAS"
 _WHAT = "the row, from 1, that leaves no token"
 _RULE = "each needs one whose logit is above -inf after bias and mask"
+
+
+@dataclass(frozen=True)
+class SamplePartition(Thresholds):
+    """Threshold of the partition of SampleTokens into CPU work-groups."""
+
+    chunks: int = tunable(
+        8, "chunks of T_CHUNK tokens", "Maximum per work-group, to amortize its start."
+    )
+
+    group: ClassVar = "sample_shares"
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -75,7 +84,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     batch = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
     rows = batch.rows
-    per = chunks_per_group(rows * batch.chunks, _MAX_CHUNKS, ctx.caps)
+    per = ctx.chunks_per_group(rows * batch.chunks, ctx.thresholds(SamplePartition).chunks)
     results = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
     counts = ctx.scratch(batch.scores.elems, DType.INT32)
     size, flops = (1, rows), 8 * rows * batch.n

@@ -6,7 +6,9 @@ once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.fusion import (
@@ -19,6 +21,7 @@ from clrt.kernels.fusion import (
 from clrt.kernels.gemm_cpu import pack_b, packed_width
 from clrt.kernels.gemm_problem import merge
 from clrt.kernels.spec import KernelSpec, PackedWeight, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.ops.index_checks import index_status
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -27,7 +30,14 @@ from clrt.ops.movement.common import index_t
 from clrt.ops.movement.gather import Gather
 from clrt.util.math import ceil_div
 
-_ELEMS = 256  # elements per work-item
+
+@dataclass(frozen=True)
+class GatherPanelsPartition(Thresholds):
+    """Threshold of the partition of a Gather of packed rows into work-groups."""
+
+    elems: int = tunable(256, "elements", "Copied by a work-group, to amortize its start.")
+
+    group: ClassVar = "gather_panels_shares"
 
 
 def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
@@ -70,10 +80,11 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     table, indices = node.arg(0), node.arg(1)
     n, k = table.dims
     macros = {"DATA_T": table.dtype.cl_bits, "INDEX_T": index_t(indices)}
-    kernel = KernelSpec.of("matmul/gather_panels.cl", "gather_panels", ELEMS=_ELEMS, **macros)
+    elems = ctx.thresholds(GatherPanelsPartition).elems
+    kernel = KernelSpec.of("matmul/gather_panels.cl", "gather_panels", ELEMS=elems, **macros)
     status = index_status(node, 1, (n,), f"axis 0 of '{table.name}'")
     tensors = {"y": node.output, "panels": panels, "indices": indices, "status": status}
-    grid = (ceil_div(k, _ELEMS), prod(indices.dims))
+    grid = (ceil_div(k, elems), prod(indices.dims))
     return RegionLaunches([launch(kernel, grid, (1, 1), N=n, K=k, width=width, **tensors)])
 
 

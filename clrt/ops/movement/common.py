@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Code
 from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
@@ -18,11 +17,11 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.kernels.strided import MovePartition
+from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
 _NUMBERS = itertools.count()
-# Elements that a CPU work-item of a fill writes, in about a microsecond.
-_FILL_RUN = 4096
 
 
 def fresh_dim() -> Expr:
@@ -117,9 +116,7 @@ def index_t(indices: Value) -> Code:
     return indices.dtype.cl
 
 
-def fill_launch(
-    dst: BufferArg, dtype: DType, elems: int, value: object, caps: DeviceCaps
-) -> Launch:
+def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object, ctx: Lowering) -> Launch:
     """Returns the launch that fills a buffer with a number.
 
     Args:
@@ -127,15 +124,14 @@ def fill_launch(
         dtype: Dtype of the buffer's elements.
         elems: Number of elements to write.
         value: Number to write.
-        caps: Capabilities of the device.
     """
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
-    return _fill("fill_bits", dtype, elems, caps, dst=dst, bits=bits)
+    return _fill("fill_bits", dtype, elems, ctx, dst=dst, bits=bits)
 
 
 def fill_from_launch(
-    dst: BufferArg, dtype: DType, elems: int, value: BufferArg, caps: DeviceCaps
+    dst: BufferArg, dtype: DType, elems: int, value: BufferArg, ctx: Lowering
 ) -> Launch:
     """Returns the launch that fills a buffer with the first element of another buffer.
 
@@ -144,13 +140,12 @@ def fill_from_launch(
         dtype: Dtype of the elements of both buffers.
         elems: Number of elements to write.
         value: Buffer whose first element is written.
-        caps: Capabilities of the device.
     """
-    return _fill("fill_from", dtype, elems, caps, dst=dst, value=value)
+    return _fill("fill_from", dtype, elems, ctx, dst=dst, value=value)
 
 
-def _fill(entry: str, dtype: DType, elems: int, caps: DeviceCaps, **args: Any) -> Launch:
+def _fill(entry: str, dtype: DType, elems: int, ctx: Lowering, **args: Any) -> Launch:
     """Returns the launch of kernel `entry` of tensor/fill.cl, which writes `elems` elements."""
     kernel = KernelSpec.of("tensor/fill.cl", entry, DATA_T=dtype.cl_bits)
-    run, local = (_FILL_RUN, (1,)) if caps.is_cpu else (1, None)
+    run, local = (ctx.thresholds(MovePartition).filled, (1,)) if ctx.caps.is_cpu else (1, None)
     return launch(kernel, (ceil_div(elems, run),), local, n=elems, run=run, **args)

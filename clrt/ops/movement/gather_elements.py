@@ -40,7 +40,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=x.dtype.cl_bits,
         INDEX_T=index_t(indices),
     )
-    return [launch_places(kernel, dims, ctx.caps, **args, **axes("s", steps, 0))]
+    return [launch_places(kernel, dims, ctx, **args, **axes("s", steps, 0))]
 
 
 @register

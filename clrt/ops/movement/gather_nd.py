@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -34,7 +35,16 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
-_MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
+
+@dataclass(frozen=True)
+class ScatterPartition(Thresholds):
+    """Threshold of the partition of ScatterND into CPU work-groups."""
+
+    span: int = tunable(
+        1024, "elements", "Minimum of a slice per work-group, to amortize its start."
+    )
+
+    group: ClassVar = "scatter_nd_shares"
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
@@ -161,7 +171,7 @@ def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
         return [*launches, launch(kernel, (inner,), **args)]
     # Long slices are split over work-groups. If slices are short, each work-group reads all tuples
     # and updates its own range of y.
-    pieces = clamp(inner // _MIN_SPAN, 1, ctx.caps.compute_units)
+    pieces = clamp(inner // ctx.thresholds(ScatterPartition).span, 1, ctx.caps.compute_units)
     span = ceil_div(inner, pieces)
     parts = clamp(ctx.caps.compute_units // pieces, 1, num_elements(dims))
     share = ceil_div(num_elements(dims), parts) * inner

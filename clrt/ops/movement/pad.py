@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
@@ -17,6 +16,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.strided import (
+    MovePartition,
     axes,
     contiguous_strides,
     copy_launches,
@@ -41,7 +41,6 @@ from clrt.util.math import ceil_div
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
 MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
-_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -62,7 +61,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if op.mode != "constant":
         padded = [axis for axis, pads in enumerate(zip(begins, ends, strict=True)) if any(pads)]
         return [_mirror(source, node, kept, strides, lead[: max(padded, default=0) + 1], ctx)]
-    launches = [] if kept == list(y.dims) else [_border(node, elems, ctx.caps)]
+    launches = [] if kept == list(y.dims) else [_border(node, elems, ctx)]
     if all(k > 0 for k in kept):
         target_strides = contiguous_strides(y.dims)
         target = BufferArg(y, sum(b * s for b, s in zip(lead, target_strides, strict=True)))
@@ -70,7 +69,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
+def _border(node: Node, elems: int, ctx: Lowering) -> Launch:
     """Returns the launch that fills the first `elems` output elements of a Pad by its pad value.
 
     The value is 0 by default.
@@ -80,12 +79,12 @@ def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
     """
     y, value = node.output, node.input(2)
     if value is None:
-        return fill_launch(BufferArg(y), y.dtype, elems, 0, caps)
+        return fill_launch(BufferArg(y), y.dtype, elems, 0, ctx)
     if value.numbers is not None:
-        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0], caps)
+        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0], ctx)
     if value.dtype is not y.dtype:
         raise UnsupportedError(f"the value of {node} is {value.dtype}, the data {y.dtype}.")
-    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value), caps)
+    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value), ctx)
 
 
 def _mirror(
@@ -115,11 +114,11 @@ def _mirror(
         raise UnsupportedError(f"{node} has an axis without elements to repeat.")
     mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op_as(Pad).mode]}
     if ctx.caps.is_cpu:
-        return _mirror_rows(source, y, kept, strides, lead, mode)
+        return _mirror_rows(source, y, kept, strides, lead, mode, ctx)
     full_lead = (*lead, *[0] * (len(kept) - len(lead)))
     steps = axes("k", kept, 1) | axes("s", strides, 0) | axes("b", full_lead, 0)
     kernel = KernelSpec.of("movement/pad.cl", "pad_mirror", **mode)
-    return launch_places(kernel, y.dims, ctx.caps, x=source, y=y, **steps)
+    return launch_places(kernel, y.dims, ctx, x=source, y=y, **steps)
 
 
 def _mirror_rows(
@@ -129,6 +128,7 @@ def _mirror_rows(
     strides: Sequence[int],
     lead: Sequence[int],
     mode: dict[str, Define],
+    ctx: Lowering,
 ) -> Launch:
     """Returns the CPU launch of Pad in the modes that repeat elements of x (reflect, edge, wrap).
 
@@ -143,12 +143,13 @@ def _mirror_rows(
         lead: Elements added before each axis, up to the last padded axis; 0 where the pad is
             negative.
         mode: Macros DATA_T and MODE.
+        ctx: Lowering context.
     """
-    rank = len(lead)
+    rank, elems = len(lead), ctx.thresholds(MovePartition).elems
     inner = num_elements(y.dims[rank:])
     d = pad_rank(y.dims[:rank], 1)
-    width = clamp(d[5], 1, ceil_div(_ITEM_ELEMS, inner))
-    height = clamp(num_elements(d[:5]), 1, ceil_div(_ITEM_ELEMS, width * inner))
+    width = clamp(d[5], 1, ceil_div(elems, inner))
+    height = clamp(num_elements(d[:5]), 1, ceil_div(elems, width * inner))
     size = (ceil_div(d[5], width) * ceil_div(num_elements(d[:5]), height),)
     steps = axes("k", kept[:rank], 1) | axes("s", strides[:rank], 0) | axes("b", lead, 0)
     steps |= indexed_args("d", d) | {"inner": inner, "height": height, "width": width}

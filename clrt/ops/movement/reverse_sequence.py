@@ -11,7 +11,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.strided import contiguous_strides, launch_grid
+from clrt.kernels.strided import MovePartition, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -22,7 +22,6 @@ from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 _SOURCE = "movement/reverse_sequence.cl"
-_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -39,7 +38,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     steps = dict(time_step=strides[op.time_axis], batch_step=strides[op.batch_axis])
     sizes = dict(inner=inner, time=time, batch=batch)
     if ctx.caps.is_cpu:
-        height = clamp(time, 1, ceil_div(_ITEM_ELEMS, inner))
+        height = clamp(time, 1, ceil_div(ctx.thresholds(MovePartition).elems, inner))
         kernel = KernelSpec.of(_SOURCE, "reverse_sequence_rows", CPU=1, **macros)
         groups = (ceil_div(time, height), batch)
         return [launch(kernel, groups, (1, 1), **tensors, **sizes, **steps, height=height)]

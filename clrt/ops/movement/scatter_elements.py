@@ -110,7 +110,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     # Elements accessed per index. Lines along the last axis are processed one after another; along
     # other axes, element k of all lines comes before element k + 1.
     work = length if walk == 1 else 1
-    return [*launches, launch_places(kernel, merged, ctx.caps, work, **tensors, **steps)]
+    return [*launches, launch_places(kernel, merged, ctx, work, **tensors, **steps)]
 
 
 @register

@@ -12,7 +12,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.strided import launch_grid
+from clrt.kernels.strided import MovePartition, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, need
@@ -20,8 +20,6 @@ from clrt.ops.movement.common import host_ints, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
-
-_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -37,7 +35,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     )
     if ctx.caps.is_cpu:
         every = num_elements(y.dims[:-1])
-        height = clamp(every, 1, ceil_div(_ITEM_ELEMS, columns))
+        height = clamp(every, 1, ceil_div(ctx.thresholds(MovePartition).elems, columns))
         kernel = KernelSpec.of("movement/trilu.cl", "trilu_rows", CPU=1, **macros)
         sizes |= {"all": every, "height": height}
         return [launch(kernel, (ceil_div(every, height),), (1,), x=x, y=y, **sizes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
@@ -29,9 +30,16 @@ from clrt.ops.traits import MemoryTraits
 from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Maximum number of channel planes (a channel of an image) per work-group.
-_ROWS = 64
 SOURCE = "norm/channel_normalization.cl"
+
+
+@dataclass(frozen=True)
+class ChannelNormPartition(Thresholds):
+    """Threshold of the partition of channel normalizations into CPU work-groups."""
+
+    rows: int = tunable(64, "channel planes", "Maximum per work-group, to amortize its start.")
+
+    group: ClassVar = "channel_norm_shares"
 
 
 def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
@@ -74,7 +82,7 @@ def launch_rows(
         flops: Floating-point operations of the launch.
         defines: Macros besides the tunables.
     """
-    chunk = chunks_per_group(rows, _ROWS, ctx.caps)
+    chunk = ctx.chunks_per_group(rows, ctx.thresholds(ChannelNormPartition).rows)
     spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
     return [launch(spec, (ceil_div(rows, chunk),), (1,), flops, rows=chunk, **args)]
 

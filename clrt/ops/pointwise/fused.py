@@ -462,7 +462,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     defines = _defines(node, reads) | {"GENERAL": 1}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_general", **defines)
     dims, steps = _walk(values, y)
-    return [launch_places(kernel, dims, ctx.caps, **_operands(node), **steps)]
+    return [launch_places(kernel, dims, ctx, **_operands(node), **steps)]
 
 
 def _program(node: Node) -> Program:

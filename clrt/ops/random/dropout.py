@@ -35,7 +35,7 @@ def _copy(node: Node, ctx: Lowering) -> list[Launch]:
     strides = contiguous_strides(x.dims)
     launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, strides, strides)
     launches += [
-        fill_launch(BufferArg(mask), mask.dtype, elems, 1, ctx.caps) for mask in node.outputs[1:]
+        fill_launch(BufferArg(mask), mask.dtype, elems, 1, ctx) for mask in node.outputs[1:]
     ]
     return launches
 

@@ -171,7 +171,7 @@ class RecurrentLaunches:
     def _start(self, state: Buffer, first: Value | None) -> Launch:
         """Returns the launch that sets `state` to `first`, or to zeros if `first` is None."""
         if first is None:
-            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx.caps)
+            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx)
         (copy,) = copy_launches(
             self.ctx,
             BufferArg(first),

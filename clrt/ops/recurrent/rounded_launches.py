@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clrt.kernels.spec import (
     launch,
     unread_arg,
 )
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
@@ -39,11 +40,22 @@ _LANES = 8
 """States of a panel: their gates fill the BYTE_WIDTH columns of a panel."""
 # Rows of a tile, the tunable T_MR of the kernel of 8-bit weights.
 _TILE_ROWS = 8
-# Maximum work-items of a work-group of the rounding kernel.
-_ITEMS = 64
 # Bytes that the kernel stores after the quantized elements of a row (BYTE_ROW of
 # recurrent_bytes.clh).
 _ROW_BYTES = 12
+
+
+@dataclass(frozen=True)
+class RoundPartition(Thresholds):
+    """Threshold of the rounding of states and inputs of DynamicQuantizeLSTM."""
+
+    items: int = tunable(
+        64,
+        "work-items",
+        "Maximum per work-group, which rounds adjacent elements: more need more barriers.",
+    )
+
+    group: ClassVar = "round_shares"
 
 
 def rows_together(batch: int, hidden: int) -> int:
@@ -238,8 +250,8 @@ class RoundedLaunches(RecurrentLaunches):
             sizes: Kernel arguments `width` (elements per time step of X, or per sequence of a
                 state) and `step` (index of the time step); ignored if `lens` is None.
         """
-        items = 1
-        while 2 * items <= min(_ITEMS, self.ctx.caps.max_work_group_size):
+        items, most = 1, self.ctx.thresholds(RoundPartition).items
+        while 2 * items <= min(most, self.ctx.caps.max_work_group_size):
             items *= 2
         lens_args: dict[str, Any] = {}
         if lens is not None:

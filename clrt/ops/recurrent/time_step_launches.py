@@ -236,7 +236,7 @@ class TimeStepLaunches(RecurrentLaunches):
         if self.is_team:
             elems = shared.teams * (shared.parts + 1)
             board = BufferArg(self.ctx.scratch(elems, DType.INT32))
-            launches.append(fill_launch(board, DType.INT32, elems, 0, self.ctx.caps))
+            launches.append(fill_launch(board, DType.INT32, elems, 0, self.ctx))
             tensors = {**tensors, "board": board}
         starts = range(0, self.time, steps) if steps < self.time else (0,)
         ends = ((s, min(s + steps, self.time)) for s in starts)

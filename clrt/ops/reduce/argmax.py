@@ -16,7 +16,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.axis_kernels import launch_columns, launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
@@ -28,8 +29,15 @@ from clrt.util.math import ceil_div
 ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
 COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
 _SOURCE = "reduce/argmax.cl"
-# Maximum rows per work-group.
-_ROWS = 64
+
+
+@dataclass(frozen=True)
+class ArgMaxPartition(Thresholds):
+    """Threshold of the partition of ArgMax over rows into CPU work-groups."""
+
+    rows: int = tunable(64, "rows", "Maximum per work-group, to amortize its start.")
+
+    group: ClassVar = "argmax_shares"
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -70,7 +78,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x, y, rank = node.arg(0), node.output, len(node.arg(0).dims)
     if rank and normalize_axis(op.axis, rank, op) < rank - 1:
         return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 1, ctx, **_better(node))
-    rows = chunks_per_group(outer, _ROWS, ctx.caps)
+    rows = ctx.chunks_per_group(outer, ctx.thresholds(ArgMaxPartition).rows)
     kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))
     args = dict(y=y, x=x, outer=outer, n=n, rows=rows)
     return [launch(kernel, (ceil_div(outer, rows),), (1,), outer * n, **args)]

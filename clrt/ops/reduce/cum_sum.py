@@ -16,7 +16,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
@@ -28,13 +29,23 @@ from clrt.ops.traits import HostTraits, InputTraits
 from clrt.util.math import ceil_div, round_up
 
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Maximum columns per work-group, so that the previous row stays in the cache.
-_COLUMNS = 1024
-# Columns per work-group are a multiple of this, at least a cache line of elements.
-_LINE = 16
-# Target elements per work-group: shorter outer blocks (indices of the axes before the summed one)
-# are combined up to it.
-_GROUP_ELEMS = 4096
+
+
+@dataclass(frozen=True)
+class CumulativePartition(Thresholds):
+    """Thresholds of the partition of cumulative ops into CPU work-groups."""
+
+    columns: int = tunable(
+        1024, "columns", "Maximum per work-group, so that the previous row stays in the cache."
+    )
+    line: int = tunable(
+        16, "columns", "Columns per work-group are a multiple of this: at least a cache line."
+    )
+    elems: int = tunable(
+        4096, "elements", "Target per work-group: shorter outer blocks are combined up to it."
+    )
+
+    group: ClassVar = "cum_shares"
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -69,9 +80,10 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if not outer * n * step:
         return []
     x, y = node.arg(0), node.output
+    shares = ctx.thresholds(CumulativePartition)
     shared = ceil_div(step, ctx.caps.compute_units)
-    columns = clamp(round_up(shared, _LINE), 1, _COLUMNS)
-    blocks = chunks_per_group(outer, ceil_div(_GROUP_ELEMS, n * min(columns, step)), ctx.caps)
+    columns = clamp(round_up(shared, shares.line), 1, shares.columns)
+    blocks = ctx.chunks_per_group(outer, ceil_div(shares.elems, n * min(columns, step)))
     defines = {**_defines(node.op_as(Cumulative)), **ctx.tunables(CPU)}
     types = {"DATA_T": x.dtype.cl, "ACC_T": x.dtype.cl}
     spec = KernelSpec.of("reduce/cum_sum.cl", "cum_cpu", **defines, **types)

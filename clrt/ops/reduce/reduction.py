@@ -20,6 +20,7 @@ from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
@@ -35,17 +36,8 @@ GROUP = of_groups("reduce_group")
 PARTS = of_groups("reduce_parts")
 JOINED = of_groups("reduce_joined")
 _SOURCE = "reduce/reduce.cl"
-# Minimum elements per work-item if several work-groups split the elements of an output.
-_SPLIT_ELEMS = 16
-# Target number of work-groups per core if several work-groups split the elements of an output.
-_GROUPS = 4
 # Maximum number of kept axes, and of reduced axes, that kernels index after axes are merged.
 _MAX_AXES = 3
-# Maximum elements per output for the kernel that computes a vector of outputs at a time: with more,
-# other kernels are faster.
-_MAX_PIECE = 16
-# Outputs per work-item of the kernel that computes a vector of outputs at a time.
-_PIECES = 2048
 # Substitutions that turn expressions of floats into those of integers.
 _INTEGER_CODE = (
     (Code("c_max"), Code("i_max")),
@@ -53,6 +45,35 @@ _INTEGER_CODE = (
     (Code("c_abs(x)"), Code("(x < 0 ? -x : x)")),
     (Code("((a) / (n))"), Code("i_div(a, n)")),
 )
+
+
+@dataclass(frozen=True)
+class ReducePartition(Thresholds):
+    """Thresholds of the choice and partition of reduction kernels."""
+
+    split_elems: int = tunable(
+        16,
+        "elements",
+        "Minimum per work-item if several work-groups split the elements of an output.",
+    )
+    groups: int = tunable(
+        4,
+        "work-groups per core",
+        "Target of a split of the elements of an output, so that every core has work.",
+    )
+    piece: int = tunable(
+        16,
+        "elements per output",
+        "Maximum for the kernel that computes a vector of outputs at a time: with more, others are "
+        "faster.",
+    )
+    outputs: int = tunable(
+        2048,
+        "outputs",
+        "Computed by a work-item of the kernel that computes a vector of outputs at a time.",
+    )
+
+    group: ClassVar = "reduce_shares"
 
 
 def _integer_code(expression: Code) -> Code:
@@ -146,7 +167,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    if piece := _piece(node):
+    if piece := _piece(node, ctx.thresholds(ReducePartition).piece):
         return _emit_pieces(node, ctx, piece)
     kind = _kind(node)
     view = reduced_axes(node, kind)
@@ -160,10 +181,10 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return _launch(node, view, f"reduce_{kind}", size, (1,) * len(size), **tunables)
 
 
-def _piece(node: Node) -> int:
+def _piece(node: Node, most: int) -> int:
     """Returns the elements per output of a Reduce node if kernel reduce_pieces applies, else 0.
 
-    The kernel needs that the reduced axes are the last ones and have static sizes, at most 16
+    The kernel needs that the reduced axes are the last ones and have static sizes, at most `most`
     elements per output, and a reduction that does not first subtract the maximum (`shift`).
     """
     x, op = node.arg(0), node.op_as(Reduce)
@@ -173,7 +194,7 @@ def _piece(node: Node) -> int:
     numbers = [d for d in sizes if isinstance(d, int) and not is_traced(d)]
     if op.shift or axes != tuple(range(rank - len(axes), rank)) or len(numbers) < len(sizes):
         return 0
-    return prod(numbers) if prod(numbers) <= _MAX_PIECE else 0
+    return prod(numbers) if prod(numbers) <= most else 0
 
 
 def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
@@ -183,8 +204,9 @@ def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
         return []
     defines = ctx.tunables(PIECES) | reduction_expressions(op, x.dtype) | {"S_N": piece}
     kernel = KernelSpec.of(_SOURCE, "reduce_pieces", **defines)
-    size = (ceil_div(outputs, _PIECES),)
-    args = {"y": y, "x": x, "outputs": outputs, "item": _PIECES}
+    item = ctx.thresholds(ReducePartition).outputs
+    size = (ceil_div(outputs, item),)
+    args = {"y": y, "x": x, "outputs": outputs, "item": item}
     return [launch(kernel, size, (1,), piece * outputs, **args)]
 
 
@@ -214,15 +236,15 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     defines = reduction_types(x.dtype) | reduction_expressions(op, x.dtype)
     args = {"x": x, **view.args()}
-    items = ctx.tunables(PARTS)["T_ITEMS"]
+    items, shares = ctx.tunables(PARTS)["T_ITEMS"], ctx.thresholds(ReducePartition)
     # Few outputs with many elements would leave most of a device idle: split their elements.
-    wanted = ceil_div(ctx.caps.cores * _GROUPS, outputs)
-    parts = 1 if op.shift else clamp(n // (items * _SPLIT_ELEMS), 1, wanted)
+    wanted = ceil_div(ctx.caps.cores * shares.groups, outputs)
+    parts = 1 if op.shift else clamp(n // (items * shares.split_elems), 1, wanted)
     whole, split = (outputs, 0) if parts == 1 else (0, outputs)
     launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)
     axes = op.axes_of(node.input_types, len(x.dims))
     fixed = all(isinstance(x.symbolic_shape[a], int) for a in axes) if x.symbolic_shape else True
-    if op.shift or (fixed and n < 2 * items * _SPLIT_ELEMS):
+    if op.shift or (fixed and n < 2 * items * shares.split_elems):
         return launches  # never split
     # The path that is not used is launched with no work-groups, so that other sizes can use it
     # without compiling.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -24,19 +26,33 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
-# Elements per run that a work-item sorts by insertion, if k > _FEW.
-_BLOCK = 16
-# Maximum k for runs longer than _BLOCK: only k elements of a run are kept, so most are skipped.
-_FEW = 64
 
+@dataclass(frozen=True)
+class TopKRuns(Thresholds):
+    """Thresholds of the length of the runs that work-items sort before runs are merged."""
 
-def _first_run(k: int) -> int:
-    """Returns the number of elements that a work-item sorts as one run before runs are merged.
+    few: int = tunable(
+        64,
+        "elements",
+        "Maximum k for long runs: only k elements of a run are kept, so most are skipped.",
+    )
+    few_least: int = tunable(256, "elements", "Minimum length of a run if k is small.")
+    few_ratio: int = tunable(
+        16, "elements per k", "Length of a run if k is small, of which k are kept."
+    )
+    many: int = tunable(
+        16, "elements", "Length of a run if k is large, which a work-item sorts by insertion."
+    )
 
-    Args:
-        k: Number of elements that are kept of each run.
-    """
-    return max(256, 16 * k) if k <= _FEW else _BLOCK
+    group: ClassVar = "top_k_runs"
+
+    def first(self, k: int) -> int:
+        """Returns the number of elements that a work-item sorts as one run.
+
+        Args:
+            k: Number of elements that are kept of each run.
+        """
+        return max(self.few_least, self.few_ratio * k) if k <= self.few else self.many
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
@@ -91,7 +107,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     lines, n, inner, k = _sizes(node)
     if not lines * k:
         return []
-    run = _first_run(k)
+    run = ctx.thresholds(TopKRuns).first(k)
     capacity = ceil_div(n, run) * min(run, k)
     source, target = (ctx.scratch(lines * capacity, DType.INT32) for _ in range(2))
     args = dict(x=x, n=n, inner=inner, k=k, capacity=capacity)

@@ -24,7 +24,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     elems = num_elements(y.dims)
     if not elems:
         return []
-    return [fill_launch(BufferArg(y), y.dtype, elems, node.op_as(ConstantOfShape).value, ctx.caps)]
+    return [fill_launch(BufferArg(y), y.dtype, elems, node.op_as(ConstantOfShape).value, ctx)]
 
 
 @register

@@ -20,8 +20,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import axes, launch_grid
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -33,14 +34,23 @@ from clrt.ops.traits import OnnxTraits
 from clrt.util.math import ceil_div
 
 _AXES = 3
-# On CPUs: elements of a row that are processed together; and target number of steps per
-# work-item (additions or comparisons).
+# Elements of a row that a CPU work-item processes together, in private memory.
 _SPAN_ELEMS = 512
-_ITEM_STEPS = 65536
 POOL_PLANAR = tuned("pool_planar", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Maximum position along an axis: kernels add two positions in 32 bits.
 _MAX_POSITION = 1 << 30
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True)
+class PoolPartition(Thresholds):
+    """Threshold of the partition of pooling into CPU work-items."""
+
+    steps: int = tunable(
+        65536, "additions or comparisons", "Target per work-item, to amortize its start."
+    )
+
+    group: ClassVar = "pool_shares"
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -104,7 +114,8 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     kernel, work, args = _kernel(node, "pool_planar", **defines)
     rows = prod(y.dims[:2]) * prod(y.dims[2:-1])
     steps = y.dims[-1] * (prod(op.kernel_shape[:-1]) + prod(op.kernel_shape[-1:]))
-    height = chunks_per_group(rows, clamp(_ITEM_STEPS // steps, 1, rows), ctx.caps)
+    most = clamp(ctx.thresholds(PoolPartition).steps // steps, 1, rows)
+    height = ctx.chunks_per_group(rows, most)
     size = (ceil_div(rows, height),)
     return [launch(kernel, size, (1,), work, rows=rows, height=height, **args)]
 

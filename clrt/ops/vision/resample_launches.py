@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,15 +13,29 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, chunks_per_group, launch, pitched_args
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, pitched_args
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.ops.vision.resample import AxisSampling, SamplingTables
 from clrt.util.math import ceil_div
 
-# Output elements per CPU work-item; and work-items per core, which bounds scratch memory if each
-# work-item needs its own.
-_ITEM_ELEMS = 16384
-_ITEMS_PER_CORE = 8
+
+@dataclass(frozen=True)
+class ResamplePartition(Thresholds):
+    """Thresholds of the partition of resampling into CPU work-items."""
+
+    elems: int = tunable(
+        16384,
+        "output elements",
+        "Maximum per work-item that resamples one axis, to amortize its start.",
+    )
+    items: int = tunable(
+        8,
+        "work-items per core",
+        "Maximum if two axes are resampled at once: each needs scratch memory of its own.",
+    )
+
+    group: ClassVar = "resample_shares"
 
 
 def sample_launches(
@@ -124,7 +138,9 @@ def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
     grid: tuple[int, ...] = (outputs * inner, outer)
     local, args["share"] = None, 1
     if ctx.caps.is_cpu:
-        args["share"] = chunks_per_group(outer * outputs * inner, _ITEM_ELEMS, ctx.caps)
+        args["share"] = ctx.chunks_per_group(
+            outer * outputs * inner, ctx.thresholds(ResamplePartition).elems
+        )
         grid, local = (ceil_div(outer * outputs * inner, args["share"]),), (1,)
     return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
 
@@ -147,7 +163,8 @@ def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
     down, across = axes.get(rank - 2, same_axis(rank - 2, size)), axes[rank - 1]
     outputs_down, outputs = down.outputs, across.outputs
     rows = prod(dims[:-2]) * outputs_down
-    height = ceil_div(rows, ctx.caps.compute_units * _ITEMS_PER_CORE)
+    items = ctx.caps.compute_units * ctx.thresholds(ResamplePartition).items
+    height = ceil_div(rows, items)
     args: dict[str, Any] = dict(x=x, y=y, rows=rows, height=height, size=size, width=width)
     args |= dict(outputs_down=outputs_down, outputs=outputs)
     args |= dict(down=_table(down, "indices"), across=_table(across, "indices", by_taps=True))

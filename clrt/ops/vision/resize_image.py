@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, StatusWord, chunks_per_group, i32, launch
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, StatusWord, i32, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
@@ -29,8 +30,6 @@ from clrt.util.math import ceil_div
 # Fractional bits of the weights, as in Pillow for 8-bit channels.
 WEIGHT_BITS = 22
 _SOURCE = "vision/resize_image.cl"
-# Maximum rows per CPU work-group, which reuses weights for four rows at a time.
-_MAX_ROWS = 64
 _INPUTS = (
     ("batch", DType.FLOAT32, 4),
     ("pixels", DType.UINT8, 3),
@@ -41,6 +40,17 @@ _INPUTS = (
     ("colours", DType.FLOAT32, 2),
     ("place", DType.INT32, 1),
 )
+
+
+@dataclass(frozen=True)
+class ImagePartition(Thresholds):
+    """Threshold of the partition of ResizeImage into CPU work-groups."""
+
+    rows: int = tunable(
+        64, "rows", "Maximum per work-group, which reuses weights for four rows at a time."
+    )
+
+    group: ClassVar = "resize_image_shares"
 
 
 # Entry points, in the order of the values of PART in the source.
@@ -76,7 +86,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         lanes=lanes, firsts=firsts, columns=columns, column_weights=weights, status=status,
         width=width, taps=taps, vectors=vectors,
     )  # fmt: skip
-    block = chunks_per_group(height, _MAX_ROWS, ctx.caps)
+    block = ctx.chunks_per_group(height, ctx.thresholds(ImagePartition).rows)
     across = launch(
         _kernel("image_columns_cpu"), (ceil_div(height, block),), (1,),
         2 * 3 * height * outputs * taps, planes=planes, pixels=pixels, lanes=lanes, firsts=firsts,

@@ -101,6 +101,7 @@ def test_damaged_record_file_warns_and_is_replaced(text: str) -> None:
                 ("gather_cpu", "T_BYTES", 1 << 40),
                 ("gemm_shares", "stripe", 0),
                 ("gemm_shares", "split", 1 << 40),
+                ("quantize_shares", "elems", 1 << 13),
             )
         ),
     ],
