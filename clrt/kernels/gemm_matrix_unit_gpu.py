@@ -87,7 +87,7 @@ class MatrixUnitThresholds(Thresholds):
 
 
 @dataclass(frozen=True)
-class MatrixUnitCosts(Thresholds):
+class MatrixTileCosts(Thresholds):
     """Cost model of GEMM tiles on matrix units, and of the small-M kernel in place of them."""
 
     groups: int = tunable(
@@ -213,7 +213,7 @@ def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     if product.is_empty:
         return []
     tunables, cores = ctx.tunables(UNIT), ctx.caps.cores
-    costs, shares = ctx.thresholds(MatrixUnitCosts), ctx.thresholds(GpuGemmSplits)
+    costs, shares = ctx.thresholds(MatrixTileCosts), ctx.thresholds(GpuGemmSplits)
     sizes = config.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * terms for n, terms in zip(tiles[0], config.parts, strict=True))
@@ -297,7 +297,7 @@ def _uses_small_m(
         config: Matrix unit, and numbers of terms that operands are split into.
     """
     tile, small_m = kernels[-2:]
-    costs, shares = ctx.thresholds(MatrixUnitCosts), ctx.thresholds(GpuGemmSplits)
+    costs, shares = ctx.thresholds(MatrixTileCosts), ctx.thresholds(GpuGemmSplits)
     sums = prod(tile.size) + costs.line * sum(tile.size)
     percent = ctx.thresholds(MatrixUnitThresholds).percent
     cycles = _DEPTH * sums * config.products * 100 // (percent * costs.per_cycle)
@@ -319,7 +319,7 @@ def few_is_best(
     columns: int,
     items: int,
     *,
-    costs: MatrixUnitCosts,
+    costs: MatrixTileCosts,
     shares: GpuGemmSplits,
 ) -> int:
     """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
@@ -425,7 +425,7 @@ def best_of(
         products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
         rows: Rows of the largest tile.
         columns: Columns of the largest tile, if operands are not split.
-        line: `MatrixUnitCosts.line`.
+        line: `MatrixTileCosts.line`.
     """
     tiles = tiles_of(products, rows, columns)
 

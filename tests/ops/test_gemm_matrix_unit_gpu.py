@@ -16,7 +16,7 @@ from clrt.device.gpu_matrix_shapes import GPU_UNITS, MFMA, MMA, OPERANDS, WMMA, 
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.gemm_gpu import FEW_ROWS, GpuGemmSplits
-from clrt.kernels.gemm_matrix_unit_gpu import MatrixUnitCosts, best_of, few_is_best, tiles_of
+from clrt.kernels.gemm_matrix_unit_gpu import MatrixTileCosts, best_of, few_is_best, tiles_of
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.plan.plan import Plan
@@ -294,7 +294,7 @@ def test_matrix_unit_tile_choice_fills_compute_units() -> None:
 def test_few_rows_kernel_is_chosen_if_tiles_leave_cores_idle(
     m: int, n: int, k: int, few: int
 ) -> None:
-    costs, shares = MatrixUnitCosts.of({}), GpuGemmSplits.of({})
+    costs, shares = MatrixTileCosts.of({}), GpuGemmSplits.of({})
     sizes = m, n, k, 1, 132, 32, 64, 853, 16, 256
     assert few_is_best(*sizes, costs=costs, shares=shares) == few
 
