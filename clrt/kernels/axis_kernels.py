@@ -1,8 +1,6 @@
 """Launches of kernels that reduce or scan the middle axis of a tensor [outer, n, step].
 
 `launch_columns` is for CPUs: a work-group computes vectors of neighbouring columns
-from dataclasses import dataclass
-from typing import ClassVar
 (common/columns.clh). `launch_lines` is for any device: a work-item computes a line along the axis.
 """
 

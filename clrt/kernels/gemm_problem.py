@@ -44,8 +44,10 @@ _SECOND_GEMM = Code("const {1} v{0} = SECOND_GEMM;")
 class ImageChunks(Thresholds):
     """Threshold of the chunks of images that are convolved one after the other."""
 
-    columns_mib: int = tunable(
-        64, "MiB", "Maximum size of the im2col buffer of a chunk, which has at least one image."
+    columns_bytes: int = tunable(
+        64 << 20,
+        "bytes",
+        "Maximum size of the im2col buffer of a chunk, which has at least one image.",
     )
 
     group: ClassVar = "image_chunks"
@@ -439,7 +441,7 @@ def image_chunks(
         The first image of a chunk, its number of images (at least one), and the lowering for its
         launches; chunks share scratch memory.
     """
-    chunk_bytes = ctx.thresholds(ImageChunks).columns_mib << 20
+    chunk_bytes = ctx.thresholds(ImageChunks).columns_bytes
     size = max(chunk_bytes // max(image_bytes, 1), 1)
     scratches: list[Scratch] = []
     first = 0

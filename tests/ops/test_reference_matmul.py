@@ -12,7 +12,6 @@ from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
-from clrt.kernels import gemm_problem
 from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import PackedWeight, Scratch
@@ -254,14 +253,13 @@ def test_conv_in_image_parts_matches_reference(
     shapes: list[tuple[int, ...]],
     columns: int,
     device: DeviceInfo,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Columns of all images exceed the buffer limit; the last part has another size."""
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
-    monkeypatch.setattr(gemm_problem, "_COLUMNS_BYTES", 2 * 4 * columns)
     feeds: dict[str, Any] = {f"x{i}": a for i, a in enumerate(arrays)}
-    tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8} if device.caps.is_cpu else None
+    tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8, "columns_bytes": 2 * 4 * columns}
+    tile = tile if device.caps.is_cpu else None
     results, plan = run_graph(sample_graph(Sample(op, tuple(arrays))), feeds, device, tile)
     (expected,) = op.reference(*arrays)
     np.testing.assert_allclose(results["y0"], expected, rtol=0, atol=tolerance(op, expected))
