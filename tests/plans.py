@@ -55,7 +55,7 @@ def count_alike(graph: Graph, sizes: Sequence[Bindings]) -> int:
 
 def compare(left: Plan, right: Plan) -> None:
     """Raises AssertionError where two plans differ in anything but places."""
-    assert _described(left) == _described(right)
+    assert described(left) == described(right)
     assert left.live_bytes == right.live_bytes
     assert left.launches == right.launches
     for a, b in zip(left.graph.values(), right.graph.values(), strict=True):
@@ -73,7 +73,7 @@ def compare(left: Plan, right: Plan) -> None:
     }
 
 
-def _described(of: Plan) -> list[Any]:
+def described(of: Plan) -> list[Any]:
     names = dict[int, str]()
     return [
         (s.nodes[-1].name, [n.op for n in s.nodes], [_launch(x, names) for x in s.launches])

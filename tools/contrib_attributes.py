@@ -14,7 +14,6 @@ from pathlib import Path
 import onnx
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-import clrt.ops.decompositions.import_rules  # noqa: F401
 from clrt.ops import REGISTRY
 from clrt.ops.decompositions.registry import imported_ops
 
@@ -43,7 +42,7 @@ def contrib_attributes() -> dict[str, dict[str, dict[str, str]]]:
         for name, attribute in schema.attributes.items():
             found[name] = f"{attribute.type.name}{'!' if attribute.required else ''}"
     table: dict[str, dict[str, dict[str, str]]] = {}
-    for domain, op in sorted({*imported_ops(), *REGISTRY.classes}):
+    for domain, op in sorted({*imported_ops(), *REGISTRY.all_classes()}):
         if domain != "clrt" and not onnx.defs.has(op, domain):
             attributes = declared.get((domain, op)) or _OTHERS.get((domain, op), {})
             table.setdefault(domain, {})[op] = dict(sorted(attributes.items()))

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-import clrt.runtime.model.model  # noqa: F401  (declares the tunables of all kernels)
 from clrt.cli.console import echo, echo_json
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError
 from clrt.kernels.tunables import TunableValue, list_tunables
+from clrt.ops.module_index import import_all
 from clrt.runtime.opencl.devices import choose_device
 
 # Maximum width of the output in columns.
@@ -31,6 +31,7 @@ def tunables(
 
     A record in the cache folder's tuning.json sets them, under the name of a kernel or group.
     """
+    import_all()  # declares the tunables of all kernels
     caps = choose_device(device).caps
     found = list(list_tunables(caps, name))
     if not found:

@@ -14,7 +14,7 @@ import clrt
 from clrt.errors import InputError
 from clrt.runtime.opencl.icd_loader import INTEL_FOLDER, intel_library
 
-# Packages whose modules are discovered by listing their folder.
+# Packages whose modules are imported by names from an index.
 SEARCHED = ("clrt.ops",)
 # Modules that are imported lazily, when a name of clrt is first used.
 LATER = tuple(sorted(set(clrt._HOMES.values())))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import IrOp
 from clrt.ir.pattern import Captures, Pattern
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
@@ -96,6 +97,7 @@ class LaunchFusionRule:
     Attributes:
         name: Unique name, shown by `clrt explain`.
         size: Number of nodes of a region. If several rules match a node, the largest one is used.
+        last: Op classes of the last node of a region, of which nodes of subclasses count too.
         match: Tries to match a region whose last node is the given one. Returns None if the rule
             does not apply; a raised UnsupportedError counts as a miss. The result must not depend
             on sizes that vary from call to call.
@@ -106,6 +108,7 @@ class LaunchFusionRule:
 
     name: str
     size: int
+    last: tuple[type[IrOp], ...]
     match: Callable[[Node, ProducerMap, Lowering], FusionMatch | FusionMiss | None]
     emit: Callable[[FusionMatch, Lowering], RegionLaunches]
 
@@ -129,18 +132,3 @@ def by_pattern(
         return payload if is_miss else FusionMatch(tuple(found.nodes), payload)
 
     return match
-
-
-_RULES: dict[str, LaunchFusionRule] = {}
-
-
-def register_fusion(rule: LaunchFusionRule) -> LaunchFusionRule:
-    """Registers a launch fusion rule for planning; returns the rule."""
-    assert rule.name not in _RULES
-    _RULES[rule.name] = rule
-    return rule
-
-
-def launch_fusions() -> list[LaunchFusionRule]:
-    """Returns all registered launch fusion rules; rules with the most nodes come first."""
-    return sorted(_RULES.values(), key=lambda r: (-r.size, r.name))

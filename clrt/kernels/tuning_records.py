@@ -71,26 +71,47 @@ def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
     Args:
         kernel: Entry point of the kernel, or name of a group of thresholds.
     """
-    return _fitting(CACHE_DIR.get(), caps).get(kernel, _NO_RECORD)
+    mine = _fitting(CACHE_DIR.get(), caps).get(kernel)
+    if mine is not None and _is_plausible(kernel, mine):
+        return mine
+    return _fitting(None, caps).get(kernel, _NO_RECORD)
 
 
 @lru_cache(maxsize=64)
-def _fitting(configured: str, caps: DeviceCaps) -> Mapping[str, TuningRecord]:
+def _fitting(configured: str | None, caps: DeviceCaps) -> Mapping[str, TuningRecord]:
     """Returns the best matching tuning record of each kernel or group that has one, by name.
 
     Args:
-        configured: Cache folder as configured; distinguishes cached results.
+        configured: Cache folder of the user's records, as configured; None for shipped records.
     """
-    user, found = user_file(), {}
-    for source, records in (("clrt", _shipped()), (str(user), _load(user))):
-        # Of equally many facts, the first record counts.
-        for record in sorted(reversed(records), key=lambda r: len(r.keys() & set(FACTS))):
-            if _holds(record, caps):
-                kernel, tunables = record["kernel"], record["tunables"]
-                assert isinstance(kernel, str) and isinstance(tunables, dict)
-                facts = {f: record[f] for f in FACTS if f in record}
-                found[kernel] = TuningRecord(tunables, source, facts)
+    if configured is None:
+        source, records = "clrt", _shipped()
+    else:
+        path = user_file()
+        source, records = str(path), _load(path)
+    found = {}
+    # Of equally many facts, the first record counts.
+    for record in sorted(reversed(records), key=lambda r: len(r.keys() & set(FACTS))):
+        if _holds(record, caps):
+            kernel, tunables = record["kernel"], record["tunables"]
+            assert isinstance(kernel, str) and isinstance(tunables, dict)
+            facts = {f: record[f] for f in FACTS if f in record}
+            found[kernel] = TuningRecord(tunables, source, facts)
     return found
+
+
+def _is_plausible(kernel: str, record: TuningRecord) -> bool:
+    """Returns whether the values of a user's record are plausible for its kernel; else warns.
+
+    The values are checked here and not when the file is read: only the kernels of imported modules
+    are known.
+    """
+    try:
+        check_values(kernel, record.tunables)
+    except ValueError as error:
+        _warn(record.source, error)
+        return False
+    return True
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
@@ -162,15 +183,19 @@ def _load(path: Path) -> list[Record]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []  # an unusable cache folder is warned of elsewhere
     except (OSError, ValueError, KeyError, TypeError) as error:
-        warn_user(
-            f"The tuning records in '{path}' are ignored ({error}); make them anew with "
-            "`clrt tune`, or delete the file."
-        )
+        _warn(path, error)
         return []
 
 
+def _warn(path: Path | str, error: Exception) -> None:
+    warn_user(
+        f"The tuning records in '{path}' are ignored ({error}); make them anew with "
+        "`clrt tune`, or delete the file."
+    )
+
+
 def check(records: object) -> list[Record]:
-    """Checks that tuning records have a kernel, known facts and plausible tunables; returns them.
+    """Checks that tuning records have a kernel, known facts and integer values; returns them.
 
     Raises:
         ValueError: A record is invalid.
@@ -185,9 +210,15 @@ def check(records: object) -> list[Record]:
             raise ValueError(f"tunables are integers: {record}")
         if not isinstance(record["kernel"], str):
             raise ValueError(f"a kernel is a name: {record}")
-        # Ignores records of kernels that only other versions of clrt have.
-        if record["kernel"] in TUNED:
-            TUNED[record["kernel"]].check(values)
-        elif record["kernel"] in GROUPS:
-            GROUPS[record["kernel"]].check(values)
     return records
+
+
+def check_values(kernel: str, tunables: Mapping[str, int]) -> None:
+    """Checks the names and values of the tunables of a record, if its kernel's module is imported.
+
+    Raises:
+        ValueError: A tunable is unknown, or its value is outside the plausible range.
+    """
+    declared = TUNED.get(kernel) or GROUPS.get(kernel)
+    if declared is not None:
+        declared.check(tunables)

@@ -1,8 +1,9 @@
 """The operator contract: the base class `Op` and the types that its methods use.
 
 To add an op, write one file with a frozen dataclass that has `infer`, `reference` and `variants`
-and is decorated with `@register` (a plain class if it adds no attributes to its base). Importer
-coverage, op tests and the table of ops in the docs are derived from the registered classes.
+and is decorated with `@register` (a plain class if it adds no attributes to its base). Then run
+`python tools/op_index.py`, which adds the file to the index of modules. Importer coverage, op tests
+and the table of ops in the docs are derived from the registered classes.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class OpBuilder(Builder):
             outputs: Number of outputs.
             attrs: Attributes by name.
         """
-        return self.add_all(REGISTRY.classes[domain, op](**attrs), *inputs)[:outputs]
+        return self.add_all(REGISTRY.get(domain, op)(**attrs), *inputs)[:outputs]
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """Returns a value cast to a dtype; the value itself if it has this dtype."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.fusion import FusionMiss, LaunchFusionRule, ProducerMap, launch_fusions
+from clrt.kernels.fusion import FusionMiss, LaunchFusionRule, ProducerMap
 from clrt.kernels.variant import Lowering
+from clrt.ops.launch_fusions import launch_fusions
 from clrt.plan.lifetimes import is_view
 from clrt.plan.steps import Region
 
@@ -194,7 +195,6 @@ class _Search:
     ) -> None:
         self.regions: dict[Node, Region] = {}
         self.misses: list[MissedRegion] = []
-        self._rules = launch_fusions()
         self._producers, self._ctx, self._refused = producers, ctx, refused
         self._region_of: dict[Node, Region] = {}
 
@@ -202,7 +202,7 @@ class _Search:
         """Adds a region that ends with `node` if a fusion rule matches; records near misses."""
         if node in self._region_of:
             return
-        for rule in self._rules:
+        for rule in launch_fusions(type(node.op)):
             result = self._region(rule, node)
             if isinstance(result, Region):
                 self.regions[node] = result

@@ -18,6 +18,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
 from clrt.kernels.tunables import declarations
 from clrt.kernels.tuning_records import find_record
+from clrt.ops.module_index import import_all
 from clrt.runtime.opencl.compiler_probes import PROBES, compiled_probes, driver_facts
 from clrt.runtime.opencl.peaks import launch_times, peaks_of
 from clrt.runtime.opencl.session import DeviceSession
@@ -108,6 +109,7 @@ def _measured(session: DeviceSession) -> Record:
 
 def _tuned(caps: DeviceCaps) -> Iterator[Record]:
     """Yields the user's own tuning records for a device, without records shipped with clrt."""
+    import_all()  # declares the tunables of all kernels
     for entry in sorted(declarations()):
         record = find_record(entry, caps)
         if record.source not in ("", "clrt"):

@@ -34,7 +34,7 @@ from tests.ops.onnx_cases import node_tests as onnx_tests
 from tests.ops.samples import Sample, samples
 from tests.ops.test_ops import check
 
-CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
+CLASSES = sorted(REGISTRY.all_classes().values(), key=lambda c: (c.domain, c.name))
 # Fields that tell an old form of an op.
 OLD = frozenset({"per_group", "mask_like_x"})
 MOST_SAMPLES = 3
@@ -148,7 +148,7 @@ def test_function_calls_run_on_device(cls: type[Op]) -> None:
 def test_every_registry_op_is_a_function() -> None:
     """Every op with samples is called, except random ops; the others exist as functions."""
     listed = {(d, n) for d in ("", *DOMAINS.values()) for n in names_in(d)}
-    assert set(REGISTRY.classes) - listed == {("", n) for n in CONTROL_FLOW}
+    assert set(REGISTRY.all_classes()) - listed == {("", n) for n in CONTROL_FLOW}
     assert imported_ops() - listed == {k for k in imported_ops() if k[0] == NCHWC}
     with_samples = {c for c in CLASSES if next(iter(samples(c)), None) is not None}
     assert with_samples - set(CALLED) <= {c for c in CLASSES if c.is_random is not Op.is_random}

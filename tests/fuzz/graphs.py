@@ -120,7 +120,7 @@ def _pointwise() -> tuple[type[Pointwise], ...]:
     wild = {"Tan", "Sinh", "Cosh", "Pow", "Mod", "Log", "Acosh", "Atanh", "Asin", "Acos", "Exp"}
     return tuple(
         c
-        for c in REGISTRY.classes.values()
+        for c in REGISTRY.all_classes().values()
         if issubclass(c, Pointwise) and c.floats and not c.domain and c.__name__ not in wild
         if c.__name__ not in ("Cast", "Where", "PRelu", "Clip", "BitShift")
     )
@@ -130,7 +130,7 @@ def _pointwise() -> tuple[type[Pointwise], ...]:
 def _samples() -> tuple[Sample, ...]:
     """Returns the samples of every deterministic op with at least one tensor input."""
     found = []
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         if (
             cls.domain
             or cls.host_traits.host_driven

@@ -70,7 +70,7 @@ class Choice:
 
 def choices() -> Iterator[Choice]:
     """Each variant on each sample of its op."""
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         if cls.variants and not cls.memory_traits.always_view:
             for sample in samples(cls):
                 graph = sample_graph(sample)

@@ -48,7 +48,7 @@ from tests.ops.test_ops import DEVICES
 LANES = 16  # of the widest vectors, which a row of numbers fills
 FLOATS = [np.nan, np.inf, -np.inf, 1e7, -1e7, 1e30, -1e30, 1e-40, 3.4028235e38, 0.0, -0.0]
 POINTWISE = sorted(
-    (c for c in REGISTRY.classes.values() if issubclass(c, Pointwise)), key=lambda c: c.name
+    (c for c in REGISTRY.all_classes().values() if issubclass(c, Pointwise)), key=lambda c: c.name
 )
 PROGRAMS = {
     "waves": (

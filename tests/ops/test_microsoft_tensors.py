@@ -266,7 +266,7 @@ def test_inverse_of_singular_matrix_is_not_finite() -> None:
     model, feeds = _case("Inverse", np.ones((2, 3, 3), np.float32)).model()
     with clrt.load(model) as loaded:
         (found,) = loaded.run(feeds).values()
-    op = REGISTRY.classes["com.microsoft", "Inverse"]()
+    op = REGISTRY.get("com.microsoft", "Inverse")()
     assert not np.isfinite(found).all() and np.isnan(op.reference(*feeds.values())[0]).all()
 
 

@@ -52,7 +52,7 @@ from tests.harness import (
 from tests.ops.samples import Sample, error_samples, samples
 
 ROOT = Path(__file__).resolve().parents[2]
-CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
+CLASSES = sorted(REGISTRY.all_classes().values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.memory_traits.always_view]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 

@@ -15,7 +15,9 @@ from tests.harness import SWEEP, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases
 from tests.ops.samples import Sample
 
-NAMES = {c.name for c in REGISTRY.classes.values() if issubclass(c, Pointwise) and not c.domain}
+NAMES = {
+    c.name for c in REGISTRY.all_classes().values() if issubclass(c, Pointwise) and not c.domain
+}
 ALL = cases(NAMES)
 # ONNX's own tolerance for node tests.
 RTOL, ATOL = 1e-3, 1e-7

@@ -41,7 +41,7 @@ def sized_graph(sample: Sample) -> tuple[Graph, dict[str, int]] | None:
 
 
 def sized_graphs() -> Iterator[tuple[str, Graph, dict[str, int]]]:
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         for sample in islice(samples(cls), MOST_SAMPLES):
             found = sized_graph(sample)
             if found is not None:

@@ -30,7 +30,7 @@ GPU = DeviceCaps(
 def _launches(caps: DeviceCaps) -> list[Launch]:
     """Returns the launches of every op sample that can be planned."""
     found: list[Launch] = []
-    for op in REGISTRY.classes.values():
+    for op in REGISTRY.all_classes().values():
         for sample in samples(op):
             try:
                 steps = plan_graph(sample_graph(sample), caps).steps

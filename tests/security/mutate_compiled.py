@@ -162,7 +162,9 @@ def _literal(rng: Random) -> str:
         lambda: json.dumps(rng.choice(TEXTS)),
         lambda: rng.choice(("True", "False", "None", *(d.value for d in DType))),
         lambda: f"[{', '.join(_literal(rng) for _ in range(rng.randrange(4)))}]",
-        lambda: f"{rng.choice(list(REGISTRY.classes))[1]}({any_int(rng)}, {rng.randrange(4)})",
+        lambda: (
+            f"{rng.choice(list(REGISTRY.all_classes()))[1]}({any_int(rng)}, {rng.randrange(4)})"
+        ),
         lambda: rng.choice(("clrt.Literal{value=nan}()", "Add(0, 1)", "clrt.Fused")),
         lambda: 'graph "g" (%a: float32[n]) { %b: float32[n] = Relu(%a) @"r" return %b as "b" }',
         lambda: "[" * 300 + "]" * 300,
@@ -198,7 +200,7 @@ def _tokens(rng: Random, file: TakenApart) -> None:
         1: other[0],
         2: one[0] * 2,
         3: _literal(rng),
-        4: rng.choice(list(REGISTRY.classes))[1],
+        4: rng.choice(list(REGISTRY.all_classes()))[1],
         5: rng.choice((*(d.value for d in DType), "sequence(float32[?])", "?", "...", "@", "_")),
     }[rng.randrange(6)]
     file.metadata["graph"] = text[: one.start()] + new + text[one.end() :]

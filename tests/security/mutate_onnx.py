@@ -222,7 +222,7 @@ def _operator(rng: Random, model: onnx.ModelProto) -> None:
         case 1:
             node.domain = rng.choice(DOMAINS)
         case 2:
-            domain, node.op_type = rng.choice(list(REGISTRY.classes))
+            domain, node.op_type = rng.choice(list(REGISTRY.all_classes()))
             node.domain = domain
         case 3:
             node.op_type = rng.choice(_nodes(model)).op_type

@@ -134,7 +134,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _of_samples() -> Iterator[onnx.ModelProto]:
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         for sample in samples(cls):
             if sum(a.size for a in sample.inputs if a is not None) < _MOST_ELEMS:
                 try:

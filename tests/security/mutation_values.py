@@ -37,7 +37,7 @@ TEXTS = (
 INTS = (0, 1, 2, 3, 7, 8, 65, -1, -2, 255, 10**6, 10**9, 2**31 - 1, 2**31, -(2**31), 2**63 - 1,
         -(2**63))  # fmt: skip
 FLOATS = (0.0, -0.0, 0.5, -1.0, 1e-45, 1e30, 3e38, float("inf"), float("-inf"), float("nan"))
-NAMES = tuple(name for _, name in REGISTRY.classes)
+NAMES = tuple(name for _, name in REGISTRY.all_classes())
 DOMAINS = ("", "clrt", "com.microsoft", "ai.onnx.ml", "own", "ai.onnx", "x\ny")
 
 

@@ -276,7 +276,7 @@ def onnx_seeds() -> Mapping[str, onnx.ModelProto]:
 def _op_graphs() -> Mapping[str, Callable[[], Graph]]:
     """A graph of one node for each op that has samples."""
     found: dict[str, Callable[[], Graph]] = {}
-    for (domain, name), cls in REGISTRY.classes.items():
+    for (domain, name), cls in REGISTRY.all_classes().items():
         sample = next(samples(cls), None)
         if sample is not None and sum(a.size for a in sample.inputs if a is not None) < 10_000:
             found[f"{domain}.{name}"] = lambda sample=sample: sample_graph(sample)

@@ -20,7 +20,8 @@ from tests.harness import all_devices, plan_graph, sample_graph
 from tests.ops.samples import Sample, samples
 
 CLASSES = sorted(
-    (c for c in REGISTRY.classes.values() if fields(c) and c.variants), key=lambda c: c.__name__
+    (c for c in REGISTRY.all_classes().values() if fields(c) and c.variants),
+    key=lambda c: c.__name__,
 )
 MARK = "planted_text"
 CODE = f"1\n#undef IN\n{MARK}) {{ }}"
@@ -69,7 +70,7 @@ def test_attribute_text_never_reaches_kernel_source(cls: type[Op], kind: str) ->
 
 def test_op_fields_refuse_untyped_values() -> None:
     """A field without a checked type would accept any value."""
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         for field in fields(cls):
             good = next((s.op for s in samples(cls)), None) or (
                 cls() if _has_defaults(cls) else None

@@ -18,7 +18,7 @@ from clrt.plan.steps import DeviceStep
 from tests.harness import plan_graph, quick_device, sample_graph, session_for
 from tests.ops.samples import Sample, samples
 
-CLASSES = sorted((c for c in REGISTRY.classes.values()), key=lambda c: c.__name__)
+CLASSES = sorted((c for c in REGISTRY.all_classes().values()), key=lambda c: c.__name__)
 DTYPES: tuple[Any, ...] = (
     *(np.bool_, np.uint8, np.int32, np.int64, np.float16, np.float32, np.float64, "U4"),
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import onnx
 
-import clrt.ops.decompositions.import_rules  # noqa: F401  (enters them)
 from clrt.models.onnx.attributes import declared_attributes, kind_name, other_ops
 from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
@@ -105,7 +104,7 @@ class OpSchemaInfo:
 def op_schemas() -> Mapping[tuple[str, str], OpSchemaInfo]:
     """Returns the signature of every op that clrt runs, by (domain, name)."""
     forms: dict[tuple[str, str], OpSchemaInfo] = {}
-    for domain, name in {*_schemas(), *other_ops(), *REGISTRY.classes}:
+    for domain, name in {*_schemas(), *other_ops(), *REGISTRY.all_classes()}:
         schema, opset = _schemas().get((domain, name), (None, 1))
         cls = REGISTRY.find(domain, name)
         if cls is None and imported_as(domain, name, opset) is None:

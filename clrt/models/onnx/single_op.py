@@ -56,7 +56,7 @@ def single_graph(
 def _own_graph(
     form: OpSchemaInfo, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any]
 ) -> Graph:
-    op = REGISTRY.classes[form.domain, form.name](**attributes)
+    op = REGISTRY.get(form.domain, form.name)(**attributes)
     values = [None if t is None else Value(f"x{k}", t) for k, t in enumerate(inputs)]
     make = Builder()
     outputs = make.add_all(op, *values)

@@ -13,7 +13,6 @@ from clrt.kernels.fusion import (
     LaunchFusionRule,
     RegionLaunches,
     by_pattern,
-    register_fusion,
 )
 from clrt.kernels.gemm_chain_cpu import ChainedGemm, InlineProjection, SplitK
 from clrt.kernels.spec import Launch
@@ -25,6 +24,7 @@ from clrt.ops.matmul.gemm_norm_fusion import (
     split_product,
 )
 from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.norm.layer_normalization import Normalization
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,15 @@ def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lo
 _CHAIN = normalised_product(op(FusedAttention, ..., name="attention"))
 _PROJECTION = op(MatrixProduct, ..., name="projection")
 _PROJECTED_CHAIN = normalised_product(op(FusedAttention, _PROJECTION, ..., name="attention"))
-register_fusion(LaunchFusionRule("attention_product_norm", 3, by_pattern(_CHAIN, _lower), _emit))
-register_fusion(
+LAUNCH_FUSIONS = (
+    LaunchFusionRule(
+        "attention_product_norm", 3, (Normalization,), by_pattern(_CHAIN, _lower), _emit
+    ),
     LaunchFusionRule(
         "projection_attention_product_norm",
         4,
+        (Normalization,),
         by_pattern(_PROJECTED_CHAIN, _lower_projected),
         _emit_projected,
-    )
+    ),
 )

@@ -2,7 +2,8 @@
 
 A rule gets one node, with typed inputs, and a builder for the new nodes; it returns values for the
 node's outputs. Rules are registered per stage. The importer looks them up by the op's name in the
-file; planner and exporter by op class.
+file; planner and exporter by op class. The modules of rules are imported at their first look-up;
+those for the exporter by the exporter.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from clrt.ir.graph import Names, Node, Value
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import IrOp
 from clrt.ops.base import Op
+from clrt.ops.index import IMPORT_RULES, LOWERING_RULES
+from clrt.ops.module_index import ModuleIndex, class_key
 from clrt.ops.op_builder import OpBuilder
+from clrt.ops.registry import op_title
 
 Results: TypeAlias = "Sequence[Value | None]"
 # Called with a node (the importer: its description of one) and a builder. Returning None leaves the
@@ -79,6 +83,7 @@ class Decomposition:
 DECOMPOSITIONS: dict[tuple[DecompositionStage, Key], tuple[Decomposition, ...]] = {}
 # Cache per stage and class: the entry of the class or of its nearest base.
 _BY_CLASS: dict[tuple[DecompositionStage, type], Decomposition | None] = {}
+_IMPORT_INDEX, _LOWERING_INDEX = ModuleIndex(IMPORT_RULES), ModuleIndex(LOWERING_RULES)
 
 
 def register_decomposition(
@@ -111,6 +116,7 @@ def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
         op_type: Op name.
         opset: Opset version of the domain in the file.
     """
+    _IMPORT_INDEX.load(op_title(domain, op_type))
     entries = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
     versioned = (d for d in entries if d.before is not None and opset < d.before)
     return next(versioned, next((d for d in entries if d.before is None), None))
@@ -118,6 +124,7 @@ def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
 
 def imported_ops() -> set[tuple[str, str]]:
     """Returns domain and name of every op that has an import decomposition for some opset."""
+    _IMPORT_INDEX.load_all()
     keys = (key for audience, key in DECOMPOSITIONS if audience is DecompositionStage.IMPORT)
     return {key for key in keys if isinstance(key, tuple)}
 
@@ -129,6 +136,8 @@ def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | N
     """
     key = audience, cls
     if key not in _BY_CLASS:
+        for base in cls.__mro__:
+            _LOWERING_INDEX.load(class_key(base))
         entries = (DECOMPOSITIONS.get((audience, base)) for base in cls.__mro__)
         _BY_CLASS[key] = next((e[0] for e in entries if e), None)
     return _BY_CLASS[key]

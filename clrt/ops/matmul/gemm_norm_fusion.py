@@ -12,7 +12,6 @@ from clrt.kernels.fusion import (
     ProducerMap,
     RegionLaunches,
     by_pattern,
-    register_fusion,
 )
 from clrt.kernels.gemm_chain_cpu import ChainedGemm, emit_before
 from clrt.kernels.gemm_cpu import emit_cpu
@@ -120,9 +119,15 @@ def _emit_two(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 
 NORMALISED_PRODUCT = normalised_product()
 _TWO = normalised_product(op(MatrixProduct, ..., name="first"))
-register_fusion(
-    LaunchFusionRule("product_norm", 2, by_pattern(NORMALISED_PRODUCT, _lower_one), _emit_one)
-)
-register_fusion(
-    LaunchFusionRule("product_product_norm", 3, by_pattern(_TWO, _lower_two), _emit_two)
+LAUNCH_FUSIONS = (
+    LaunchFusionRule(
+        "product_norm",
+        2,
+        (Normalization,),
+        by_pattern(NORMALISED_PRODUCT, _lower_one),
+        _emit_one,
+    ),
+    LaunchFusionRule(
+        "product_product_norm", 3, (Normalization,), by_pattern(_TWO, _lower_two), _emit_two
+    ),
 )

@@ -18,7 +18,6 @@ from clrt.kernels.fusion import (
     LaunchFusionRule,
     ProducerMap,
     RegionLaunches,
-    register_fusion,
 )
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_problem import GemmProblem
@@ -260,7 +259,9 @@ def _separate(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
     return [*launches, *emit_cpu(shared.product, ctx)]
 
 
-register_fusion(LaunchFusionRule("narrow_product", 1, _match_narrow, _emit))
-register_fusion(LaunchFusionRule("normed_product", 2, _match_normed, _emit))
-register_fusion(LaunchFusionRule("gated_product", 2, _match_gated, _emit))
-register_fusion(LaunchFusionRule("normed_gated_product", 3, _match_both, _emit))
+LAUNCH_FUSIONS = (
+    LaunchFusionRule("narrow_product", 1, (MatrixProduct,), _match_narrow, _emit),
+    LaunchFusionRule("normed_product", 2, (MatrixProduct,), _match_normed, _emit),
+    LaunchFusionRule("gated_product", 2, (MatrixProduct,), _match_gated, _emit),
+    LaunchFusionRule("normed_gated_product", 3, (MatrixProduct,), _match_both, _emit),
+)

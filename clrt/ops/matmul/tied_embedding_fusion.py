@@ -16,7 +16,6 @@ from clrt.kernels.fusion import (
     LaunchFusionRule,
     ProducerMap,
     RegionLaunches,
-    register_fusion,
 )
 from clrt.kernels.gemm_cpu import pack_b, packed_width
 from clrt.kernels.gemm_problem import merge
@@ -88,4 +87,4 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches([launch(kernel, grid, (1, 1), N=n, K=k, width=width, **tensors)])
 
 
-register_fusion(LaunchFusionRule("shared_table", 1, _match, _emit))
+LAUNCH_FUSIONS = (LaunchFusionRule("shared_table", 1, (Gather,), _match, _emit),)

@@ -1,1 +1,3 @@
-"""Elementwise ops, casts and quantization."""
+"""Elementwise ops, casts and quantization; importing the package sets `Pointwise.variants`."""
+
+import clrt.ops.pointwise.fused  # noqa: F401  (sets the variants)

@@ -27,7 +27,6 @@ from clrt.kernels.fusion import (
     LaunchFusionRule,
     RegionLaunches,
     by_pattern,
-    register_fusion,
 )
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
@@ -371,7 +370,11 @@ def _emit_norm(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 
 _ELEMENTWISE = op((Pointwise, Fused), ..., name="producer")
 _NORM = op(Normalization, _ELEMENTWISE, ..., name="norm")
-register_fusion(LaunchFusionRule("elementwise_norm", 2, by_pattern(_NORM, _lower_norm), _emit_norm))
+LAUNCH_FUSIONS = (
+    LaunchFusionRule(
+        "elementwise_norm", 2, (Normalization,), by_pattern(_NORM, _lower_norm), _emit_norm
+    ),
+)
 
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:

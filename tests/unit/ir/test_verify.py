@@ -136,5 +136,5 @@ def test_constant_output_is_valid() -> None:
 def test_unknown_rank_is_valid() -> None:
     x = Value("x", TensorType(DType.FLOAT32, None))
     y = Value("y", TensorType(DType.FLOAT32, None))
-    node = Node("n", REGISTRY.classes[("", "Transpose")](), [x], [y])
+    node = Node("n", REGISTRY.get("", "Transpose")(), [x], [y])
     verify(Graph("g", [x], [y], [node]))

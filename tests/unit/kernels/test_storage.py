@@ -22,7 +22,7 @@ NARROW = [d for d in DType if d.storage not in ("plain", "half")]
 # Of ops on a cache in pages only that may be narrow, of SampleTokens the logits: samples have it.
 FLOATS = [
     c
-    for c in REGISTRY.classes.values()
+    for c in REGISTRY.all_classes().values()
     if c.supported_storages == WIDENED_STORAGES and not issubclass(c, (PagedOp, SampleTokens))
 ]
 

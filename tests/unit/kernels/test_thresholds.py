@@ -8,7 +8,7 @@ import clrt.runtime.model.model  # noqa: F401  (declares every group)
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.gemm_cpu import GemmPartitionThresholds
 from clrt.kernels.gemm_tile import GemmTiles
-from clrt.kernels.tuning_records import check, new_record
+from clrt.kernels.tuning_records import check_values
 from clrt.kernels.variant import Lowering
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu")
@@ -27,11 +27,11 @@ def test_record_overrides_only_named_thresholds() -> None:
 
 
 def test_unknown_threshold_is_refused() -> None:
-    check([new_record("gemm_shares", CPU, {"stripe": 5})])
+    check_values("gemm_shares", {"stripe": 5})
     with pytest.raises(ValueError, match="gemm_shares sets stripes"):
-        check([new_record("gemm_shares", CPU, {"stripes": 5})])
+        check_values("gemm_shares", {"stripes": 5})
     with pytest.raises(ValueError, match="gemm_tiles sets speeds"):
-        check([new_record("gemm_tiles", CPU, {"speeds": 5})])
+        check_values("gemm_tiles", {"speeds": 5})
 
 
 def test_gemm_tiles_list_alternative_tiles() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import clrt.runtime.model.model  # noqa: F401  (declares every kernel's tunables)
 from clrt.device.caps import DeviceCaps
 from clrt.kernels import tuning_records as records
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuned import TUNED, TunedKernel
-from clrt.kernels.tuning_records import check, new_record, record_for, save
+from clrt.kernels.tuning_records import check, check_values, new_record, record_for, save
+from clrt.ops.module_index import import_all
 
+import_all()  # declares every kernel's tunables
 AVX512 = DeviceCaps("Portable Computing Language", "cpu", "v", "1", "cpu", float_lanes=16)
 
 
@@ -29,6 +30,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shipped_records_set_known_tunables_only() -> None:
     shipped = check(json.loads(files("clrt.kernels").joinpath("tuning_records.json").read_text()))
     assert {r["kernel"] for r in shipped} <= TUNED.keys() | GROUPS.keys()
+    for record in shipped:
+        kernel, tunables = record["kernel"], record["tunables"]
+        assert isinstance(kernel, str) and isinstance(tunables, dict)
+        check_values(kernel, tunables)
 
 
 @pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
@@ -41,9 +46,8 @@ def test_tunables_are_macros_of_kernel_source(kernel: TunedKernel) -> None:
 
 
 def test_unknown_tunable_is_refused() -> None:
-    record = new_record("gemm_cpu", AVX512, {"VW": 16})
     with pytest.raises(ValueError, match="gemm_cpu sets VW"):
-        check([record])
+        check_values("gemm_cpu", {"VW": 16})
 
 
 def test_nearest_device_record_is_used() -> None:
@@ -89,28 +93,44 @@ def test_damaged_record_file_warns_and_is_replaced(text: str) -> None:
         "[" * 100_000,
         f'[{{"kernel": "gemm_cpu", "tunables": {{"T_MR": {"9" * 5000}}}}}]',
         '[{"kernel": [], "tunables": {}}]',
-        *(
-            f'[{{"kernel": "{kernel}", "tunables": {{"{macro}": {value}}}}}]'
-            for kernel, macro, value in (
-                ("gemm_cpu", "T_MR", 0),
-                ("gemm_cpu", "T_MR", -1),
-                ("gemm_cpu", "T_MR", 1 << 40),
-                ("gemm_cpu", "T_VW", 3),
-                ("gemm_cpu", "T_VW", 64),
-                ("softmax_group", "T_ITEMS", 100),
-                ("gather_cpu", "T_BYTES", 1 << 40),
-                ("gemm_shares", "stripe", 0),
-                ("gemm_shares", "split", 1 << 40),
-                ("quantize_shares", "elems", 1 << 13),
-            )
-        ),
+        '[{"kernel": "gemm_cpu", "tunables": {"T_MR": "2"}}]',
     ],
     ids=lambda text: text[:60],
 )
-def test_out_of_range_tunables_warn_and_are_ignored(text: str) -> None:
+def test_malformed_record_file_warns_and_is_ignored(text: str) -> None:
     records.user_file().write_text(text)
     with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
         assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
+
+
+@pytest.mark.parametrize(
+    ("kernel", "macro", "value"),
+    [
+        ("gemm_cpu", "T_MR", 0),
+        ("gemm_cpu", "T_MR", -1),
+        ("gemm_cpu", "T_MR", 1 << 40),
+        ("gemm_cpu", "T_VW", 3),
+        ("gemm_cpu", "T_VW", 64),
+        ("gemm_cpu", "T_OTHER", 1),
+        ("softmax_group", "T_ITEMS", 100),
+        ("gather_cpu", "T_BYTES", 1 << 40),
+        ("gemm_shares", "stripe", 0),
+        ("gemm_shares", "split", 1 << 40),
+        ("quantize_shares", "elems", 1 << 13),
+    ],
+)
+def test_implausible_records_of_kernel_warn_and_are_ignored(
+    kernel: str, macro: str, value: int
+) -> None:
+    shipped = record_for(kernel, AVX512)
+    good = {"kernel": "topk_cpu", "tunables": {}}
+    records.user_file().write_text(
+        json.dumps([good, {"kernel": kernel, "tunables": {macro: value}}])
+    )
+    records._load.cache_clear()
+    records._fitting.cache_clear()
+    with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
+        assert record_for(kernel, AVX512) == shipped
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")

@@ -42,6 +42,6 @@ def test_op_may_declare_attributes_and_constants() -> None:
 
 
 def test_inputs_making_nodes_host_driven_are_known_at_planning() -> None:
-    for cls in REGISTRY.classes.values():
+    for cls in REGISTRY.all_classes().values():
         traits = cls.input_traits
         assert set(traits.host_driven) <= set(traits.plan_time), cls.name

@@ -1,9 +1,1 @@
-"""Decompositions at import; importing this package registers them."""
-
-from __future__ import annotations
-
-import importlib
-import pkgutil
-
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+"""Decompositions at import, which `clrt.ops.index` lists by op."""

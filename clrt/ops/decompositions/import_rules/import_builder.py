@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -309,6 +310,7 @@ def register_import_decomposition(
     """
 
     def add(expansion: Expansion) -> Expansion:
+        @wraps(expansion)
         def rule(_: object, body: ImportBuilder) -> Results | None:
             try:
                 expansion(body)

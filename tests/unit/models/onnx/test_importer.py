@@ -19,7 +19,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     ImportBuilder,
     register_import_decomposition,
 )
-from clrt.ops.decompositions.registry import DECOMPOSITIONS, DecompositionStage
+from clrt.ops.decompositions.registry import DECOMPOSITIONS, DecompositionStage, imported_as
 from clrt.ops.registry import REGISTRY
 from tests.unit.models.onnx.onnx_models import function, info, model, weight, with_reference
 
@@ -262,6 +262,7 @@ def test_exponential_function_expansion_is_refused() -> None:
 
 
 def test_context_dependent_function_body_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert imported_as("", "CastLike", 20) is not None
     monkeypatch.delitem(DECOMPOSITIONS, (DecompositionStage.IMPORT, ("", "CastLike")))
     inputs = [info("x"), info("t", dtype=TensorProto.INT32)]
     graph = imported(model([node("CastLike", ["t", "x"], ["y"], "c")], inputs))
@@ -271,7 +272,8 @@ def test_context_dependent_function_body_is_expanded(monkeypatch: pytest.MonkeyP
 
 
 def test_schema_function_body_applies_attribute_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(REGISTRY.classes, ("", "LeakyRelu"), raising=False)
+    REGISTRY.get("", "LeakyRelu")  # imports its module
+    monkeypatch.delitem(REGISTRY.registered, ("", "LeakyRelu"))
     graph = imported(model([node("LeakyRelu", ["x"], ["y"], "c")]))
     assert len(graph.nodes) > 1
     np.testing.assert_allclose(run(graph, x=np.float32([[-1, 2]]))[0], [[-0.01, 2]])
