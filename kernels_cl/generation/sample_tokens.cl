@@ -18,7 +18,8 @@
 // of each chunk), best int32 [rows] (token of the highest score), whole float32 [rows] (log of the
 // sum of exp(logit)), histogram uint32 [rows, BUCKETS, 2] (low and high word), weights uint64
 // [rows, chunks]
-// Launches, in order:
+// A program has the first of these kernels if F_ALLOWED is defined, else the two others: compilers
+// need a second for all. Launches, in order:
 //   sample_scores   writes scores and parts; one work-item per (`per` chunks, row), in vectors
 //   sample_best     writes best and whole; one work-item per row, in dimension 1
 //   sample_draw     writes token and logprob: applies the cut-offs (top_k, …) and samples; one
@@ -46,12 +47,6 @@
 #endif
 #ifndef T_BUCKETS
 #define T_BUCKETS 1024
-#endif
-#ifndef F_ALLOWED
-#define F_ALLOWED 1
-#endif
-#ifndef F_BIAS
-#define F_BIAS 1
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -151,6 +146,7 @@ static inline void penalise(__global float *const scores, __global int *const co
   }
 }
 
+#ifdef F_ALLOWED
 #if T_ITEMS == 1
 __kernel GROUP
 void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(int, history),
@@ -260,6 +256,7 @@ void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits
     AT(histogram)[row * 2 * BUCKETS + b] = 0;
 }
 #endif
+#else  // F_ALLOWED
 
 // Returns the token of the row's maximum score, the first of equals.
 JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
@@ -472,3 +469,4 @@ void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(flo
     AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - AT(whole)[at];
   }
 }
+#endif
