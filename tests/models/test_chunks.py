@@ -94,7 +94,7 @@ def _made(model: clrt.Model) -> list[int]:
 def test_loop_with_computed_condition_runs_in_chunks(device: DeviceInfo) -> None:
     feeds = [
         _feeds(n, limit)
-        for n, limit in ((500, 60), (500, 60), (500, 3), (70, 200), (500, 25), (0, 9), (9, 1e9))
+        for n, limit in ((500, 30), (500, 30), (500, 3), (500, 25), (30, 200), (0, 9), (9, 1e9))
     ]
     ours = agree(parsed(TESTED), device, *feeds)
     made = _made(ours)
@@ -109,12 +109,12 @@ def test_counted_loop_runs_in_chunks(device: DeviceInfo, monkeypatch: pytest.Mon
         runs[0] += 1
         return run(self, *args)
 
-    feeds = [_feeds(n, 0) for n in (77, 77, 3, 77, 77, 77, 77)]
+    feeds = [_feeds(n, 0) for n in (37, 37, 3, 37, 37, 37, 37)]
     ours = agree(parsed(COUNTED), device, *feeds)
-    assert _made(ours)[-1] == 64
+    assert _made(ours)[-1] == 32
     monkeypatch.setattr(GraphRun, "run", counting)
     ours.run(feeds[0])
-    assert runs[0] == 1 and _made(ours)[-1] == 77  # since it came again and again
+    assert runs[0] == 1 and _made(ours)[-1] == 37  # since it came again and again
 
 
 @DEVICES
