@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -48,16 +49,22 @@ _INTEGERS = tuple(d for d in DType if d.is_int and d.storage == "plain")
 
 @samples_of(Pointwise)
 def pointwise_samples(cls: type[Pointwise]) -> Iterator[Sample]:
-    """Flat and broadcast operands with tails around the vector width, per dtype."""
+    """Flat operands per dtype, with tails around the vector width, and broadcast operands.
+
+    All ops read broadcast operands by the same code: each op has another dtype in each form.
+    """
     rng = np.random.default_rng(7)
-    shapes: list[tuple[tuple[int, ...], ...]] = [((n,),) * cls.arity for n in (0, 1, 7, 33)]
+    dtypes = sample_dtypes(cls)
+    for size, dtype in product((0, 1, 7, 33), dtypes):
+        yield Sample(cls(), tuple(draw(cls, rng, (size,), dtype) for _ in range(cls.arity)))
+    forms: list[tuple[tuple[int, ...], ...]] = []
     if cls.arity == 2:
-        shapes += [((2, 3, 5), (5,)), ((4, 1, 5), (3, 1)), ((), (3, 4))]
+        forms = [((2, 3, 5), (5,)), ((4, 1, 5), (3, 1)), ((), (3, 4))]
     if cls.arity == 3:
-        shapes += [((2, 1, 5), (3, 1), (2, 3, 5))]
-    for group in shapes:
-        for dtype in sample_dtypes(cls):
-            yield Sample(cls(), tuple(draw(cls, rng, shape, dtype) for shape in group))
+        forms = [((2, 1, 5), (3, 1), (2, 3, 5))]
+    for number, form in enumerate(forms, sum(cls.name.encode())):
+        dtype = dtypes[number % len(dtypes)]
+        yield Sample(cls(), tuple(draw(cls, rng, shape, dtype) for shape in form))
     extremes = _INTEGERS if cls in (Div, Mod) else (DType.INT64, DType.INT32)
     for dtype in extremes if cls.integers else ():
         yield Sample(cls(), tuple(np.meshgrid(*[_edges(dtype)] * cls.arity)))
