@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
+
+from tests.unit.syntax import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("clrt", "examples", "tests", "tools")
@@ -20,20 +21,16 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields a syntax tree's nodes except those that only type checkers read."""
-    yield node
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _executed(child)
+def _is_type_check(node: ast.AST) -> bool:
+    """Returns whether only type checkers read what is in a statement."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 def _imported(path: Path, modules: set[str]) -> set[str]:
     """Returns the modules of this repository that a file imports, in functions too."""
     package = _module(path).split(".")[: None if path.stem == "__init__" else -1]
     found: set[str] = set()
-    for node in _executed(ast.parse(path.read_text("utf-8"))):
+    for node in statements(ast.parse(path.read_text("utf-8")), _is_type_check):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
