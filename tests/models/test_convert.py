@@ -7,6 +7,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,20 @@ def test_low_precision_options_shrink_file_and_keep_cosine(
     check_fewer_bits(_converted(tmp_path, option), share, cosine)
 
 
+@cache
+def _vectors() -> Array:
+    """Returns the vectors of the texts in `SENTENCES` by the unconverted encoder."""
+    with clrt.SentenceEncoder(model_folder()) as encoder:
+        return encoder.encode([s for s in SENTENCES if s])
+
+
 def check_fewer_bits(target: Path, share: float, cosine: float) -> None:
     whole = (model_folder() / "model.safetensors").stat().st_size
     assert target.stat().st_size < share * whole
-    texts = [s for s in SENTENCES if s]
-    expected = clrt.SentenceEncoder(model_folder()).encode(texts)
     with clrt.SentenceEncoder(target, strict=True) as encoder:
-        vectors = encoder.encode(texts)
+        vectors = encoder.encode([s for s in SENTENCES if s])
         assert encoder.model._runner.room.weights.nbytes < share * whole
-    assert (vectors * expected).sum(axis=1).min() >= cosine
+    assert (vectors * _vectors()).sum(axis=1).min() >= cosine
 
 
 @pytest.mark.lengthy
@@ -203,14 +209,17 @@ def test_precompile_skips_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_verify_above_tolerance_fails_and_writes_nothing(tmp_path: Path) -> None:
+    source, folder = tmp_path / "m.onnx", tmp_path / "out"
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    folder.mkdir()
     options = ("--quantize", "int8", "--verify", "--tolerance", "1e-9")
     for before in (None, b"an older file"):
         if before is not None:
-            (tmp_path / "m.clrt").write_bytes(before)
-        result = _run(model_folder(), "-o", tmp_path / "m.clrt", *options)
+            (folder / "m.clrt").write_bytes(before)
+        result = _run(source, "-o", folder / "m.clrt", *options)
         assert result.exit_code == EXIT_DIFFERS
         assert "m.clrt' is not written; raise --tolerance" in " ".join(result.stderr.split())
-        kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        kept = {file.name: file.read_bytes() for file in folder.iterdir()}
         assert kept == ({} if before is None else {"m.clrt": before})
 
 
