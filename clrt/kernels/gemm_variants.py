@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.block_quantized import BlockQuantizedWeights
-from clrt.kernels.cost import PLAIN, WorkEstimate, work_of
+from clrt.kernels.cost import PlainEfficiency, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.gemm_matrix_unit_gpu import GPU_UNIT, emit_unit, reject_unit
@@ -30,6 +30,7 @@ from clrt.kernels.variant import (
     Lowering,
     RejectReason,
     Variant,
+    Work,
     always,
     reject_but_float32,
     reject_float64,
@@ -204,7 +205,7 @@ def variants(
     lowered: Callable[[EmitProduct], Emit],
     reject_reason: RejectReason = always,
     prefix: str = "",
-    work: Callable[[Node], WorkEstimate] = work_of,
+    work: Work = work_of,
     gpu: Variant | None = None,
     typed: bool = True,
 ) -> tuple[Variant, ...]:
@@ -243,7 +244,13 @@ def variants(
             work=work,
         ),
         *(typed_variants if typed else ()),
-        Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
+        Variant(
+            f"{prefix}gemm_any",
+            lowered(emit_any),
+            both(reject_any),
+            speed=PlainEfficiency,
+            work=work,
+        ),
     )
 
 

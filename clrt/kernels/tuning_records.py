@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
-from clrt.kernels.thresholds import GROUPS
+from clrt.kernels.thresholds import GROUPS, T
 from clrt.kernels.tuned import TUNED
 from clrt.util.env_vars import CACHE_DIR, cache_dir
 from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
@@ -63,6 +63,14 @@ def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
         kernel: Entry point of the kernel, or name of a group of thresholds.
     """
     return find_record(kernel, caps).tunables
+
+
+def device_thresholds(group: type[T], caps: DeviceCaps) -> T:
+    """Returns the thresholds of a group on a device, by the tuning records.
+
+    For choices that are made without a `Lowering`: of variants, and by passes.
+    """
+    return group.of(record_for(group.group, caps))
 
 
 def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:

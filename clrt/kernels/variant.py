@@ -12,10 +12,11 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.cost import FAST, Efficiency, WorkEstimate, seconds, work_of
+from clrt.kernels.cost import Efficiency, WorkEstimate, seconds, work_of
 from clrt.kernels.spec import Launch, Scratch, i32
 from clrt.kernels.thresholds import T, Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
+from clrt.kernels.tuning_records import device_thresholds
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,9 @@ class ChunkLowering(Lowering):
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
 
 
+Work: TypeAlias = Callable[[Node, DeviceCaps], WorkEstimate]
+
+
 RejectReason: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
@@ -156,18 +160,19 @@ class Variant:
             node.
         reject_reason: Returns why the variant cannot run a node; None if it can.
         requires: Requirements on the device, for all nodes.
-        speed: Efficiency of the variant's kernels. Ops list the most efficient variants first.
-        work: Returns the variant's work on a node. If variants of an op differ in `work`, the one
-            with the lowest cost is used. Which one has the lowest cost must not depend on
-            sizes that vary from call to call, or a new shape would compile a kernel.
+        speed: Group of thresholds with the efficiency of the variant's kernels. Ops list the most
+            efficient variants first.
+        work: Returns the variant's work on a node and a device. If variants of an op differ in
+            `work`, the one with the lowest cost is used. Which one has the lowest cost must not
+            depend on sizes that vary from call to call, or a new shape would compile a kernel.
     """
 
     name: str
     emit: Emit
     reject_reason: RejectReason = always
     requires: Requires = ANY
-    speed: Efficiency = FAST
-    work: Callable[[Node], WorkEstimate] = work_of
+    speed: type[Efficiency] = Efficiency
+    work: Work = work_of
 
     def rejected(self, node: Node, caps: DeviceCaps) -> str | None:
         """Returns why the variant cannot run a node on a device; None if it can."""
@@ -176,7 +181,7 @@ class Variant:
 
     def cost(self, node: Node, caps: DeviceCaps) -> float:
         """Returns the predicted seconds that this variant takes for a node with static shapes."""
-        return seconds(self.work(node), self.speed, caps)
+        return seconds(self.work(node, caps), device_thresholds(self.speed, caps), caps)
 
 
 def by_cost(

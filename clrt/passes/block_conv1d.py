@@ -8,6 +8,7 @@ and other signal filters are such convolutions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.transpose import Transpose
@@ -26,9 +29,6 @@ _RANKS = (3, 4, 5)
 _LANES = 16
 # Candidate numbers of outputs per block.
 _BLOCKS = (4, 8, 16)
-# Maximum work of the blocked convolution relative to the original; its longer windows contain
-# zeros.
-_MAX_WORK = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,37 @@ class _Geometry:
         return (self.places - 1) * self.stride
 
 
+@dataclass(frozen=True)
+class BlockConvThresholds(Thresholds):
+    """Threshold of the choice to compute a 1-D convolution in blocks of outputs."""
+
+    work_percent: int = tunable(
+        50,
+        "percent",
+        "Maximum work of the blocked convolution, of the original: its longer windows contain "
+        "zeros.",
+    )
+
+    group: ClassVar = "block_conv"
+
+
+@dataclass(eq=False)
 class BlockConv1d(Pass):
-    """1-D Conv -> Pad, Conv that computes a block of outputs as output channels, Reshape, Slice."""
+    """1-D Conv -> Pad, Conv that computes a block of outputs as output channels, Reshape, Slice.
+
+    Attributes:
+        limits: Thresholds of the device.
+    """
+
+    limits: BlockConvThresholds = BlockConvThresholds()
 
     name = "widen_lines"
 
     def is_for(self, caps: DeviceCaps) -> bool:
         return caps.is_cpu
+
+    def tuned(self, caps: DeviceCaps) -> Pass:
+        return BlockConv1d(device_thresholds(BlockConvThresholds, caps))
 
     def may_match(self, op: type[IrOp]) -> bool:
         return op in (Conv, FusedConv)
@@ -81,7 +105,7 @@ class BlockConv1d(Pass):
         if isinstance(line, str):
             return Miss(line, node)
         blocked = min((replace(line, places=r) for r in _BLOCKS), key=lambda x: x.work)
-        if blocked.work > _MAX_WORK * line.work:
+        if blocked.work > self.limits.work_percent / 100 * line.work:
             return Miss("longer windows would not reduce the work enough", node)
         return Match(view, node, payload=blocked)
 

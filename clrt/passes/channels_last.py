@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, ElementwiseInstruction, IrOp
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.base import Op
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
@@ -49,36 +51,55 @@ from clrt.passes.sink_transpose import SinkTranspose
 
 # Supported tensor ranks: 1-D to 3-D convolutions.
 _RANKS = (3, 4, 5)
-# Minimum number of channels of a group; narrower ones fill too little of a panel.
-_MIN_GROUP_WIDTH = 8
-# Maximum number of narrow groups merged into one, which multiplies the operations by as much.
-_MAX_MERGED = 8
 # Channel counts of images, which the first convolution reads with channels first.
 _IMAGE_CHANNELS = range(2, 5)
-# Maximum number of nodes between a graph input and its first convolution: scaling, cropping,
-# padding.
-_MAX_IMAGE_STEPS = 8
 
 
-def _reads_image(node: Node) -> bool:
+@dataclass(frozen=True)
+class ChannelsLastThresholds(Thresholds):
+    """Thresholds of the choice of layouts of convolutions."""
+
+    group_width: int = tunable(
+        8, "channels", "Minimum of a group; narrower ones fill too little of a panel."
+    )
+    merged: int = tunable(
+        8,
+        "groups",
+        "Maximum of narrow groups merged into one, which multiplies the operations by as much.",
+        most=1024,
+    )
+    image_steps: int = tunable(
+        8,
+        "nodes",
+        "Maximum between a graph input and the convolution that reads it as an image: scaling, "
+        "cropping, padding.",
+    )
+
+    group: ClassVar = "channels_last"
+
+
+def _reads_image(node: Node, steps: int) -> bool:
     """Whether a 2-D convolution reads an image of 2 to 4 channels near a graph input.
 
     The convolution must have one group, explicit padding, and windows of more than one element. Its
     epilogue must read no other tensors.
+
+    Args:
+        steps: Maximum number of nodes between the graph input and the convolution.
     """
     op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     assert x.shape is not None and w.type.static_shape is not None
     few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
     padded = not op.auto_pad.startswith("SAME") and prod(w.type.static_shape[2:]) > 1
-    return few and padded and len(node.inputs) <= 3 and _is_near_input(x)
+    return few and padded and len(node.inputs) <= 3 and _is_near_input(x, steps)
 
 
-def _is_near_input(value: Value) -> bool:
-    """Whether a value is computed from a graph input or constant by fewer than 8 nodes.
+def _is_near_input(value: Value, steps: int) -> bool:
+    """Whether a value is computed from a graph input or constant by fewer than `steps` nodes.
 
     Only first inputs are followed; a convolution or Transpose among the nodes makes it false.
     """
-    for _ in range(_MAX_IMAGE_STEPS):
+    for _ in range(steps):
         if value.producer is None:
             return True
         if isinstance(value.producer.op, (Transpose, Convolution)):
@@ -120,7 +141,7 @@ def _from_image(
     return build.reshaped(value, y.shape[0], *y.shape[2:], maps)
 
 
-def _reject_reason(node: Node) -> str | None:
+def _reject_reason(node: Node, limits: ChannelsLastThresholds) -> str | None:
     """Returns why a convolution stays channels-first; None if it can become a ChannelsLastConv."""
     op, x, w = node.op_as(Convolution), node.arg(0), node.arg(1)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
@@ -133,7 +154,7 @@ def _reject_reason(node: Node) -> str | None:
     if _is_depthwise(op.group, maps, channels):
         taps = int(np.prod(window))
         return f"a window of {taps} elements" if taps > MAX_DEPTHWISE_TAPS else None
-    if _merged_groups(op.group, maps, channels) is None:
+    if _merged_groups(op.group, maps, channels, limits) is None:
         return f"{op.group} groups of {channels} channels"
     extras = [v for v in node.inputs[3:] if v is not None]
     if any(_has_lower_rank(v, len(x.shape)) and not v.has_numbers for v in extras):
@@ -152,8 +173,10 @@ def _is_depthwise(groups: int, maps: int, channels: int) -> bool:
     return groups > 1 and channels == 1 and maps == groups
 
 
-def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
-    """Returns how many groups of a convolution to merge into one, for at least 8 channels.
+def _merged_groups(
+    groups: int, maps: int, channels: int, limits: ChannelsLastThresholds
+) -> int | None:
+    """Returns how many groups of a convolution to merge into one, for wide enough groups.
 
     In a merged group, an output channel has zero weights for the input channels of the other
     original groups.
@@ -162,17 +185,17 @@ def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
         groups: Number of groups.
         maps: Number of output channels, over all groups.
         channels: Number of input channels per group.
+        limits: Minimum width of a group, and maximum number of groups to merge.
 
     Returns:
         Number of groups per merged group: 1 if groups are wide enough, or depthwise; all groups if
-            even all together have fewer than 8 channels; None if more than `_MAX_MERGED` groups
-            would have to be merged.
+            even all together are too narrow; None if too many groups would have to be merged.
     """
     width = min(maps // groups, channels)
-    if groups == 1 or width >= _MIN_GROUP_WIDTH or _is_depthwise(groups, maps, channels):
+    if groups == 1 or width >= limits.group_width or _is_depthwise(groups, maps, channels):
         return 1
-    divisors = [m for m in range(1, _MAX_MERGED + 1) if groups % m == 0]
-    return next((m for m in divisors if m * width >= _MIN_GROUP_WIDTH or m == groups), None)
+    divisors = [m for m in range(1, limits.merged + 1) if groups % m == 0]
+    return next((m for m in divisors if m * width >= limits.group_width or m == groups), None)
 
 
 def _merge_groups(w: Array, groups: int, merged: int) -> Array:
@@ -257,11 +280,17 @@ class SinkChannels(Pass):
         return build.patch({node.output: build.add(Transpose(order_to_first(rank)), value)})
 
 
+@dataclass(eq=False)
 class UseChannelsLast(Pass):
     """Conv -> Transpose, ChannelsLastConv, Transpose, for constant float32 weights.
 
     An image of 2 to 4 channels is not transposed before: its channels become an axis of the window.
+
+    Attributes:
+        limits: Thresholds of the device.
     """
+
+    limits: ChannelsLastThresholds = ChannelsLastThresholds()
 
     name = "use_channels_last"
     # Cancel the transposes around channels-last nodes.
@@ -278,11 +307,14 @@ class UseChannelsLast(Pass):
     def is_for(self, caps: DeviceCaps) -> bool:
         return caps.is_cpu
 
+    def tuned(self, caps: DeviceCaps) -> Pass:
+        return UseChannelsLast(device_thresholds(ChannelsLastThresholds, caps))
+
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, FloatConvolution) and op is not ChannelsLastConv
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        reason = _reject_reason(node)
+        reason = _reject_reason(node, self.limits)
         return Miss(reason, node) if reason else Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:
@@ -291,12 +323,13 @@ class UseChannelsLast(Pass):
         assert x.shape is not None
         rank = len(x.shape)
         steps = op.steps if isinstance(op, FusedConv) else ()
-        if _reads_image(node):
+        if _reads_image(node, self.limits.image_steps):
             value = _from_image(build, node, op, steps)
             return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
         attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
         w = node.arg(1)
-        merged = _merged_groups(op.group, *w.dims[:2])
+        maps, channels = w.dims[:2]
+        merged = _merged_groups(op.group, maps, channels, self.limits)
         assert merged is not None and w.numbers is not None
         if merged > 1:
             w = build.numbers(_merge_groups(w.numbers, op.group, merged), w.dtype)

@@ -65,7 +65,7 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
         PassError: A pass broke an invariant (a bug in clrt).
     """
     report = PassReport()
-    passes = [p for p in DEVICE_PASSES if p.is_for(caps)]
+    passes = [p.tuned(caps) for p in DEVICE_PASSES if p.is_for(caps)]
     budget = fold_budget(graph)
     for one in list(all_graphs(graph)):
         runner = PassRunner(one, budget=budget)

@@ -101,6 +101,10 @@ class Pass(ABC):
         """Whether a pipeline for a device runs the pass; true for all devices by default."""
         return True
 
+    def tuned(self, caps: DeviceCaps) -> Pass:
+        """Returns the pass with the thresholds of a device; itself if it has none."""
+        return self
+
     def may_match(self, op: type[IrOp]) -> bool:
         """Whether nodes of an op class may match the pass; called once per class and sweep."""
         return True

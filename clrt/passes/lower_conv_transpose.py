@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.conv.channels_last import order_to_first, order_to_last
 from clrt.ops.conv.col2im import Windows
 from clrt.ops.conv.conv import Conv
@@ -27,8 +30,6 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _RANKS = (3, 4, 5)
-# Maximum operations relative to the ConvTranspose: phases with short windows are padded with zeros.
-_MAX_WORK = 2.5
 
 
 @dataclass(frozen=True)
@@ -93,17 +94,41 @@ class _Axis:
         return tap if 0 <= tap < self.size else None
 
 
+@dataclass(frozen=True)
+class SubPixelThresholds(Thresholds):
+    """Threshold of the choice to compute a ConvTranspose as a Conv."""
+
+    work_percent: int = tunable(
+        250,
+        "percent",
+        "Maximum operations of the Conv, of the ConvTranspose: phases with short windows are "
+        "padded with zeros.",
+        most=10_000,
+    )
+
+    group: ClassVar = "sub_pixels"
+
+
+@dataclass(eq=False)
 class LowerConvTranspose(Pass):
     """ConvTranspose -> Conv with the phases of y as output channels, Reshape and Transpose.
 
-    Applies to float32 without groups or dilations, if zero weights increase the number of
-    operations at most 2.5 times.
+    Applies to float32 without groups or dilations, if zero weights do not increase the number of
+    operations too much.
+
+    Attributes:
+        limits: Thresholds of the device.
     """
+
+    limits: SubPixelThresholds = SubPixelThresholds()
 
     name = "use_sub_pixels"
 
     def is_for(self, caps: DeviceCaps) -> bool:
         return caps.is_cpu
+
+    def tuned(self, caps: DeviceCaps) -> Pass:
+        return LowerConvTranspose(device_thresholds(SubPixelThresholds, caps))
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, ConvTranspose)
@@ -112,14 +137,14 @@ class LowerConvTranspose(Pass):
         reason = _reject_reason(node)
         if reason is not None:
             return Miss(reason, node)
-        windows = _windows(node)
+        windows, most = _windows(node), self.limits.work_percent / 100
         # Lower bound first, as each phase has at least one tap: `_axes` iterates over all phases,
         # and their number is an attribute that a file may set to any size.
         work = prod(windows.strides) / prod(windows.kernel)
-        if work <= _MAX_WORK:
+        if work <= most:
             axes = _axes(windows)
             work = prod(a.taps * a.stride / a.size for a in axes)
-        if work > _MAX_WORK:
+        if work > most:
             return Miss(f"{work:.1f} times the operations", node)
         return Match(view, node, payload=axes)
 

@@ -8,11 +8,17 @@ the real and imaginary parts of frequencies.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.base import Types
 from clrt.ops.conv.conv import Conv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -28,20 +34,40 @@ from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.remove_identity import RemoveIdentity
 
-# Maximum size of a matrix in bytes. It grows as the square of the points, unlike the work of a fast
-# transform. This is the size for 2048 points of a real signal and one half of the spectrum: no
-# audio preprocessor in wide use needs more.
-_MAX_BYTES = 4 * 2048 * 2050
+
+@dataclass(frozen=True)
+class FourierThresholds(Thresholds):
+    """Threshold of the choice to compute a Fourier transform as a product."""
+
+    matrix_kib: int = tunable(
+        16_400,
+        "KiB",
+        "Maximum size of a matrix, which grows as the square of the points, unlike the work of a "
+        "fast transform. The default is for 2048 points of a real signal and one half of the "
+        "spectrum: no audio preprocessor in wide use needs more.",
+        most=1 << 20,
+    )
+
+    group: ClassVar = "fourier_matrices"
 
 
+@dataclass(eq=False)
 class LowerFourier(Pass):
     """DFT -> Reshape, FusedMatMul with a constant, Reshape; STFT -> Conv with constant weights.
 
-    Applies if the number of points is constant and the matrix has at most 16 MiB.
+    Applies if the number of points is constant and the matrix is not too large.
+
+    Attributes:
+        limits: Thresholds of the device.
     """
+
+    limits: FourierThresholds = FourierThresholds()
 
     name = "use_fourier_matrices"
     follow_ups = (SimplifyTransposes(), RemoveIdentity(), CanonicalizeViews())
+
+    def tuned(self, caps: DeviceCaps) -> Pass:
+        return LowerFourier(device_thresholds(FourierThresholds, caps))
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (DFT, STFT))
@@ -51,12 +77,21 @@ class LowerFourier(Pass):
             _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
         )
         if isinstance(transform, Transform):
-            transform = _reject_memory(view, node, transform) or transform
+            transform = self._reject_memory(view, node, transform) or transform
         return (
             Miss(transform, node)
             if isinstance(transform, str)
             else Match(view, node, payload=transform)
         )
+
+    def _reject_memory(self, view: GraphView, node: Node, transform: Transform) -> str | None:
+        """Returns why a matrix exceeds the size limit or fold budget; None if it fits."""
+        size = transform.nbytes
+        if size > self.limits.matrix_kib << 10:
+            return f"a matrix of {size >> 20} MiB"
+        if _key(node, transform) not in view.memo and not view.budget.has(size, size):
+            return "the budget of constant folding is used up (CLRT_FOLD_LIMIT)"
+        return None
 
     def rewrite(self, match: Match) -> Patch:
         build, node, transform = match.builder(self.name), match.root, match.payload
@@ -70,16 +105,6 @@ class LowerFourier(Pass):
         if x.dtype is not DType.FLOAT32:
             value = build.add(Cast(x.dtype), value)
         return build.patch({node.output: value})
-
-
-def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | None:
-    """Returns why a transform's matrix exceeds the size limit or fold budget; None if it fits."""
-    size = transform.nbytes
-    if size > _MAX_BYTES:
-        return f"a matrix of {size >> 20} MiB"
-    if _key(node, transform) not in view.memo and not view.budget.has(size, size):
-        return "the budget of constant folding is used up (CLRT_FOLD_LIMIT)"
-    return None
 
 
 def _transform_of_dft(node: Node) -> Transform | str:

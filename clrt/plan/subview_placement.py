@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import VEC8, BufferArg, Launch, i32
 from clrt.kernels.subview import Subview
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
 from clrt.plan.fuse_launches import by_edges
@@ -26,13 +27,24 @@ from clrt.plan.lifetimes import is_view
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 
-# Size of a core's second-level cache, in bytes. If the parent stays in cache, gaps between rows
-# cost nothing; from memory, prefetchers load the gaps too: a pooling that reads 32 of 96 channels
-# took 840 us instead of 220 (docs/kernels/convolution.md).
-_CACHE_BYTES = 1 << 20
 # Maximum number of subviews nested in a subview plus its parents, which bounds the time: each
 # attempt to alias a subview checks them all.
 _MAX_NESTED = 32
+
+
+@dataclass(frozen=True)
+class SubviewThresholds(Thresholds):
+    """Threshold of the choice between a subview that aliases its parent, and a copy."""
+
+    cache_kib: int = tunable(
+        1024,
+        "KiB per core",
+        "Size of the second-level cache. If the parent stays in it, gaps between rows cost "
+        "nothing; from memory, prefetchers load the gaps too: a pooling that reads 32 of 96 "
+        "channels took 840 us instead of 220 (docs/kernels/convolution.md).",
+    )
+
+    group: ClassVar = "subviews"
 
 
 @dataclass(frozen=True)
@@ -218,7 +230,8 @@ class _SubviewSearch:
         # If the subview is aliased, its copy is omitted: leave out the node's step, unless the
         # value occurs in it twice.
         skipped = index if alone else None
-        is_large = parents[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
+        cache_kib = self.ctx.thresholds(SubviewThresholds).cache_kib
+        is_large = parents[-1].nbytes > (cache_kib << 10) * self.ctx.caps.compute_units
         if is_large:
             copied_bytes = self._moved_bytes([value, *inner], skipped) + self._copied_bytes(
                 node, part

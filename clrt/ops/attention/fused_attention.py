@@ -17,7 +17,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.attention_gpu import Attended, emit_gpu
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.thresholds import Tunable
@@ -273,7 +273,7 @@ class FusedAttention(Op):
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("gpu", _emit_gpu, _reject_any, requires.GPU),
-        Variant("any", _emit_any, _reject_any, speed=PLAIN),
+        Variant("any", _emit_any, _reject_any, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

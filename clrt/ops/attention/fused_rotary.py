@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
@@ -80,7 +80,7 @@ class FusedRotary(Op):
     domain = "clrt"
     variants = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
-        Variant("any", _emit_any, speed=PLAIN),
+        Variant("any", _emit_any, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

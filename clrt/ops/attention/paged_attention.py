@@ -18,7 +18,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unread_arg
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.thresholds import Thresholds, Tunable, tunable
@@ -269,7 +269,7 @@ class PagedAttention(PagedOp):
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("gpu", _emit_gpu, _reject_gpu, requires.GPU),
-        Variant("any", _emit_any, speed=PLAIN),
+        Variant("any", _emit_any, speed=PlainEfficiency),
     )
 
     @property

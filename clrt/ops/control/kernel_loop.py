@@ -19,7 +19,7 @@ from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
@@ -169,7 +169,7 @@ KernelLoop.variants = (
         _reject,
         replace(requires.GPU, work_group_size=_LANES),
     ),
-    Variant("any", lambda node, ctx: _emit(node, ctx, 1), _reject, speed=PLAIN),
+    Variant("any", lambda node, ctx: _emit(node, ctx, 1), _reject, speed=PlainEfficiency),
 )
 
 

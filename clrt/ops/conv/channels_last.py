@@ -19,7 +19,7 @@ from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_cpu import GemmPartitionThresholds, emit_cpu
 from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
@@ -290,7 +290,7 @@ class ChannelsLastConv(FusedConv):
         Variant("conv_image", _emit_image, _reject_image, requires.CPU),
         Variant("winograd", emit_winograd, reject_winograd, requires.CPU),
         Variant("conv_rows", _emit_rows, _reject_rows, requires.CPU),
-        Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
+        Variant("channels_last_any", _emit_any, _reject_any, speed=PlainEfficiency),
     )
 
     def with_epilogue(self, steps: tuple[ElementwiseInstruction, ...]) -> Op:

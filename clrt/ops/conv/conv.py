@@ -36,9 +36,9 @@ from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
 from clrt.ops.conv.costs import (
-    DIRECT_ANY,
-    DIRECT_CPU,
-    DIRECT_GPU,
+    DirectCpuEfficiency,
+    DirectEfficiency,
+    DirectGpuEfficiency,
     direct_work,
     gathered_work,
     unfolded_work,
@@ -423,7 +423,7 @@ class FloatConvolution(Convolution, EpilogueOp):
             _emit_depthwise_cpu,
             _reject_depthwise_cpu,
             requires.CPU,
-            DIRECT_CPU,
+            DirectCpuEfficiency,
             direct_work,
         ),
         Variant(
@@ -431,14 +431,14 @@ class FloatConvolution(Convolution, EpilogueOp):
             _emit_depthwise_gpu,
             _reject_depthwise_gpu,
             requires.GPU,
-            DIRECT_GPU,
+            DirectGpuEfficiency,
             direct_work,
         ),
         Variant(
             "depthwise_any",
             _emit_depthwise_any,
             _reject_depthwise,
-            speed=DIRECT_ANY,
+            speed=DirectEfficiency,
             work=direct_work,
         ),
         *gemm_variants.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),

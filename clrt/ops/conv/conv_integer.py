@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.quantize_launches import ScaleIndexing
 from clrt.kernels.spec import Launch
@@ -84,7 +84,7 @@ class ConvInteger(Convolution):
     biased = False
     variants = (
         Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
-        Variant("gemm_integer_any", _emit_any, speed=PLAIN),
+        Variant("gemm_integer_any", _emit_any, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -8,45 +8,93 @@ With 4 to 8 output channels per input channel, the direct kernel and the GEMM ta
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node
 from clrt.kernels.cost import Efficiency, WorkEstimate
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.util.math import round_up
 
-DIRECT_CPU = Efficiency(0.04, 0.5)
-DIRECT_GPU = Efficiency(0.15, 0.5)
-DIRECT_ANY = Efficiency(0.02, 0.5)
-# Rows of a GEMM tile, to which output channels are padded.
-_TILE_ROWS = 4
-# Bytes moved per float32 element of the im2col matrix: written, packed or reread, and read by the
-# GEMM.
-_COLUMN_BYTES = 3 * 4
-# Rows of a GPU tile, and elements of K per slice, to which rows and K are padded.
-_GPU_ROWS, _GPU_DEPTH = 32, 16
+
+@dataclass(frozen=True)
+class DirectCpuEfficiency(Efficiency):
+    """Fractions of a CPU's peak rates that the direct convolution for CPUs reaches."""
+
+    compute: int = tunable(4, "percent", "Of the rate of floating-point operations.")
+
+    group: ClassVar = "direct_conv_cpu"
 
 
-def direct_work(node: Node) -> WorkEstimate:
+@dataclass(frozen=True)
+class DirectGpuEfficiency(Efficiency):
+    """Fractions of a GPU's peak rates that the direct convolution for GPUs reaches."""
+
+    compute: int = tunable(15, "percent", "Of the rate of floating-point operations.")
+
+    group: ClassVar = "direct_conv_gpu"
+
+
+@dataclass(frozen=True)
+class DirectEfficiency(Efficiency):
+    """Fractions of a device's peak rates that the direct convolution for any device reaches."""
+
+    compute: int = tunable(2, "percent", "Of the rate of floating-point operations.")
+
+    group: ClassVar = "direct_conv"
+
+
+@dataclass(frozen=True)
+class ConvCosts(Thresholds):
+    """Cost model of convolutions by GEMM."""
+
+    tile_rows: int = tunable(
+        4, "rows", "Of a GEMM tile on CPUs, to a multiple of which output channels are padded."
+    )
+    column_bytes: int = tunable(
+        12,
+        "bytes",
+        "Moved per float32 element of the im2col matrix: written, packed or reread, and read by "
+        "the GEMM.",
+    )
+    gpu_rows: int = tunable(
+        32, "rows", "Of a GEMM tile on GPUs, to a multiple of which output channels are padded."
+    )
+    gpu_depth: int = tunable(
+        16, "elements of K", "Per slice on GPUs, to a multiple of which K is padded."
+    )
+
+    group: ClassVar = "conv_costs"
+
+
+def direct_work(node: Node, caps: DeviceCaps) -> WorkEstimate:
     """Returns the estimated work of a convolution by direct kernels, which need no im2col."""
     return WorkEstimate(2 * prod(node.output.dims) * prod(node.arg(1).dims[1:]))
 
 
-def unfolded_work(node: Node) -> WorkEstimate:
+def unfolded_work(node: Node, caps: DeviceCaps) -> WorkEstimate:
     """Returns the estimated work of a convolution by im2col and a GEMM.
 
     The estimate counts the operations on padded output channels, and the bytes of the im2col
     columns.
     """
+    costs = device_thresholds(ConvCosts, caps)
     columns, maps, depth = _product(node)
     return WorkEstimate(
-        2 * round_up(maps, _TILE_ROWS) * depth * columns, _COLUMN_BYTES * depth * columns
+        2 * round_up(maps, costs.tile_rows) * depth * columns, costs.column_bytes * depth * columns
     )
 
 
-def gathered_work(node: Node) -> WorkEstimate:
+def gathered_work(node: Node, caps: DeviceCaps) -> WorkEstimate:
     """Returns the estimated work of a convolution by the GPU GEMM that gathers im2col columns."""
+    costs = device_thresholds(ConvCosts, caps)
     columns, maps, depth = _product(node)
-    return WorkEstimate(2 * round_up(maps, _GPU_ROWS) * round_up(depth, _GPU_DEPTH) * columns)
+    return WorkEstimate(
+        2 * round_up(maps, costs.gpu_rows) * round_up(depth, costs.gpu_depth) * columns
+    )
 
 
 def _product(node: Node) -> tuple[int, int, int]:

@@ -13,15 +13,16 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.device.device_rates import rates_of
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import clamp
+from clrt.kernels.cost import rates_of
 from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import Launch, PackedWeight
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
+from clrt.kernels.tuning_records import device_thresholds
 from clrt.kernels.variant import Lowering, reject_but_float32
 from clrt.ops.conv.channels_last_gemm import launch_rows, product_of, zeros
 from clrt.ops.conv.conv import FusedConv
@@ -30,19 +31,6 @@ from clrt.util.math import ceil_div, round_up
 
 # Side of a tile of outputs, side of the window, and elements of a transformed tile.
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
-# Assumed size of an image axis whose size the model does not fix.
-_USUAL_SIDE = 32
-# Estimated bandwidth of the transforms, which work in the caches, relative to memory bandwidth.
-_CACHED = 4
-# Below _FEW_TILES tiles, weights are transformed as they are read: reading them from memory
-# dominates, and before the transform they have a fourth of the bytes. The transform of the weights
-# of one channel and output channel costs as much as about _TRANSFORM multiplications.
-_FEW_TILES, _TRANSFORM = 64, 100
-# Minimum bytes of transformed weights for transforming them as they are read.
-_MUCH_BYTES = 2 << 20
-# Tiles and output channels per core for transforming weights as they are read: all cores must have
-# work.
-_SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 
 @dataclass(frozen=True)
@@ -77,6 +65,41 @@ class WinogradPartition(Thresholds):
     )
 
     group: ClassVar = "winograd_shares"
+
+
+@dataclass(frozen=True)
+class WinogradCosts(Thresholds):
+    """Cost model of Winograd convolutions, and when they transform weights in each run.
+
+    For few tiles, weights are transformed as they are read, in each run: reading them from memory
+    dominates, and before the transform they have a fourth of the bytes.
+    """
+
+    side: int = tunable(32, "elements", "Assumed of an image axis that the model does not fix.")
+    cached: int = tunable(
+        4,
+        "times the memory bandwidth",
+        "Estimated for the transforms, which work in the caches.",
+    )
+    transform: int = tunable(
+        100,
+        "multiplications",
+        "Estimated time of the transform of the weights of one channel and output channel.",
+    )
+    few_tiles: int = tunable(
+        64, "tiles", "Fewer than these let the weights be transformed in each run."
+    )
+    much_kib: int = tunable(
+        2048, "KiB", "Minimum size of the transformed weights for a transform in each run."
+    )
+    share_of_tiles: int = tunable(
+        32, "tiles", "Per core if weights are transformed in each run: all cores must have work."
+    )
+    share_of_maps: int = tunable(
+        64, "output channels", "Per core if weights are transformed in each run."
+    )
+
+    group: ClassVar = "winograd_costs"
 
 
 WINOGRAD = tuned(
@@ -223,14 +246,14 @@ def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
 
 def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     maps, channels = node.arg(1).dims[:2]
-    tiles, positions = _tile_counts(node)
-    rates = rates_of(caps)
+    costs, rates = device_thresholds(WinogradCosts, caps), rates_of(caps)
+    tiles, positions = _tile_counts(node, costs)
     seconds = 2 * channels * maps / rates.flops
     weights_bytes = 4 * _PLANES * channels * maps
-    tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / _CACHED
+    tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / costs.cached
     direct = _WINDOW**2 * positions * seconds
     if _has_few_tiles(node, caps):  # the weights are read as a direct sum reads them
-        transformed = (_PLANES * tiles + _TRANSFORM) * seconds
+        transformed = (_PLANES * tiles + costs.transform) * seconds
     else:
         transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
     transformed += tiles_bytes / rates.nbytes
@@ -240,22 +263,23 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
 def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
     """Returns whether the weights of a convolution are transformed in each run, not at load.
 
-    That is so if there are fewer than `_FEW_TILES` tiles, the transformed weights have at least
-    `_MUCH_BYTES` bytes, and the tiles and output channels suffice for all cores.
+    That is so if there are few tiles, the transformed weights are large, and the tiles and output
+    channels suffice for all cores (`WinogradCosts`).
     """
-    (tiles, _), (maps, channels) = _tile_counts(node), node.arg(1).dims[:2]
-    shares = ceil_div(tiles, _SHARE_OF_TILES) * ceil_div(maps, _SHARE_OF_MAPS)
-    is_much = 4 * _PLANES * channels * maps >= _MUCH_BYTES
-    return tiles < _FEW_TILES and is_much and shares >= caps.compute_units
+    costs = device_thresholds(WinogradCosts, caps)
+    (tiles, _), (maps, channels) = _tile_counts(node, costs), node.arg(1).dims[:2]
+    shares = ceil_div(tiles, costs.share_of_tiles) * ceil_div(maps, costs.share_of_maps)
+    is_much = 4 * _PLANES * channels * maps >= costs.much_kib << 10
+    return tiles < costs.few_tiles and is_much and shares >= caps.compute_units
 
 
-def _tile_counts(node: Node) -> tuple[int, int]:
+def _tile_counts(node: Node, costs: WinogradCosts) -> tuple[int, int]:
     """Returns the numbers of tiles and of positions in the output images of a convolution.
 
-    Sizes that the model does not fix are estimated: `_USUAL_SIDE` per axis, one image. Sizes of a
+    Sizes that the model does not fix are estimated: `costs.side` per axis, one image. Sizes of a
     call are ignored, so that all calls use the same kernel.
     """
     images, *sides = symbolic_shape(node.output)[:3]
-    known = [d if isinstance(d, int) else _USUAL_SIDE for d in sides]
+    known = [d if isinstance(d, int) else costs.side for d in sides]
     count = images if isinstance(images, int) else 1
     return count * prod(ceil_div(d, _SIDE) for d in known), count * prod(known)

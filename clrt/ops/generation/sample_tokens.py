@@ -17,7 +17,7 @@ from clrt.ir.dtypes import FLOAT_STORAGES, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -278,7 +278,7 @@ class SampleTokens(Op):
     supported_storages = WIDENED_STORAGES
     variants = (
         Variant("cpu", _emit_cpu, _reject, requires.CPU),
-        Variant("groups", _emit, _reject, speed=PLAIN),
+        Variant("groups", _emit, _reject, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_int8_cpu import Int8Weights, emit_integers
 from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.quantize_launches import ScaleIndexing
@@ -147,7 +147,7 @@ class MatMulInteger(MatrixProduct):
     variants = (
         Variant("gemm_bytes", _emit_bytes, _reject_bytes, requires.CPU),
         Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
-        Variant("gemm_integer_any", _emit_any, speed=PLAIN),
+        Variant("gemm_integer_any", _emit_any, speed=PlainEfficiency),
     )
 
     def product_type(self, inputs: Types) -> TensorType:

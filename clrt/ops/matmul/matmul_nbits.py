@@ -17,7 +17,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.block_quantized import BlockQuantizedWeights
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.quantized_panels_cpu import QuantizedPanels, fits_half, rounded_rows
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields
@@ -203,7 +203,7 @@ class MatMulNBits(QuantizedProduct):
             "gemm_any",
             _emit_blocks(gemm_variants.emit_any),
             exact(gemm_variants.reject_any),
-            speed=PLAIN,
+            speed=PlainEfficiency,
         ),
     )
 

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels import gemm_variants
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.gemm_problem import MatrixOperand
@@ -103,7 +103,7 @@ class QuantizedMatMul(QuantizedProduct):
             "gemm_any",
             _emit_floats(gemm_variants.emit_any, False),
             exact(reject_but_float32),
-            speed=PLAIN,
+            speed=PlainEfficiency,
         ),
     )
 

@@ -15,7 +15,7 @@ from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Tunable
 from clrt.kernels.tuned import tuned
@@ -124,7 +124,7 @@ class RoutedMatMul(Op):
     variants = (
         Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
         Variant("cpu", _emit_cpu, requires=requires.CPU),
-        Variant("any", _emit_any, speed=PLAIN),
+        Variant("any", _emit_any, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -13,7 +13,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.subview import Subview
 from clrt.kernels.thresholds import Tunable
@@ -144,7 +144,7 @@ class Gather(Op):
     input_traits = InputTraits(index=(1,))
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
-        Variant("any", _emit_any, speed=PLAIN),
+        Variant("any", _emit_any, speed=PlainEfficiency),
     )
 
     def subviews(self, node: Node) -> list[Subview]:

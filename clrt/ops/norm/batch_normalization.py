@@ -17,7 +17,7 @@ from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.thresholds import Thresholds, tunable
@@ -146,7 +146,7 @@ class BatchNormalization(Op):
     accuracy = Accuracy.ELEMENTWISE
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
-        Variant("any", _emit_any, reject_reason, speed=PLAIN),
+        Variant("any", _emit_any, reject_reason, speed=PlainEfficiency),
     )
 
     @classmethod

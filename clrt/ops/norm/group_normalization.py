@@ -13,7 +13,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -87,7 +87,7 @@ class GroupStatistics(Op):
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
-        Variant("any", _emit_any, reject_reason, speed=PLAIN),
+        Variant("any", _emit_any, reject_reason, speed=PlainEfficiency),
     )
 
     def groups(self, channels: int) -> int:

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.thresholds import Tunable
@@ -209,7 +209,7 @@ def _types(node: Node) -> dict[str, Define]:
 VARIANTS = (
     Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
     Variant("group", _emit_group, _reject_any, requires.GPU),
-    Variant("any", _emit_any, _reject_any, speed=PLAIN),
+    Variant("any", _emit_any, _reject_any, speed=PlainEfficiency),
 )
 
 

@@ -16,7 +16,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.axis_kernels import launch_columns, launch_lines
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -132,7 +132,7 @@ class SoftmaxBase(Op):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
         Variant("group", _emit_group, _reject_group, requires.GPU),
-        Variant("any", _emit_any, reject_float64, speed=PLAIN),
+        Variant("any", _emit_any, reject_float64, speed=PlainEfficiency),
     )
 
     @classmethod

@@ -20,7 +20,7 @@ from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ir.pattern import Captures, op
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
@@ -540,6 +540,6 @@ def _walk(
 
 Pointwise.variants = (
     Variant("cpu", _emit_cpu, _reject, requires.CPU),
-    Variant("any", _emit_any, _reject, speed=PLAIN),
+    Variant("any", _emit_any, _reject, speed=PlainEfficiency),
 )
 Fused.variants = Pointwise.variants

@@ -15,7 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.axis_kernels import launch_columns, launch_lines
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
@@ -122,7 +122,7 @@ class ArgExtremum(Op):
     accuracy = Accuracy.EXACT
     variants = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
-        Variant("any", _emit_any, _reject, speed=PLAIN),
+        Variant("any", _emit_any, _reject, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

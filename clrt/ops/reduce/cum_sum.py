@@ -15,7 +15,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.axis_kernels import launch_lines
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
@@ -127,7 +127,7 @@ class Cumulative(Op):
     host_traits = HostTraits(evaluates_dims=True)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
-        Variant("lines", _emit_lines, reject_float64, speed=PLAIN),
+        Variant("lines", _emit_lines, reject_float64, speed=PlainEfficiency),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -17,7 +17,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp, is_traced
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.thresholds import Thresholds, tunable
@@ -344,7 +344,7 @@ class Reduce(Op):
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("group", _emit_group, _reject_group, requires.GPU),
-        Variant("any", _emit_any, _reject_any, speed=PLAIN),
+        Variant("any", _emit_any, _reject_any, speed=PlainEfficiency),
     )
 
     def reduces(self, dtype: DType) -> bool:

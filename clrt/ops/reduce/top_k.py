@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.cost import PLAIN
+from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant, reject_float64
@@ -146,7 +146,7 @@ class TopK(Op):
     accuracy = Accuracy.EXACT
     variants = (
         Variant("heap", _emit_cpu, reject_float64, requires.CPU),
-        Variant("merge", _emit, reject_float64, speed=PLAIN),
+        Variant("merge", _emit, reject_float64, speed=PlainEfficiency),
     )
 
     @classmethod

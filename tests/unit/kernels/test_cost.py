@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.device.device_rates import rates_of
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.kernels.cost import FAST, PLAIN, Efficiency, WorkEstimate, seconds, work_of
+from clrt.kernels.cost import Efficiency, PlainEfficiency, WorkEstimate, rates_of, seconds, work_of
 from clrt.kernels.variant import Variant, by_cost, runs_as
 from clrt.ops import REGISTRY
 from clrt.ops.conv.conv import Conv
@@ -28,9 +27,9 @@ def _emit(node: Node, ctx: object) -> list[object]:
 
 
 def _variant(
-    name: str, work: WorkEstimate, speed: Efficiency = FAST, why: str | None = None
+    name: str, work: WorkEstimate, speed: type[Efficiency] = Efficiency, why: str | None = None
 ) -> Variant:
-    return Variant(name, _emit, lambda n, c: why, speed=speed, work=lambda n: work)  # type: ignore[arg-type]
+    return Variant(name, _emit, lambda n, c: why, speed=speed, work=lambda n, c: work)  # type: ignore[arg-type]
 
 
 def _order(*variants: Variant) -> list[str]:
@@ -40,7 +39,7 @@ def _order(*variants: Variant) -> list[str]:
 def test_variants_are_ordered_by_predicted_cost() -> None:
     little, much = WorkEstimate(1000), WorkEstimate(1 << 30)
     assert _order(_variant("a", much), _variant("b", little)) == ["b", "a"]
-    assert _order(_variant("a", little, PLAIN), _variant("b", little)) == ["b", "a"]
+    assert _order(_variant("a", little, PlainEfficiency), _variant("b", little)) == ["b", "a"]
     assert _order(_variant("a", WorkEstimate(0, 0, 2)), _variant("b", WorkEstimate(0))) == [
         "b",
         "a",
@@ -66,7 +65,7 @@ def test_rates_scale_with_compute_units() -> None:
         large = replace(small, compute_units=8)
         work = WorkEstimate(1 << 40, 1 << 30)
         assert rates_of(large).flops == 4 * rates_of(small).flops
-        assert seconds(work, FAST, large) < seconds(work, FAST, small)
+        assert seconds(work, Efficiency(), large) < seconds(work, Efficiency(), small)
 
 
 def test_variants_of_equal_work_are_listed_fastest_first() -> None:
