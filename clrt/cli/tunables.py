@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+import clrt.passes.device_pipeline
+import clrt.runtime.execution.plan_maker  # noqa: F401  (declare tunables, as all ops do)
 from clrt.cli.console import echo, echo_json
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError
