@@ -84,7 +84,7 @@ def test_byte_dots_do_not_overflow_largest_sums(
 def test_uint8_paged_attention_matches_reference(device: DeviceInfo, dots: MatrixShape) -> None:
     caps, ran = replace(device.caps, matrix_shapes=frozenset({dots})), 0
     for sample in samples(PagedAttention):
-        plan = replace(plan_graph(sample_graph(sample), caps), precompiled_kernels=())
+        plan = plan_graph(sample_graph(sample), caps)
         kernels = [dict(x.kernel.defines) for x in launches_of(plan.steps)]
         if not any("DOT_ISA" in defines for defines in kernels):
             continue

@@ -59,12 +59,12 @@ def tunables(unit: MatrixShape, waves: int = 1) -> dict[str, Mapping[str, int]]:
 
 
 def unit_plan(build: Build, device: DeviceInfo, unit: MatrixShape, waves: int = 1) -> Plan:
-    """Returns a plan with the unit emulated in C, without kernels of other sizes."""
+    """Returns a plan with the unit emulated in C."""
     shapes = frozenset({in_c(unit)})
     caps = replace(device.caps, kind="gpu", matrix_shapes=shapes, compute_units=1)
     plan = planned(build.graph, caps, tunables(unit, waves))
     assert {x.kernel.entry for x in launches_of(plan.steps)} == {"gemm_unit_gpu"}
-    return replace(plan, precompiled_kernels=())
+    return plan
 
 
 def product(a: Array, b: Array, op: FusedMatMul | None = None, constant: bool = True) -> Build:
@@ -144,7 +144,7 @@ def test_few_rows_shared_by_work_groups_match_reference() -> None:
     device = quick_device()
     caps = replace(GPU, compute_units=64)
     build = product(floats(19, 70), floats(70, 45))
-    plan = replace(planned(build.graph, caps, {"gpu_unit_gains": ALWAYS}), precompiled_kernels=())
+    plan = planned(build.graph, caps, {"gpu_unit_gains": ALWAYS})
     (launch,) = launches_of(plan.steps)
     assert launch.local_size and launch.global_size[1] == 3 * launch.local_size[1]
     assert launch.kernel.entry == "few_rows_gpu"

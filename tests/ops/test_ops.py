@@ -149,13 +149,8 @@ def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
     for caps in _stand_ins(device.caps):
         plan = plan_graph(graph, caps, None if caps.is_cpu else SHORT)
         if not plan.host_steps:
-            return _simulated(plan, caps) if caps.simulator else [_alone(plan)]
+            return _simulated(plan, caps) if caps.simulator else [plan]
     return []
-
-
-def _alone(plan: Plan) -> Plan:
-    """Returns a plan without kernels for later runs, which are slow to compile."""
-    return replace(plan, precompiled_kernels=())
 
 
 def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
@@ -168,7 +163,7 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
     tuned = {x.kernel.entry for x in launches} & TUNED.keys()
     plans = [plan] if not tuned or not any(map(_is_shared, launches)) else []
     plans += [plan_graph(plan.graph, caps, SMALL[entry]) for entry in tuned]
-    return [_alone(p) for p in plans if _is_short(p)]
+    return [p for p in plans if _is_short(p)]
 
 
 def _is_shared(launch: Launch) -> bool:
