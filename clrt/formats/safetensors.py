@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import ModelError
+from clrt.ir.mmap_arrays import owner_of, remember_file
 
 Array = NDArray[Any]
 
@@ -92,7 +93,9 @@ class SafetensorsHeader:
 
     def map(self) -> NDArray[np.uint8]:
         """Returns all bytes of the file, memory-mapped read-only."""
-        return np.memmap(self.file, np.uint8, mode="r")
+        data = np.memmap(self.file, np.uint8, mode="r")
+        remember_file(owner_of(data), self.file)
+        return data
 
 
 def read_header(file: Path) -> SafetensorsHeader:

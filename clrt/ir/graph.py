@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar, overload
 
 from clrt.errors import PassError
@@ -172,6 +173,7 @@ class Graph:
         nodes: Nodes in topological order.
         output_names: Names of the outputs that the user sees, in order; passes do not change them.
         properties: `metadata_props` of the ONNX file, by key.
+        data_files: Files beside the model's own from which it was read.
         defaults: Inputs with default values, which are constants in this graph. None if there are
             no such inputs; copies of a graph always have None.
     """
@@ -183,6 +185,7 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     properties: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults | None = None
+    data_files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         self.output_names = self.output_names or [v.name for v in self.outputs]

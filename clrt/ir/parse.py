@@ -97,6 +97,18 @@ def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> 
 _INVALID = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
 
 
+def parse_op(text: str, registry: OpRegistry) -> IrOp:
+    """Parses the text of an op with its attributes, as `clrt.ir.text.print_op` writes it.
+
+    Args:
+        registry: Returns the class of an op by name.
+
+    Raises:
+        ModelError: The text is not an op.
+    """
+    return _Parser(text, registry, None).op()
+
+
 class _Parser:
     """A recursive-descent parser of the IR's text form, with one token of lookahead.
 

@@ -8,14 +8,23 @@ branches, so its results are the formulas' values there.
 
 from __future__ import annotations
 
+import json
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial, wraps
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 _Operation = Callable[..., Any]
+# Returns the operations of a `@pure` function for keyword arguments, by "module:name" of the function.
+_PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
+# Names of operations in a `StoredTrace`, "" of those that cannot be stored.
+_NAMES: dict[_Operation, str] = {}
+# Packages whose functions a stored template may name.
+_HOMES = ("clrt.ir.", "clrt.kernels.", "clrt.plan.")
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 
@@ -30,6 +39,26 @@ class Evaluation:
 
     numbers: list[int]
     arrays: dict[object, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TraceRecord:
+    """A shape trace as numbers and texts, for files.
+
+    Attributes:
+        symbols: Names of the symbols.
+        numbers: Value of each formula at the sizes with which the trace was recorded.
+        steps: (formula, operation, formulas of the operands) in order of computation.
+        guards: (comparison, formula, formula, outcome).
+        texts: Names of the operations and comparisons, to which `steps` and `guards` refer by
+            index.
+    """
+
+    symbols: Sequence[str]
+    numbers: Sequence[int]
+    steps: Sequence[Sequence[int]]
+    guards: Sequence[Sequence[int]]
+    texts: Sequence[str]
 
 
 class ShapeTrace:
@@ -61,6 +90,45 @@ class ShapeTrace:
         """Returns the values of the symbols as traced numbers, by name, to start computing with."""
         pairs = zip(self.symbols, self._numbers, strict=False)
         return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
+
+    def to_record(self) -> TraceRecord:
+        """Converts the trace to numbers and texts."""
+        texts: dict[str, int] = {}
+
+        def text(operation: _Operation) -> int:
+            return texts.setdefault(_name_of(operation), len(texts))
+
+        steps = [[index, text(compute), *operands] for index, compute, operands in self._steps]
+        guards = [[text(f), a, b, int(is_so)] for (f, a, b), is_so in self._guards.items()]
+        return TraceRecord(self.symbols, list(self._numbers), steps, guards, list(texts))
+
+    @classmethod
+    def from_record(cls, record: TraceRecord) -> ShapeTrace:
+        """Converts a record to the trace that it was made of.
+
+        Raises:
+            ValueError: The record names an unknown operation, or a formula that does not exist.
+        """
+        trace = cls(dict(zip(record.symbols, record.numbers, strict=False)))
+        operations = [_operation(text) for text in record.texts]
+        trace._numbers = list(record.numbers)
+        known = range(len(trace._numbers))
+        if any(n not in known for step in record.steps for n in (step[0], *step[2:])):
+            raise ValueError("a formula that does not exist")
+        trace._steps = [(n, operations[f], tuple(operands)) for n, f, *operands in record.steps]
+        trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in record.guards}
+        if any(n not in known for _, *numbers in trace._guards for n in numbers):
+            raise ValueError("a guard of a formula that does not exist")
+        return trace
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Value of each symbol in the recorded computation."""
+        return dict(zip(self.symbols, self._numbers, strict=False))
+
+    def number(self, formula: int) -> int:
+        """Returns the traced number of a formula, by its index."""
+        return _as_int(TracedInt(self, formula, self._numbers[formula]))
 
     def formula(self, number: int) -> int:
         """Returns the index of the formula of a number; a plain number is added as a constant.
@@ -268,9 +336,14 @@ def pure(function: _Function) -> _Function:
     Keyword arguments are hashable constants, such as thresholds, that do not depend on sizes.
     """
 
+    name = f"{function.__module__}:{function.__qualname__}"
+
     @lru_cache(maxsize=64)
     def operations_of(constants: tuple[tuple[str, object], ...]) -> _Operations:
-        return _Operations(partial(function, **dict(constants)) if constants else function)
+        whole = partial(function, **dict(constants)) if constants else function
+        return _Operations(whole, _name_with(name, constants))
+
+    _PURE[name] = operations_of
 
     @wraps(function)
     def traced(*numbers: int, **constants: object) -> int | tuple[int, ...]:
@@ -295,13 +368,40 @@ class _Operations:
         field: Returns the operation that computes one integer of a NamedTuple, by its index.
     """
 
-    def __init__(self, whole: Callable[..., int | tuple[int, ...]]) -> None:
+    def __init__(self, whole: Callable[..., int | tuple[int, ...]], name: str) -> None:
+        """Makes the operations of a function.
+
+        Args:
+            name: Name of the function in a `StoredTrace`; "" if it cannot be stored.
+        """
         # Caches results: the formulas of a NamedTuple are evaluated one after another.
         latest = lru_cache(maxsize=8)(whole)
         self.whole = whole
-        self.field = cache(
-            lambda index: lambda *numbers: cast("tuple[int, ...]", latest(*numbers))[index]
-        )
+        _NAMES[whole] = name
+
+        @cache
+        def field(index: int) -> _Operation:
+            def compute(*numbers: int) -> int:
+                return cast("tuple[int, ...]", latest(*numbers))[index]
+
+            _NAMES[compute] = f"{name}#{index}" if name else ""
+            return compute
+
+        self.field = field
+
+
+def _name_with(name: str, constants: tuple[tuple[str, object], ...]) -> str:
+    """Returns the name in a `StoredTrace` of a function with keyword arguments.
+
+    "" if an argument is no number.
+
+    Args:
+        name: Name of the function.
+        constants: The keyword arguments.
+    """
+    if any(type(value) not in (int, float, bool) for _, value in constants):
+        return ""
+    return f"{name}{json.dumps(dict(constants))}" if constants else name
 
 
 @pure  # guards of its comparisons would restrict the trace to one side of a bound
@@ -372,25 +472,65 @@ def _comparison(compare: _Operation) -> Any:
     return method
 
 
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
 def _install(operations: Sequence[tuple[str, _Operation, int | None]]) -> None:
     """Adds to TracedInt comparisons, and arithmetic by (name, operator, neutral operand)."""
     for name, compute, neutral in operations:
         forward, reflected = _arithmetic(compute, neutral)
         setattr(TracedInt, f"__{name}__", forward)
         setattr(TracedInt, f"__r{name}__", reflected)
-    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for name in _COMPARISONS:
         setattr(TracedInt, f"__{name}__", _comparison(getattr(operator, name)))
 
 
-_install(
-    [
-        ("add", operator.add, 0),
-        ("sub", operator.sub, 0),
-        ("mul", operator.mul, 1),
-        ("floordiv", operator.floordiv, 1),
-        ("mod", operator.mod, None),
-        ("rshift", operator.rshift, 0),
-        ("and", operator.and_, None),
-        ("or", operator.or_, 0),
-    ]
-)
+_OPERATIONS: list[tuple[str, _Operation, int | None]] = [
+    ("add", operator.add, 0),
+    ("sub", operator.sub, 0),
+    ("mul", operator.mul, 1),
+    ("floordiv", operator.floordiv, 1),
+    ("mod", operator.mod, None),
+    ("rshift", operator.rshift, 0),
+    ("and", operator.and_, None),
+    ("or", operator.or_, 0),
+]
+_install(_OPERATIONS)
+_BY_NAME: dict[str, _Operation] = {
+    "neg": operator.neg,
+    **{name: operation for name, operation, _ in _OPERATIONS},
+    **{name: getattr(operator, name) for name in _COMPARISONS},
+}
+_NAMES.update({operation: name for name, operation in _BY_NAME.items()})
+
+
+def _name_of(operation: _Operation) -> str:
+    """Returns the name of an operation in a `StoredTrace`.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if not (name := _NAMES[operation]):
+        raise ValueError("a function whose arguments are no numbers")
+    return name
+
+
+def _operation(name: str) -> _Operation:
+    """Returns the operation of a name that `_name_of` returned; imports the module of a function.
+
+    Raises:
+        ValueError: There is no such operation.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    called, _, field = name.partition("#")
+    function, brace, arguments = called.partition("{")
+    module = function.partition(":")[0]
+    if function not in _PURE and module.startswith(_HOMES):
+        with suppress(ImportError):
+            import_module(module)
+    if function not in _PURE or not (field.isdigit() or not field):
+        raise ValueError(f"no operation {name[:100]!r}")
+    constants = json.loads(brace + arguments) if brace else {}
+    operations = _PURE[function](tuple(constants.items()))
+    return operations.field(int(field)) if field else operations.whole

@@ -54,7 +54,7 @@ def print_graph(graph: Graph, store: Store = _SHORT) -> str:
     for node in graph.nodes:
         outputs = ", ".join(_typed(v) for v in node.outputs)
         args = ", ".join("_" if v is None else _name(v.name) for v in node.inputs)
-        lines.append(f"  {outputs} = {_op(node.op, store)}({args}) @{json.dumps(node.name)}")
+        lines.append(f"  {outputs} = {print_op(node.op, store)}({args}) @{json.dumps(node.name)}")
     pairs = zip(graph.outputs, graph.output_names, strict=True)
     results = ", ".join(f"{_name(v.name)} as {json.dumps(n)}" for v, n in pairs)
     return "\n".join([*lines, f"  return {results}", "}"]) + "\n"
@@ -90,7 +90,12 @@ def _nested(item: Any) -> str:
     return str(item) if not isinstance(item, bool) else str(int(item))
 
 
-def _op(op: IrOp, store: Store) -> str:
+def print_op(op: IrOp, store: Store = _SHORT) -> str:
+    """Returns the text form of an op with its attributes, which `parse_op` parses.
+
+    Args:
+        store: Returns how to print each constant of a subgraph, as in `print_graph`.
+    """
     name = f"{op.domain}.{op.name}" if op.domain else op.name
     attributes = ", ".join(f"{k}={_attribute(v, store)}" for k, v in op.attributes.items())
     return f"{name}{{{attributes}}}" if attributes else name
@@ -108,9 +113,9 @@ def _attribute(value: Any, store: Store) -> str:
         case Graph():
             return print_graph(value, store).strip().replace("\n", "\n    ")
         case IrOp():
-            return _op(value, store)
+            return print_op(value, store)
         case ElementwiseInstruction():
-            return f"{_op(value.op, store)}({', '.join(map(str, value.args))})"
+            return f"{print_op(value.op, store)}({', '.join(map(str, value.args))})"
         case tuple():
             return f"[{', '.join(_attribute(v, store) for v in value)}]"
         case str():

@@ -12,12 +12,12 @@ from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, copy_a, merge
 from clrt.kernels.gemm_split_float_cpu import SplitFloatThresholds, SplitFloatWork, unit_of
 from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.panel_layout import PACKED_ROWS, Panels
 from clrt.kernels.row_norm import RowNorm, norm_flops
+from clrt.kernels.size_formulas import balanced_height
 from clrt.kernels.spec import (
     Buffer,
     BufferArg,
@@ -85,7 +85,7 @@ class GemmPartitionThresholds(Thresholds):
                 number, or half of `blocks` if that is less.
         """
         costs = self.start_percent, self.spared_percent
-        return _height(blocks, panels, most, caps.compute_units, *costs)
+        return balanced_height(blocks, panels, most, caps.compute_units, *costs)
 
 
 def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
@@ -319,28 +319,6 @@ class GemmKernel:
     def longest(self) -> int:
         """Maximum number of row blocks per work-group."""
         return min(self.shares.stripe, self.tunables["T_MC"])
-
-
-@pure
-def _height(blocks: int, panels: int, most: int, units: int, start: int, spared: int) -> int:
-    """Returns the row blocks per stripe (the rows of a work-group) that balance cores best.
-
-    Args:
-        blocks: Row blocks of the result.
-        panels: Panels of B times batches.
-        most: Maximum number of row blocks per stripe.
-        units: Compute units of the device.
-        start: `GemmPartitionThresholds.start_percent`.
-        spared: `GemmPartitionThresholds.spared_percent`.
-    """
-
-    def tiles_per_core(height: int) -> float:
-        stripes = ceil_div(blocks, height)
-        missing = height - blocks / stripes
-        return ceil_div(stripes * panels, units) * (height - spared / 100 * missing + start / 100)
-
-    most = min(most, blocks)
-    return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_per_core)
 
 
 def packed_width(product: GemmProblem, ctx: Lowering) -> int:

@@ -13,6 +13,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import clamp, pure
+from clrt.kernels.size_formulas import largest, log2
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -304,7 +305,7 @@ def _in_tiles(
     groups = ceil_div(d[4], width) * ceil_div(d[5], height) * prod(d[:4])
     fills = d[4] * d[5] >= tile // 2
     steps = indexed_args("d", d) | indexed_args("s", s) | indexed_args("t", t)
-    steps |= {"wide": _log2(width), "high": _log2(height)}
+    steps |= {"wide": log2(width), "high": log2(height)}
     defines: dict[str, Define] = {"DATA_T": dtype.cl_bits, "T_ITEMS": items}
     kernel = KernelSpec.of("movement/copy_strided.cl", TILED.entry, **defines)
     size = groups * items if fills else 0
@@ -331,11 +332,6 @@ def _tile_width(rows: int, columns: int, tile: int) -> int:
     while width * _MIN_SIDE < tile and tile // width // 2 >= columns:
         width *= 2
     return width
-
-
-@pure
-def _log2(power: int) -> int:
-    return power.bit_length() - 1
 
 
 def _by_rows(
@@ -425,9 +421,9 @@ def copy_parts(
     launches, elems = [], ctx.thresholds(MovePartition).elems
     for first in range(0, len(parts), _COPIES_PER_LAUNCH):
         batch = parts[first : first + _COPIES_PER_LAUNCH]
-        across = _largest(1, sum(p.width for p in batch))
+        across = largest(1, sum(p.width for p in batch))
         height = clamp(rows, 1, ceil_div(elems, across))
-        pieces = ceil_div(_largest(*(p.width for p in batch)), elems)
+        pieces = ceil_div(largest(*(p.width for p in batch)), elems)
         src, dst = batch[0].src.buffer, batch[0].dst.buffer
         empty = StridedCopy(unread_arg(src), unread_arg(dst), 0, 0, 0)
         args: dict[str, Any] = {}
@@ -440,8 +436,3 @@ def copy_parts(
         args |= {"rows": rows, "height": height, "pieces": pieces, "width": elems}
         launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
     return launches
-
-
-@pure
-def _largest(*numbers: int) -> int:
-    return max(numbers)

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.formats import safetensors
+from clrt.formats.checksum import DigestCheck, canonical
 from clrt.formats.safetensors import (
     PADDING,
     SafetensorsHeader,
@@ -49,7 +50,6 @@ from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
 from clrt.kernels.packed_layouts import packed_shape, restoring
 from clrt.kernels.spec import PackedWeight
-from clrt.models.checksum import DigestCheck, canonical
 from clrt.models.compiled_file import (
     FORMAT,
     VERSION,

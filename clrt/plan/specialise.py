@@ -18,8 +18,8 @@ from clrt.ir.dims import Bindings, Shape, match_symbols, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ir.symbolic_trace import pure
 from clrt.kernels.index_range import MAX_ELEMS
+from clrt.kernels.size_formulas import grows
 from clrt.ops.base import Op
 from clrt.ops.control.control_flow import sink_constants
 from clrt.ops.decompositions.registry import DecompositionStage, decompose
@@ -413,9 +413,4 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
 def _grows_weight(node: Node) -> bool:
     """Returns whether folding a node would expand a compactly stored weight, such as of 4 bits."""
     stored = sum(v.nbytes for v in node.inputs if v is not None)
-    return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
-
-
-@pure  # a trace records one guard instead of one per comparison
-def _grows(stored_bytes: int, made_bytes: int) -> int:
-    return int(made_bytes > stored_bytes >= MIN_WEIGHT_BYTES)
+    return bool(grows(stored, sum(v.nbytes for v in node.outputs), MIN_WEIGHT_BYTES))

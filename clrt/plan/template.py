@@ -136,6 +136,16 @@ class PlanTemplate:
             return None
         return InstantiatedPlan(self, evaluation, arena, live)
 
+    def price(self, max_slab_bytes: int) -> None:
+        """Computes `costs` at the sizes with which the template was traced, unless they are known.
+
+        Args:
+            max_slab_bytes: Maximum size of one device allocation, in bytes.
+        """
+        if self.costs is None:
+            plan = self.instantiate(self.trace.sizes, max_slab_bytes)
+            self.costs = None if plan is None else plan.costs
+
     def _arena(self, nbytes: Ints, aligned: Ints, live: int, max_slab_bytes: int) -> Arena | None:
         """Returns the arena for buffers of other sizes; reuses the last layout if it wastes little.
 

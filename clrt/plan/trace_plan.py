@@ -39,11 +39,11 @@ def trace_plan(
         donated: Names of inputs whose memory the plan may overwrite.
 
     Returns:
-        The template. None if there are no symbols, if symbols do not determine the shapes of all
+        The template. None if symbols do not determine the shapes of all
         inputs, or if planning fails; also if the plan has a graph break, a host step, or a packed
         weight that depends on the sizes.
     """
-    if not bindings or any(not v.type.bind(bindings).is_static for v in graph.inputs):
+    if any(not v.type.bind(bindings).is_static for v in graph.inputs):
         return None
     trace = ShapeTrace(bindings)
     try:

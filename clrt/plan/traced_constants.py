@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -35,42 +36,58 @@ def derive(node: Node, trace: ShapeTrace) -> None:
         node: Node whose inputs have known elements.
         trace: Trace of the sizes that the node's inputs depend on.
     """
-    derivation = _Derivation(node, trace)
+    derivation = Derivation(node, trace)
     arrays = derivation.now()
     for index, (value, array) in enumerate(zip(node.outputs, arrays, strict=False)):
-        elements = TracedConstant(array, trace, derivation.reader(index))
+        elements = TracedConstant(array, trace, DerivedOutput(derivation, index))
         value.type = TensorType(value.dtype, value.shape, elements)
         value.producer = None
 
 
-class _Derivation:
-    """Recomputes the outputs of a node at other sizes, once per evaluation of the shape trace."""
+@dataclass(frozen=True, eq=False)
+class DerivedOutput:
+    """Computes an output of a derivation from an evaluation of the shape trace.
+
+    Attributes:
+        derivation: Computes all outputs of a node.
+        index: Index of the output.
+    """
+
+    derivation: Derivation
+    index: int
+
+    def __call__(self, evaluation: Evaluation) -> Array:
+        return self.derivation.outputs(evaluation)[self.index]
+
+
+class Derivation:
+    """Recomputes the outputs of a node at other sizes, once per evaluation of the shape trace.
+
+    Attributes:
+        node: The node.
+        inputs: Types of the node's inputs, with known elements; None for an absent input.
+    """
 
     def __init__(self, node: Node, trace: ShapeTrace) -> None:
-        self._node = node
+        self.node = node
+        self.inputs = [None if v is None else v.type for v in node.inputs]
         self._dtypes = [v.dtype.numpy for v in node.outputs]
-        self._inputs = [None if v is None else v.type for v in node.inputs]
-        self._readers = [None if t is None else _reader(t, trace) for t in self._inputs]
+        self._readers = [None if t is None else _reader(t, trace) for t in self.inputs]
 
     def now(self) -> list[Array]:
         """Returns the node's outputs at the sizes with which the trace was recorded."""
-        return self._compute([None if t is None else _traced_array(t) for t in self._inputs])
+        return self._compute([None if t is None else _traced_array(t) for t in self.inputs])
 
-    def reader(self, index: int) -> Callable[[Evaluation], Array]:
-        """Returns a function that computes output `index` of the node from an `Evaluation`."""
-
-        def read(evaluation: Evaluation) -> Array:
-            if self not in evaluation.arrays:
-                inputs = [None if r is None else r(evaluation) for r in self._readers]
-                evaluation.arrays[self] = self._compute(inputs)
-            output: Array = evaluation.arrays[self][index]
-            return output
-
-        return read
+    def outputs(self, evaluation: Evaluation) -> list[Array]:
+        """Returns the node's outputs at the sizes of an evaluation."""
+        if self not in evaluation.arrays:
+            inputs = [None if r is None else r(evaluation) for r in self._readers]
+            evaluation.arrays[self] = self._compute(inputs)
+        return cast("list[Array]", evaluation.arrays[self])
 
     def _compute(self, inputs: list[Array | None]) -> list[Array]:
-        with NodeErrorContext(self._node):
-            arrays = self._node.op_as(Op).run_reference(*inputs)
+        with NodeErrorContext(self.node):
+            arrays = self.node.op_as(Op).run_reference(*inputs)
         pairs = zip(arrays, self._dtypes, strict=False)
         return [np.asarray(a, dtype, order="C") for a, dtype in pairs]
 

@@ -121,6 +121,9 @@ SELF_TEST = EnvVar(
 )
 MAX_PATCHES = EnvVar("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = EnvVar("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
+EXECUTABLES = EnvVar(
+    "CLRT_EXECUTABLES", _flag, True, "0 neither stores nor uses the plans of earlier processes."
+)
 # Upper bounds on host resources that a model may use; see `clrt.util.host_limits`.
 HOST_LIMIT = EnvVar(
     "CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB."

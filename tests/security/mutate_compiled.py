@@ -12,7 +12,7 @@ from typing import Any
 import xxhash
 
 from clrt.ir.dtypes import DType
-from clrt.models.checksum import canonical
+from clrt.formats.checksum import canonical
 from clrt.ops import REGISTRY
 from tests.security import seeds
 from tests.security.mutation_values import FLOATS, TEXTS, any_int, flipped

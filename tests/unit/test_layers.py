@@ -23,7 +23,7 @@ ONLY_IN = {
     "jinja2": {"generation/sandbox.py"},
     "llguidance": {"generation/constraints.py"},
     "google": {"models/onnx/read.py"},
-    "xxhash": {"models/checksum.py", "models/compiled.py"},
+    "xxhash": {"formats/checksum.py", "models/compiled.py"},
     "typer": {"cli"},
     "rich": {"cli", "runtime/inspection", "runtime/profiling", "util/table_text.py"},
 }
@@ -31,9 +31,9 @@ ONLY_IN = {
 # What the parts of the two largest entries import of each other.
 INNER = {
     "models/huggingface": set(),
-    "models/checksum": set(),
+    "formats/checksum": set(),
     "models/compiled_file": set(),
-    "models/compiled": {"models/checksum", "models/compiled_file"},
+    "models/compiled": {"formats/checksum", "models/compiled_file"},
     "models/tokenizers": set(),
     "models/onnx": set(),
     "models/model_builder": set(),

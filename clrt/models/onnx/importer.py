@@ -71,7 +71,7 @@ def import_read(
     texts = {p.key: p.value for p in model.metadata_props}
     # protobuf returns strings that are not UTF-8 as bytes.
     both = {k: v for k, v in texts.items() if isinstance(k, str) and isinstance(v, str)}
-    graph.properties = both
+    graph.properties, graph.data_files = both, tensors.files
     constants = context.initializers if model.ir_version >= OVERRIDABLE_SINCE else {}
     names = tuple(i.name for i in model.graph.input if i.name in constants)
     if names and not given:

@@ -13,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from clrt.errors import InputError, ModelError, UnsupportedError, counted
+from clrt.ir.mmap_arrays import remember_file
 from clrt.ir.op import Array
 from clrt.models.onnx.mmap_tensors import MAX_MODEL_BYTES, cut_tensors
 from clrt.models.onnx.tensors import TensorReader
@@ -117,9 +118,11 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
                     "the model with external data."
                 )
             try:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError):
                 return file.read()
+            remember_file(mapping, path)
+            return mapping
     except FileNotFoundError as error:
         raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:

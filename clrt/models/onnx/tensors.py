@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
+from clrt.ir.mmap_arrays import owner_of, remember_file
 from clrt.ir.op import Array
 from clrt.models.onnx.mmap_tensors import MIN_VIEW_BYTES
 from clrt.util.files import check_link, stays_below
@@ -58,6 +59,7 @@ class TensorReader:
         self._folder = folder
         self._views = views or {}
         self._files: dict[str, Array] = {}
+        self._paths: list[Path] = []
 
     def hold(self, files: Mapping[str, Array]) -> None:
         """Sets bytes to read instead of files of external data.
@@ -170,6 +172,11 @@ class TensorReader:
             window = window.copy()
         return _elements(window, dtype, tensor.data_type, shape)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files of external data that were read so far."""
+        return tuple(self._paths)
+
     def _file(self, location: str, where: str) -> Array:
         """Returns all bytes of a file of external data, mapped on first use.
 
@@ -184,14 +191,13 @@ class TensorReader:
             path = self._resolve(location, where)
             try:
                 size = path.stat().st_size
-                mapped = (
-                    np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
-                )
+                mapped = _map_file(path) if size else np.zeros(0, np.uint8)
             except (OSError, ValueError) as error:
                 raise ModelError(
                     f"'{path}', the file of {where}, cannot be read: {error}."
                 ) from error
             self._files[location] = mapped
+            self._paths.append(path)
         return self._files[location]
 
     def _resolve(self, location: str, where: str) -> Path:
@@ -263,3 +269,10 @@ def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ModelError(f"{where} is damaged: its external {key} is '{text[:40]}'.")
     return int(text)
+
+
+def _map_file(path: Path) -> Array:
+    """Returns all bytes of a file, memory-mapped read-only."""
+    data = np.memmap(path, np.uint8, "r")
+    remember_file(owner_of(data), path)
+    return np.asarray(data)

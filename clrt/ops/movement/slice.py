@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim, UndecidableDim, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.runtime_values import RuntimeValue, tensor
-from clrt.ir.symbolic_trace import pure
+from clrt.kernels.size_formulas import count_taken, first_taken, slice_indices
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.subview import Subview
@@ -36,29 +36,6 @@ from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 # Bounds from this value on mean "to the end": models write INT32_MAX or INT64_MAX.
 _FAR = (1 << 31) - 1
-
-
-def slice_indices(dim: int, start: int, end: int, step: int) -> range:
-    """Returns the indices that `start:end:step` selects of an axis of `dim` elements.
-
-    The indices are those of a Python slice, with one exception: for step < 0, a start before the
-    first element is clamped to index 0, where Python selects none. ONNX Runtime clamps like this,
-    as ONNX specifies; ONNX's reference evaluator follows Python.
-    """
-    first, stop, _ = slice(start, end, step).indices(dim)
-    return range(max(first, 0) if dim else first, stop, step)
-
-
-@pure
-def first_taken(dim: int, start: int, end: int, step: int) -> int:
-    """Returns the first index that `start:end:step` selects of an axis of `dim` elements."""
-    return slice_indices(dim, start, end, step).start
-
-
-@pure
-def count_taken(dim: int, start: int, end: int, step: int) -> int:
-    """Returns the number of indices that `start:end:step` selects of an axis of `dim` elements."""
-    return len(slice_indices(dim, start, end, step))
 
 
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:

@@ -78,6 +78,11 @@ class Branches:
         self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
+    @property
+    def depends_on_inputs(self) -> bool:
+        """Whether elements or shapes of inputs may decide conditions."""
+        return bool(self._first.choosing) or self._first.by_shape
+
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
         """Returns the graph specialised for the inputs of a run, and that graph's inputs.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, ValuesView
+from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from clrt.device.caps import DeviceCaps
@@ -28,6 +28,7 @@ from clrt.plan.graph_break import GraphBreak
 from clrt.plan.memory import Memory, Shapes
 from clrt.plan.plan import Plan
 from clrt.plan.template import PlanTemplate
+from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
@@ -168,6 +169,7 @@ class Planner:
     """Creates and caches plans of a model's graph and of its subgraphs.
 
     Attributes:
+        graph: Graph of the model.
         kept: Cache of planned segments.
         rewrite: Applies the model's passes to a graph in place.
         notes: Data that host-driven ops cache about the graphs that they run.
@@ -190,12 +192,14 @@ class Planner:
         self.notes = WeakKeyDictionary[Graph, dict[Hashable, Any]]()
         self.host_nodes: dict[str, str] = {}
         self.constants: frozenset[Value] = frozenset()
-        self.adopt(graph)
+        if not isinstance(graph, StoredGraph):  # whose constants `Runner.play` adds
+            self.adopt(graph)
         self.limit = limit
-        self._graph = graph
+        self.graph = graph
         self._caps = caps
         self._strict = strict
         self._templates = Templates(caps.max_alloc_bytes)
+        self._stored: dict[Hashable, list[PlanTemplate]] = {}
 
     def stage(
         self,
@@ -353,10 +357,54 @@ class Planner:
         """
         self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
+    def add_stored(self, graph: Graph, templates: Iterable[PlanTemplate]) -> None:
+        """Adds templates of an earlier process.
+
+        Args:
+            graph: Graph that the templates plan.
+        """
+        for template in templates:
+            contract = template.plan.device_io
+            self._stored.setdefault((graph, (), contract), []).append(template)
+        self._add_stored()
+
+    def _add_stored(self) -> None:
+        for key, templates in self._stored.items():
+            self._templates.add(key, templates)
+
+    def drop_stored(self) -> None:
+        """Forgets all plans, and the templates of an earlier process."""
+        self._stored.clear()
+        self.forget()
+
+    def learned(self, graph: Graph) -> list[PlanTemplate]:
+        """Returns the templates of a graph's plans so far, stored ones included.
+
+        For plans without a template, planning is traced.
+
+        Args:
+            graph: Graph of the model.
+        """
+        found: list[PlanTemplate] = []
+        for key, first in self._templates.families():
+            of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
+            if of is not graph or data:
+                continue
+            if first is not None and not self._templates.of(key):
+                sizes, plan = first
+                shapes = {v.name: v.dims for v in plan.graph.inputs}
+                trace = partial(self.trace, graph, shapes, NOTHING, contract)
+                self._templates.learn(key, sizes, partial(_same, plan), trace)
+            found += self._templates.of(key)
+        for template in found:
+            template.price(self._caps.max_alloc_bytes)
+        return found
+
     def forget(self) -> None:
-        """Drops all cached plans and templates."""
+        """Drops all cached plans, and all templates but the stored ones."""
         self.kept.clear()
         self._templates = Templates(self._caps.max_alloc_bytes)
+        self._add_stored()
 
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
         """Returns the memory that a plan needs, whether or not it is allocated.
@@ -375,7 +423,7 @@ class Planner:
         Raises:
             InputError: Axis 0 of the inputs is fixed.
         """
-        inputs = self._graph.inputs
+        inputs = self.graph.inputs
         return sizes.batch_resizer(inputs, bind_dims(inputs, shapes), shapes)
 
     def fitting_batch(self, shapes: Shapes, limit: int) -> int:
@@ -391,7 +439,7 @@ class Planner:
         resized = self.at_batch(shapes)
 
         def needed(batch: int) -> int:
-            return self.memory(*self.plan(self._graph, resized(batch))).device_bytes
+            return self.memory(*self.plan(self.graph, resized(batch))).device_bytes
 
         return sizes.largest_batch(needed, limit)
 
@@ -404,7 +452,7 @@ class Planner:
             shapes: Shape of each input by name, at any batch size.
             limit: Maximum device memory in bytes; None for the model's limit.
         """
-        if shapes.keys() == {v.name for v in self._graph.inputs}:
+        if shapes.keys() == {v.name for v in self.graph.inputs}:
             with suppress(InputError):
                 return self.fitting_batch(shapes, self.limit if limit is None else limit)
         return None
@@ -431,6 +479,10 @@ class Planner:
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )
+
+
+def _same(plan: Plan) -> Plan:
+    return plan
 
 
 def bindings_of(graph: Graph, shapes: Shapes, known: Mapping[str, Array]) -> dict[str, int]:

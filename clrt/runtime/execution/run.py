@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
 from clrt.ir.runtime_values import RuntimeValue
-from clrt.plan.index_error_origin import explain_index_error
 from clrt.runtime.execution.execution import Execution
+from clrt.runtime.execution.graph_run import explained
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
 from clrt.util.renamed import renamed
@@ -79,7 +79,7 @@ class Enqueued:
         try:
             return {**self.available, **self.execution.finish()}
         except NumberError as error:
-            raise explain_index_error(error, self.graph) from error
+            raise explained(error, self.graph) from error
 
 
 @renamed(wait_or_stop="wait_or_cancel")

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import RLock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clrt.errors import CancelledError, ClrtError, InputError
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
 from clrt.ir.runtime_values import RuntimeValue
+from clrt.kernels.spec import PackedWeight
+from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.arena_pool import MAX_ARENAS, ArenaPool
-from clrt.runtime.execution.branch_specializer import Branches
 from clrt.runtime.execution.graph_run import GraphRun
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.planner import Planner
@@ -21,6 +22,10 @@ from clrt.runtime.execution.run import Enqueued, Pending
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
+
+if TYPE_CHECKING:
+    from clrt.runtime.executables.executable import Executable
+    from clrt.runtime.execution.branch_specializer import Branches
 
 # Maximum time, in seconds, that `close` waits for runs in other threads.
 _CLOSE_S = 1.0
@@ -44,6 +49,19 @@ def _readers(feeds: Mapping[str, RuntimeValue], donated: Collection[str]) -> lis
     """
     tensors = [feeds[name] for name in donated]
     return [run for t in tensors if isinstance(t, DeviceTensor) for run in tuple(t.readers)]
+
+
+def make_branches(
+    graph: Graph, rewrite: Callable[[Graph], object], adopt: Callable[[Graph], object]
+) -> Branches:
+    """Returns the specialisations of a graph; arguments are those of `Branches`."""
+    from clrt.runtime.execution.branch_specializer import Branches  # imports ops
+
+    return Branches(graph, rewrite, adopt)
+
+
+def _value_of(constant: Value | PackedWeight) -> Value:
+    return constant.value if isinstance(constant, PackedWeight) else constant
 
 
 class Runner:
@@ -84,8 +102,11 @@ class Runner:
         self.room = ArenaPool(session, self.planner, own_limit, self.lock, background)
         self.stop = CancellationToken(_closed)
         self.check: Callable[[], None] | None = None
-        self._branches = Branches(graph, rewrite, self.planner.adopt)
+        # A stored graph has no branches that depend on inputs: see `is_storable`.
+        is_stored = isinstance(graph, StoredGraph)
+        self._branches = None if is_stored else make_branches(graph, rewrite, self.planner.adopt)
         self._session = session
+        self._executable: Executable | None = None
         self._calls: list[ActiveCall] = []
         self._workers: ThreadPoolExecutor | None = None
 
@@ -244,8 +265,48 @@ class Runner:
             The run, and the inputs of its graph: `feeds` without inputs that became constants.
         """
         with self.lock:
-            graph, feeds = self._branches.chosen(feeds)
+            graph = self.planner.graph
+            if self._branches is not None:
+                graph, feeds = self._branches.chosen(feeds)
         return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
+
+    @property
+    def branches_on_inputs(self) -> bool:
+        """Whether inputs decide which graph runs."""
+        return self._branches is not None and self._branches.depends_on_inputs
+
+    def play(self, executable: Executable) -> None:
+        """Runs the model by stored plans from now on, as far as they fit.
+
+        Args:
+            executable: Stored plans of the model's graph.
+        """
+        self._executable = executable
+        values = {_value_of(c) for c, origin in executable.origins.items() if origin.number >= 0}
+        self.planner.constants |= values
+        self.planner.add_stored(executable.graph, executable.templates)
+        executable.graph.on_open = self._share_weights
+
+    def open(self) -> None:
+        """Reads the nodes of a stored graph, whose plans are then made as those of any graph."""
+        if self._executable is not None:
+            _ = self._executable.graph.nodes
+            with self.lock:
+                self.planner.drop_stored()
+
+    def _share_weights(self, graph: Graph) -> None:
+        """Lets later plans of a stored graph use the weights that its stored plans have uploaded.
+
+        Args:
+            graph: The graph as it was read.
+        """
+        assert self._executable is not None
+        with self.lock:
+            self.planner.adopt(graph)
+        constants = list(graph.constants())
+        for stored, origin in self._executable.origins.items():
+            if 0 <= origin.number < len(constants):
+                self.room.weights.share(stored, constants[origin.number])
 
     def trim(self) -> None:
         """Frees the model's arenas and plans; weights stay on the device.
@@ -365,4 +426,6 @@ class Runner:
         self.lock = self.room.lock = RLock()
         self._calls = []
         self._workers = None
+        if self._executable is not None:
+            self._executable.graph.after_fork_in_child()
         self.room.forget_runs()

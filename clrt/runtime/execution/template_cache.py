@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from clrt.ir.dims import Bindings
@@ -25,13 +25,14 @@ class _GraphTemplates:
     """The plan templates of one graph.
 
     Attributes:
-        first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan.
+        first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan;
+            None if stored templates served from the start.
         tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
             that no further attempt is made.
         templates: Templates, most recently used first.
     """
 
-    first: tuple[Bindings, Plan]
+    first: tuple[Bindings, Plan] | None
     tries: int = 0
     templates: list[PlanTemplate] = field(default_factory=list)
 
@@ -80,6 +81,26 @@ class Templates:
         if len(self._families) > _MAX_GRAPHS:
             self._families.pop_oldest()
 
+    def add(self, key: Hashable, templates: Iterable[PlanTemplate]) -> None:
+        """Adds the stored templates of a graph.
+
+        Args:
+            key: Cache key of the graph.
+        """
+        self._families[key] = _GraphTemplates(None, templates=list(templates))
+
+    def families(self) -> list[tuple[Hashable, tuple[Bindings, Plan] | None]]:
+        """Returns the cache keys of all graphs, each with the graph's first plan and its sizes."""
+        return [(key, family.first) for key, family in self._families.items()]
+
+    def of(self, key: Hashable) -> list[PlanTemplate]:
+        """Returns the templates of a graph, most recently used first.
+
+        Args:
+            key: Cache key of the graph.
+        """
+        return list(self._families[key].templates)
+
     def learn(
         self,
         key: Hashable,
@@ -112,9 +133,9 @@ class Templates:
         if template is None:
             return None
         result = template.instantiate(bindings, self._max_slab_bytes)
-        sizes, expected = family.first
+        sizes, expected = family.first or (bindings, None)
         actual = template.instantiate(sizes, self._max_slab_bytes)
-        if actual is None:
+        if actual is None or expected is None:
             sizes, expected, actual = bindings, make(), result
         if result is None or actual is None or not plans_equivalent(actual, expected):
             _LOG.debug("the template for %s is not what planning makes", sizes)

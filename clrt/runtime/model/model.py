@@ -13,14 +13,20 @@ from weakref import WeakSet
 import numpy as np
 
 from clrt.errors import ClrtError, InputError
+from clrt.formats.checksum import DigestCheck
 from clrt.formats.safetensors import SafetensorsHeader
 from clrt.ir.graph import Graph
 from clrt.ir.runtime_values import RuntimeValue, shapes_of
-from clrt.models.compiled import read_compiled
-from clrt.models.sources import Source, is_compiled, read_graph
-from clrt.passes.device_pipeline import optimize_for, prepare
-from clrt.passes.driver import PassReport
-from clrt.runtime.execution.profiler import Recorder
+from clrt.models.compiled_file import open_compiled
+from clrt.models.sources import is_compiled
+from clrt.runtime.executables.model_files import model_key
+from clrt.runtime.executables.store import (
+    Recording,
+    find_executable,
+    is_storable,
+    save_at_exit,
+    save_now,
+)
 from clrt.runtime.execution.request import RunRequest
 from clrt.runtime.execution.run import Run
 from clrt.runtime.execution.runner import Runner
@@ -38,6 +44,11 @@ from clrt.util.formatting import parse_bytes
 from clrt.util.gc_control import gc_young_only
 
 if TYPE_CHECKING:
+    from clrt.models.sources import Source
+    from clrt.passes.driver import PassReport
+    from clrt.runtime.executables.executable import Executable
+    from clrt.runtime.executables.store import ExecutableKey
+    from clrt.runtime.execution.profiler import Recorder
     from clrt.runtime.profiling.profile import Profile
 
 _PRIORITIES = ("normal", "background")
@@ -106,16 +117,88 @@ def load(
     folder = None if cache_dir is None else expanded(cache_dir)
     if isinstance(source, (str, Path)):
         source = expanded(source)
-    if isinstance(source, SafetensorsHeader) or is_compiled(source):
-        compiled = read_compiled(source if isinstance(source, SafetensorsHeader) else Path(source))
-        prepare(compiled.graph, info.caps)
-        graph, shapes = compiled.graph, compiled.shapes
-        model = Model(graph, info, strict, folder, None, limit, shapes, priority)
-        model._runner.check = compiled.check
+    level = 2 if isinstance(source, SafetensorsHeader) or is_compiled(source) else optimize_level
+    programs = session_for(info, folder).programs.folder
+    key = model_key(source, info.caps, level, programs)
+    found = None if key is None else find_executable(key)
+    options = (info, strict, folder, limit, priority, level)
+    if key is None or found is None:
+        from clrt.runtime.model.open_model import open_model  # imports ops and passes
+
+        opened = open_model(source, info.caps, level)
+        model = _new_model(opened.graph, options, opened.report, opened.shapes)
+        model._runner.check = opened.check
+        if key is not None and is_storable(model._runner):
+            save_at_exit(Recording(key, model._graph, model._runner.planner, opened.shapes))
         return model
-    graph = read_graph(source)
-    report = optimize_for(graph, info.caps, optimize_level)
-    return Model(graph, info, strict, folder, report, limit, (), priority, optimize_level)
+    return _stored_model(key, found, options, source)
+
+
+def _new_model(
+    graph: Graph,
+    options: tuple[DeviceInfo, bool | None, Path | None, int | None, str, int],
+    report: PassReport | None,
+    shapes: Sequence[Mapping[str, Sequence[int]]],
+) -> Model:
+    """Returns a model of a graph.
+
+    Args:
+        options: Device, `strict`, folder of programs, memory limit, `priority`, and
+            `optimize_level`, as `load` has checked them.
+        report: Matches and misses of the graph passes; None for a compiled model.
+        shapes: Sets of input shapes that a compiled model was made for.
+    """
+    info, strict, folder, limit, priority, level = options
+    return Model(graph, info, strict, folder, report, limit, shapes, priority, level)
+
+
+def _stored_model(
+    key: ExecutableKey,
+    found: Executable,
+    options: tuple[DeviceInfo, bool | None, Path | None, int | None, str, int],
+    source: Source | SafetensorsHeader,
+) -> Model:
+    """Returns a model that runs by the plans of an earlier process.
+
+    Args:
+        key: Identifies the executable.
+        found: The executable.
+        options: As for `_new_model`.
+        source: Source of the model, read again if a run needs another plan.
+    """
+    model = _new_model(found.graph, options, None, found.shapes)
+    runner = model._runner
+    runner.play(found)
+    checks = [found.check]
+    if isinstance(source, SafetensorsHeader) or is_compiled(source):
+        header = source if isinstance(source, SafetensorsHeader) else open_compiled(Path(source))
+        checks.append(DigestCheck(header))
+    runner.check = partial(_check_all, checks)
+
+    def read() -> Graph:
+        from clrt.runtime.model.open_model import open_model  # imports ops and passes
+
+        opened = open_model(source, model.device.caps, options[-1])
+        if opened.check is not None:
+            opened.check()
+        model._report = opened.report
+        return opened.graph
+
+    found.graph.read = read
+    save_at_exit(Recording(key, found.graph, runner.planner, found.shapes, found))
+    return model
+
+
+def _check_all(checks: Sequence[Callable[[], None]]) -> None:
+    for check in checks:
+        check()
+
+
+def _optimise(device: DeviceInfo, level: int, graph: Graph) -> PassReport:
+    """Optimises a graph for a device, in place."""
+    from clrt.passes.device_pipeline import optimize_for  # imports passes and ops
+
+    return optimize_for(graph, device.caps, level)
 
 
 class Model(PlannedModel, PicklesBySource):
@@ -131,7 +214,6 @@ class Model(PlannedModel, PicklesBySource):
         overridable: Names of optional inputs: initializers that the ONNX file also lists as inputs.
             The first run that passes some of these inputs optimises the model for that selection.
         device: The device that the model runs on.
-        report: Matches and misses of the graph passes; None for a compiled model.
         shapes: Sets of input shapes that a compiled model was made for; () for other models.
     """
 
@@ -149,7 +231,7 @@ class Model(PlannedModel, PicklesBySource):
     ) -> None:
         self.shapes = tuple(shapes)
         self.device = device
-        self.report = report
+        self._report = report
         self._graph = graph
         self._session = session_for(device, cache_dir)
         ensure_right(self._session)
@@ -160,7 +242,7 @@ class Model(PlannedModel, PicklesBySource):
         self._making = Lock()
         strict = env_vars.STRICT.get() if strict is None else strict
         self._options = (strict, cache_dir, memory_limit, priority, optimize_level)
-        rewrite = partial(optimize_for, caps=device.caps, level=optimize_level)
+        rewrite = partial(_optimise, device, optimize_level)
         background = priority == "background"
         self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
         _MODELS.add(self)
@@ -169,6 +251,12 @@ class Model(PlannedModel, PicklesBySource):
     def session(self) -> DeviceSession:
         """The device's session, which creates tensors that runs read without a copy."""
         return self._session
+
+    @property
+    def report(self) -> PassReport | None:
+        """Matches and misses of the graph passes; None for a compiled model."""
+        self._runner.open()
+        return self._report
 
     @property
     def host_nodes(self) -> dict[str, str]:
@@ -231,7 +319,7 @@ class Model(PlannedModel, PicklesBySource):
             if names not in self._variants:
                 strict, folder, limit, priority, level = self._options
                 graph = defaults.graph_with(names)
-                report = optimize_for(graph, self.device.caps, level)
+                report = _optimise(self.device, level, graph)
                 device = self.device
                 variant = Model(graph, device, strict, folder, report, limit, (), priority, level)
                 self._variants[names] = variant
@@ -409,6 +497,7 @@ class Model(PlannedModel, PicklesBySource):
         from clrt.runtime.profiling.collect import collect  # imported late to speed up the start
 
         model = self._model_for(inputs)
+        model._runner.open()
         feeds = model._signature.feeds(inputs)
 
         def once(recorder: Recorder | None) -> None:
@@ -445,10 +534,11 @@ class Model(PlannedModel, PicklesBySource):
                 progress(done, len(todo))
 
     def save_programs(self) -> None:
-        """Writes the programs compiled so far to the cache folder, instead of at exit.
+        """Writes the programs compiled, and the plans made so far, to the cache now, not at exit.
 
         Raises:
             InputError: The folder cannot be written, or is open to other users.
             DeviceError: The driver does not work in this fork.
         """
         self._session.programs.save()
+        save_now(self._graph)

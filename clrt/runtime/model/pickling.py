@@ -13,9 +13,6 @@ from clrt.errors import DeviceError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array, TensorType
-from clrt.ir.parse import parse_graph
-from clrt.ir.text import print_graph
-from clrt.ops import REGISTRY
 from clrt.runtime.opencl.devices import DeviceInfo, devices
 from clrt.util.files import expanded
 
@@ -82,6 +79,8 @@ class PortableGraph:
     @classmethod
     def of(cls, graph: Graph) -> PortableGraph:
         """Converts a graph to its picklable form."""
+        from clrt.ir.text import print_graph  # imported late, as in `graph`
+
         keys: dict[Value, str] = {}
 
         def store(value: Value) -> str | None:
@@ -100,6 +99,9 @@ class PortableGraph:
         Raises:
             ModelError: The text is not valid IR.
         """
+
+        from clrt.ir.parse import parse_graph
+        from clrt.ops import REGISTRY
 
         def fetch(key: str, type_: TensorType) -> Array:
             return self.arrays[key]
@@ -166,7 +168,7 @@ class PicklesBySource:
         recipe = self._recipe
         options = {**recipe.options, "optimize_level": 0, "device": self.device.index}
         copy = recipe.load(self._graph, **options)
-        shared = {k: v for k, v in vars(self).items() if k in ("report", "shapes", "_recipe")}
+        shared = {k: v for k, v in vars(self).items() if k in ("_report", "shapes", "_recipe")}
         vars(copy).update(shared)
         return copy
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.ir.graph import Graph
-from clrt.passes.driver import PassReport
 from clrt.plan import memory as sizes
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.memory import Memory
@@ -22,6 +21,7 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.formatting import format_shapes, parse_bytes
 
 if TYPE_CHECKING:
+    from clrt.passes.driver import PassReport
     from clrt.runtime.inspection.explain import Explanation
 
 
@@ -30,11 +30,10 @@ class PlannedModel:
 
     Attributes:
         device: The device that plans are for.
-        report: Matches and misses of the graph passes; None for a compiled model.
     """
 
     device: DeviceInfo
-    report: PassReport | None
+    _report: PassReport | None
     _graph: Graph
     _runner: Runner
     _signature: Signature
@@ -47,6 +46,7 @@ class PlannedModel:
         Args:
             shapes: Shape of each input by name.
         """
+        self._runner.open()
         with self._runner.lock:
             return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
 
@@ -83,7 +83,7 @@ class PlannedModel:
         plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
         memory = planner.memory(plan, graph_break)
         caps, device = self.device.caps, str(self.device)
-        return explain(self._graph, plan, graph_break, caps, device, memory, self.report)
+        return explain(self._graph, plan, graph_break, caps, device, memory, self._report)
 
     def best_batch_size(
         self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None

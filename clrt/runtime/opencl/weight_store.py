@@ -88,11 +88,25 @@ class WeightStore:
 
     @property
     def nbytes(self) -> int:
-        return sum(self.sizes.values())
+        buffers = {id(buffer): buffer for buffer in self._buffers.values()}
+        return sum(buffer.nbytes for buffer in buffers.values())
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
         """Creates a kernel object; compiles its program only if neither model nor cache has it."""
         return self.session.programs.kernel(spec, self.programs)
+
+    def share(self, stored: Value | PackedWeight, value: Value) -> None:
+        """Uses the buffer of one constant for another one with the same elements as well.
+
+        Args:
+            stored: Constant that may have a buffer; if not, nothing happens.
+            value: The other constant, in the same layout.
+        """
+        source = stored.value if isinstance(stored, PackedWeight) else stored
+        layout = stored.layout if isinstance(stored, PackedWeight) else ""
+        with self.lock:
+            if (buffer := self._buffers.get((source, layout))) is not None:
+                self._buffers[value, layout] = buffer
 
     def clear(self) -> None:
         """Frees the device buffers, and drops the pages of mapped files they were read from.

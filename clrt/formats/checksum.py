@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -101,3 +103,15 @@ def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
         `metadata` and `entries` as JSON with sorted keys.
     """
     return json.dumps([metadata, entries], sort_keys=True).encode()
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """Returns a digest of the content of files; a file that cannot be read counts as empty."""
+    digest = xxhash.xxh3_128()
+    chunk = memoryview(bytearray(_CHUNK_BYTES))
+    for file in files:
+        digest.update(f"\0{file.name}\0".encode())
+        with suppress(OSError), file.open("rb", buffering=0) as stream:
+            while count := stream.readinto(chunk):
+                digest.update(chunk[:count])
+    return digest.hexdigest()

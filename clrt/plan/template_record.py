@@ -1,0 +1,371 @@
+"""Converts plan templates to JSON values and back, so that later processes need not plan.
+
+A template is a record of lists. Numbers that depend on sizes are written as a list of one integer,
+the index of their formula in the trace; other numbers as they are. Constants are referred to by
+index, and stored elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from clrt.ir.cl_code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, TraceRecord, is_traced
+from clrt.ir.text import print_op
+from clrt.kernels.spec import (
+    Arg,
+    Buffer,
+    BufferArg,
+    Counter,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    Scalar,
+    Scratch,
+    StatusWord,
+)
+from clrt.plan.arena import Arena
+from clrt.plan.arena_relayout import StackingOrder
+from clrt.plan.device_io import DeviceIo
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
+from clrt.plan.stored_derivations import Read, StoredDerivation
+from clrt.plan.template import ArenaBuffers, PlanTemplate, varies
+
+# A constant in the form that a kernel reads: a value, or its packed form.
+Constant = Value | PackedWeight
+
+# NumPy types of kernel arguments by the letter that stands for them in a record. f is a float,
+# stored as its bits.
+_NUMBERS: Mapping[str, Any] = {"i": np.int32, "u": np.uint32, "l": np.int64}
+_LETTERS = {**{type_: letter for letter, type_ in _NUMBERS.items()}, np.float32: "f"}
+
+
+class Unstorable(Exception):
+    """A template has parts that a record cannot hold."""
+
+
+class TemplateWriter:
+    """Converts a template to a record.
+
+    Args:
+        template: The template.
+        constant: Returns the index at which a constant is stored.
+    """
+
+    def __init__(self, template: PlanTemplate, constant: Callable[[Constant], int]) -> None:
+        self._template, self._trace, self._plan = template, template.trace, template.plan
+        self._constant = constant
+        self._buffers: dict[Buffer, int] = {}
+        self._rows: list[Any] = []
+        self._kernels: dict[KernelSpec, int] = {}
+        # By `id()` of the type, which the value keeps alive.
+        self._known: dict[int, Value] = {}
+        self._steps: dict[Any, int] = {}
+        self._derived: list[Any] = []
+
+    def record(self) -> dict[str, Any]:
+        """Returns the record, a JSON object.
+
+        Raises:
+            Unstorable: The host computes a constant from the sizes, by the reference of an op.
+        """
+        plan, template, contract = self._plan, self._template, self._plan.device_io
+        launches = [self._launch(launch) for launch in template.launches]
+        also = [self._kernel(spec) for spec in plan.precompiled_kernels]
+        io = [
+            [self._buffer(v) for v in values] for values in (plan.graph.inputs, plan.graph.outputs)
+        ]
+        words = [self._buffer(word) for word in plan.status_words]
+        owners = [self._buffer(owner) for owner in template.buffers.owners]
+        external = [self._buffer(value) for value in plan.external]
+        layout = template.buffers.layout
+        record = {
+            "contract": [
+                sorted(names)
+                for names in (contract.device_inputs, contract.donated, contract.device_outputs)
+            ],
+            "graph": [plan.graph.name, plan.graph.output_names, *io],
+            "launches": launches,
+            "kernels": [_kernel_row(spec) for spec in self._kernels],
+            "precompiled": also,
+            "words": words,
+            "external": external,
+            "owners": owners,
+            "spans": template.buffers.spans,
+            "layout": [layout.order, layout.supports, layout.slabs],
+            "waste": template.buffers.waste,
+            "costs": list(template.costs or ()),
+            "buffers": self._rows,
+            "derived": self._derived,
+        }
+        # The last: conversions above may add constants to the trace.
+        trace = self._trace.to_record()
+        record["trace"] = [trace.symbols, trace.numbers, trace.steps, trace.guards, trace.texts]
+        return record
+
+    def _launch(self, launch: Launch) -> list[Any]:
+        sizes = [self._number(n) for n in launch.global_size]
+        arguments = [self._argument(arg) for arg in launch.args]
+        local = launch.local_size
+        flops = self._number(launch.flops)
+        return [self._kernel(launch.kernel), sizes, local, flops, arguments]
+
+    def _argument(self, argument: Arg) -> list[Any]:
+        if isinstance(argument, BufferArg):
+            return ["b", self._buffer(argument.buffer), self._number(argument.offset)]
+        if is_traced(argument):
+            return ["i", self._number(argument)]
+        bits = argument.view(np.uint32) if isinstance(argument, np.float32) else argument
+        return [_LETTERS[type(argument)], int(bits)]
+
+    def _kernel(self, spec: KernelSpec) -> int:
+        return self._kernels.setdefault(spec, len(self._kernels))
+
+    def _buffer(self, buffer: Buffer) -> int:
+        if buffer not in self._buffers:
+            row = self._row(buffer)  # may add the root of the buffer first
+            self._buffers[buffer] = len(self._rows)
+            self._rows.append(row)
+        return self._buffers[buffer]
+
+    def _row(self, buffer: Buffer) -> list[Any]:
+        if isinstance(buffer, PackedWeight):
+            return ["constant", self._constant(buffer)]
+        if isinstance(buffer, StatusWord):
+            return self._word(buffer)
+        if isinstance(buffer, Scratch):
+            return ["scratch", str(buffer.dtype), self._number(buffer.elems)]
+        root = self._plan.root(buffer)
+        if buffer.is_constant:
+            return self._constant_row(buffer)
+        dims = [self._number(n) for n in buffer.dims]
+        row = ["value", buffer.name, str(buffer.dtype), dims]
+        return [*row, -1 if root is buffer else self._buffer(root)]
+
+    def _constant_row(self, value: Value) -> list[Any]:
+        if not varies(value):
+            return ["constant", self._constant(value)]
+        dims = [self._number(n) for n in value.dims]
+        return ["computed", value.name, str(value.dtype), dims, self._elements(value.type)]
+
+    def _elements(self, type_: TensorType) -> list[Any]:
+        """Returns how to compute known elements that may depend on sizes."""
+        known = type_.known_elements
+        dtype = str(type_.dtype)
+        if isinstance(known, TracedConstant):
+            return ["step", *self._step(known.derive)]
+        if isinstance(known, np.ndarray) and known.dtype == object:
+            shape = [self._number(n) for n in known.shape]
+            return ["numbers", dtype, shape, [self._number(n) for n in known.flat]]
+        value = self._known.setdefault(id(type_), Value("", type_))
+        return ["constant", self._constant(value)]
+
+    def _step(self, output: Any) -> tuple[int, int]:
+        """Returns the index of the derivation of an output, and that of the output.
+
+        Raises:
+            Unstorable: The derived node has subgraphs.
+        """
+        derivation = output.derivation
+        if derivation not in self._steps:
+            node = derivation.node
+            inputs = [None if t is None else self._elements(t) for t in derivation.inputs]
+            if node.op.graphs:
+                raise Unstorable(f"'{node.name}' has subgraphs")
+            row = [print_op(node.op), inputs, [str(v.dtype) for v in node.outputs]]
+            self._steps[derivation] = len(self._derived)
+            self._derived.append(row)
+        return self._steps[derivation], output.index
+
+    def _word(self, word: StatusWord) -> list[Any]:
+        node = word.node
+        inputs = [None if v is None else v.name for v in node.inputs]
+        title = [node.op.domain, node.op.name, node.name, inputs]
+        if isinstance(word, Counter):
+            return ["counter", title]
+        allowed = [[self._number(n) for n in pair] for pair in word.allowed]
+        return ["word", title, word.operand, word.what, allowed, word.of, word.real, word.rule]
+
+    def _number(self, number: Any) -> Any:
+        return [self._trace.formula(number)] if is_traced(number) else int(number)
+
+
+def _kernel_row(spec: KernelSpec) -> list[Any]:
+    return [spec.source, spec.entry, spec.defines, spec.opencl_c, spec.options]
+
+
+def read_template(record: Mapping[str, Any], constants: Sequence[Constant]) -> PlanTemplate:
+    """Converts a record to the template that it was made of.
+
+    The record is trusted: it holds code of kernels, and addresses that no kernel checks. A file of
+    another user or a model must never get here.
+
+    Args:
+        record: A record from `TemplateWriter.record`.
+        constants: The constants, by the indices in the record.
+
+    Raises:
+        ValueError, TypeError, KeyError, IndexError: The record is damaged.
+    """
+    return _Reader(record, constants).template()
+
+
+class _Reader:
+    """Converts a record to a template.
+
+    Args:
+        record: A record from `TemplateWriter.record`.
+        constants: The constants, by the indices in the record.
+    """
+
+    def __init__(self, record: Mapping[str, Any], constants: Sequence[Constant]) -> None:
+        self._record, self._constants = record, constants
+        self._trace = ShapeTrace.from_record(TraceRecord(*record["trace"]))
+        self._roots: dict[Value, Value] = {}
+        self._kernels = [_kernel(*row) for row in record["kernels"]]
+        self._derivations: list[StoredDerivation] = []
+        for row in record["derived"]:  # an input comes before what is derived from it
+            self._derivations.append(self._derivation(*row))
+        self._buffers: list[Buffer] = []
+        for row in record["buffers"]:  # a root comes before the values that share its memory
+            self._buffers.append(self._buffer(*row))
+
+    def template(self) -> PlanTemplate:
+        record = self._record
+        name, output_names, inputs, outputs = record["graph"]
+        graph = Graph(name, [self._value(i) for i in inputs], [self._value(i) for i in outputs], [])
+        graph.output_names = list(output_names)
+        launches = tuple(self._launch(*row) for row in record["launches"])
+        order, supports, slabs = record["layout"]
+        layout = StackingOrder(tuple(order), tuple(map(tuple, supports)), tuple(slabs))
+        owners = tuple(self._buffers[i] for i in record["owners"])
+        spans = tuple((first, last) for first, last in record["spans"])
+        external = tuple(self._value(i) for i in record["external"])
+        contract = DeviceIo(*(frozenset(names) for names in record["contract"]))
+        words = tuple(self._buffers[i] for i in record["words"])
+        also = tuple(self._kernels[i] for i in record["precompiled"])
+        plan = Plan(
+            graph,
+            (DeviceStep((), "stored", launches),),
+            Arena((), ()),
+            {},
+            self._roots,
+            0,
+            external,
+            contract,
+            words,
+            precompiled_kernels=also,
+        )
+        buffers = ArenaBuffers(owners, spans, layout, float(record["waste"]))
+        template = PlanTemplate(self._trace, plan, buffers)
+        template.costs = tuple(map(int, record["costs"]))
+        return template
+
+    def _launch(
+        self, kernel: int, sizes: Sequence[Any], local: Sequence[int] | None, flops: Any, args: Any
+    ) -> Launch:
+        global_size = tuple(map(self._number, sizes))
+        local_size = None if local is None else tuple(map(int, local))
+        arguments = tuple(self._argument(*arg) for arg in args)
+        return Launch(
+            self._kernels[kernel], global_size, local_size, arguments, self._number(flops)
+        )
+
+    def _argument(self, letter: str, value: Any, offset: Any = 0) -> Arg:
+        if letter == "b":
+            return BufferArg(self._buffers[value], self._number(offset))
+        if isinstance(value, list):
+            return cast(np.int32, self._number(value))
+        if letter == "f":
+            return np.uint32(value).view(np.float32)
+        number: Scalar = _NUMBERS[letter](value)
+        return number
+
+    def _buffer(self, kind: str, *row: Any) -> Buffer:
+        if kind == "constant":
+            constant: Buffer = self._constants[row[0]]
+            return constant
+        if kind == "scratch":
+            return Scratch(self._number(row[1]), DType(row[0]))
+        if kind == "counter":
+            return Counter(_node(*row[0]))
+        if kind == "word":
+            title, operand, what, allowed, of, real, rule = row
+            pairs = tuple((self._number(low), self._number(high)) for low, high in allowed)
+            return StatusWord(_node(*title), operand, what, pairs, of, real, rule)
+        name, dtype, dims, last = row
+        shape = tuple(map(self._number, dims))
+        if kind == "computed":
+            known = TracedConstant(np.zeros(0), self._trace, self._elements(*last))
+            return Value(name, TensorType(DType(dtype), shape, known))
+        if kind != "value":
+            raise ValueError(f"no kind of buffer: {kind[:100]!r}")
+        value = Value(name, TensorType(DType(dtype), shape))
+        if last >= 0:
+            self._roots[value] = self._value(last)
+        return value
+
+    def _elements(self, kind: str, *row: Any) -> Read:
+        """Returns a function that computes elements from an evaluation of the trace."""
+        if kind == "step":
+            output: Read = self._derivations[row[0]].output(row[1])
+            return output
+        if kind == "constant":
+            constant = self._constants[row[0]]
+            elements = constant.numbers if isinstance(constant, Value) else None
+            if elements is None:
+                raise TypeError("a packed constant is no input of a derivation")
+            found = elements
+            return lambda _: found
+        if kind != "numbers":
+            raise ValueError(f"no kind of elements: {kind[:100]!r}")
+        dtype, dims, numbers = row
+        formulas = [self._trace.formula(self._number(n)) for n in numbers]
+        shape = tuple(map(int, dims))
+        target = DType(dtype).numpy
+
+        def read(at: Evaluation) -> Array:
+            return np.array([at.numbers[i] for i in formulas], target).reshape(shape)
+
+        return read
+
+    def _derivation(
+        self, op: str, inputs: Sequence[Any], dtypes: Sequence[str]
+    ) -> StoredDerivation:
+        readers = [None if row is None else self._elements(*row) for row in inputs]
+        return StoredDerivation(op, readers, [DType(d).numpy for d in dtypes])
+
+    def _value(self, index: int) -> Value:
+        buffer = self._buffers[index]
+        if not isinstance(buffer, Value):
+            raise TypeError(f"buffer {index} is no value")
+        return buffer
+
+    def _number(self, number: Any) -> int:
+        return self._trace.number(number[0]) if isinstance(number, list) else int(number)
+
+
+def _kernel(
+    source: str,
+    entry: str,
+    defines: Sequence[tuple[str, str]],
+    opencl_c: tuple[int, int],
+    options: Sequence[str],
+) -> KernelSpec:
+    major, minor = opencl_c
+    pairs = tuple((name, Code(value)) for name, value in defines)
+    return KernelSpec(source, entry, pairs, (major, minor), tuple(map(Code, options)))
+
+
+def _node(domain: str, op: str, name: str, inputs: Sequence[str | None]) -> Node:
+    """Returns a node for messages: it has the name and the names of inputs of the planned node."""
+    kind = type(op, (IrOp,), {"name": op, "domain": domain})
+    values = [None if v is None else Value(v, TensorType(DType.FLOAT32, None)) for v in inputs]
+    return Node(name, kind(), values, [])

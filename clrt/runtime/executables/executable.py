@@ -1,0 +1,327 @@
+"""Reads and writes executables: files of plan templates, with the constants that they read.
+
+An executable is a safetensors file beside the compiled programs of a device, in the user's cache.
+Its metadata hold, as text,
+
+| key | what |
+|---|---|
+| `format`, `version` | "clrt executable" and the version of this format |
+| `key` | digest of all that the plans depend on: model, options, device, version of clrt |
+| `record` | JSON: the interface of the model, its constants, and its templates |
+| `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
+
+A constant is a tensor of the file, in the layout that kernels read, or a range of a file of the
+model. An executable holds code of kernels and addresses that nothing checks any more, as program
+binaries do; like these, it is read only from a folder that no other user can write to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from clrt.errors import ModelError
+from clrt.formats.checksum import DigestCheck, canonical, digest_of
+from clrt.formats.safetensors import SafetensorsHeader, Table, read_header
+from clrt.ir.dim_operations import parse_dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.mmap_arrays import file_range
+from clrt.ir.op import Array, PackedConstant, TensorType
+from clrt.kernels.spec import PackedWeight
+from clrt.plan.template import PlanTemplate
+from clrt.plan.template_record import Constant, TemplateWriter, read_template
+from clrt.runtime.executables.stored_graph import StoredGraph
+from clrt.util.files import atomic_write, stays_below
+
+FORMAT = "clrt executable"
+VERSION = "1"
+
+
+class Origin(NamedTuple):
+    """Where a constant of an executable comes from.
+
+    Attributes:
+        number: Index among the constants of the model's graph; -1 if planning computed it.
+        layout: Name of the packed layout; "" if the constant is not packed.
+    """
+
+    number: int
+    layout: str
+
+
+@dataclass
+class Executable:
+    """The content of an executable.
+
+    Attributes:
+        graph: Graph of the model.
+        templates: Plan templates of the graph.
+        origins: Where each constant comes from.
+        shapes: Sets of input shapes that a compiled model was made for.
+        check: Waits until checksums are verified; raises ModelError if a file is damaged.
+        record: The record in the file.
+        tensors: Tensors of the file by name, as bytes.
+    """
+
+    graph: StoredGraph
+    templates: Sequence[PlanTemplate]
+    origins: Mapping[Constant, Origin]
+    shapes: Sequence[Mapping[str, tuple[int, ...]]]
+    check: Callable[[], None]
+    record: Mapping[str, Any]
+    tensors: Mapping[str, Array]
+
+
+def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
+    """Reads an executable; its constants are views of mapped files.
+
+    Args:
+        key: Digest of what the plans depend on.
+        files: Files of the model, to which ranges in the executable refer.
+
+    Raises:
+        ModelError, ValueError, TypeError, KeyError, IndexError, OSError: The file is missing,
+            damaged, or one for another key.
+    """
+    header = read_header(path)
+    metadata = header.metadata
+    found = metadata.get("format"), metadata.get("version"), metadata.get("key")
+    if found != (FORMAT, VERSION, key):
+        raise ModelError(f"'{path}' is not the executable {key}.")
+    check = DigestCheck(header)
+    record = json.loads(metadata["record"])
+    folder = files[0].parent
+    beside = [folder / name for name, _ in record["beside"] if stays_below(name)]
+    if [digest_of([file]) for file in beside] != [digest for _, digest in record["beside"]]:
+        raise ModelError(f"A file beside '{files[0]}' was changed.")
+    name, inputs, outputs, output_names, properties = record["graph"]
+    graph = StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
+    mapped = _MappedFiles(header, [*files, *beside])
+    constants, origins = [], {}
+    for row in record["constants"]:
+        constant, origin = mapped.constant(*row)
+        constants.append(constant)
+        origins[constant] = origin
+    templates = [read_template(each, constants) for each in record["templates"]]
+    shapes = [{n: tuple(dims) for n, dims in each.items()} for each in record["shapes"]]
+    tensors = {
+        row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)
+    }
+    return Executable(graph, templates, origins, shapes, check, record, tensors)
+
+
+def _values(rows: Iterable[Sequence[Any]]) -> list[Value]:
+    return [
+        Value(name, TensorType(DType(dtype), None if dims is None else tuple(map(_dim, dims))))
+        for name, dtype, dims in rows
+    ]
+
+
+def _dim(dim: Any) -> Any:
+    return parse_dim(dim) if isinstance(dim, str) else int(dim)
+
+
+class _MappedFiles:
+    """The executable and the files of its model, mapped when a constant lies in them."""
+
+    def __init__(self, header: SafetensorsHeader, files: Sequence[Path]) -> None:
+        self._header, self._files = header, files
+        self._data: dict[int, Array] = {}
+
+    def constant(
+        self,
+        index: int,
+        layout: str,
+        name: str,
+        dtype: str,
+        dims: Sequence[int],
+        array: tuple[str, Sequence[int]],
+        where: Any,
+    ) -> tuple[Constant, Origin]:
+        """Returns a constant of the record, and where it comes from.
+
+        Args:
+            index: Index among the constants of the model's graph; -1 for none.
+            layout: Name of the packed layout; "" if the constant is not packed.
+            name: Name of the value.
+            dtype: Dtype of the value.
+            dims: Shape of the value.
+            array: NumPy dtype and shape of the stored elements.
+            where: Name of a tensor of the executable; or (index of a file of the model, first
+                byte, end).
+        """
+        elements = self.bytes_of(where).view(_numpy_dtype(array[0])).reshape(tuple(array[1]))
+        known = PackedConstant(elements, layout, _not_restored) if layout else elements
+        value = Value(name, TensorType(DType(dtype), tuple(map(int, dims)), known))
+        origin = Origin(index, layout)
+        if not layout:
+            return value, origin
+        return PackedWeight(value, layout, _not_restored, elements.nbytes), origin
+
+    def bytes_of(self, where: Any) -> Array:
+        """Returns the bytes of a constant; `where` is that of `constant`."""
+        if isinstance(where, str):
+            entry, number = self._header.tensors[where], -1
+            first, end = entry.start, entry.stop
+        else:
+            number, first, end = where
+        if number not in self._data:
+            path = self._header.file if number < 0 else self._files[number]
+            self._data[number] = SafetensorsHeader(path, {}, {}, 0).map()
+        data = self._data[number]
+        if not 0 <= first <= end <= len(data):
+            raise ValueError("a constant outside its file")
+        return np.asarray(data[first:end])
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name[1:]) if name[0] == "<" else DType(name).numpy
+
+
+def _not_restored(array: Array) -> Array:
+    raise TypeError("a stored constant is only for kernels")
+
+
+@dataclass
+class ExecutableWriter:
+    """Collects the templates of a model and writes them as an executable.
+
+    Attributes:
+        graph: Graph of the model.
+        files: Files of the model.
+        shapes: Sets of input shapes that a compiled model was made for.
+        base: Executable whose templates are written again; None for none.
+    """
+
+    graph: Graph
+    files: Sequence[Path]
+    shapes: Sequence[Mapping[str, Sequence[int]]]
+    base: Executable | None = None
+    _indices: dict[Value, int] = field(default_factory=dict)
+    _rows: list[Any] = field(default_factory=list)
+    _numbers: dict[Any, int] = field(default_factory=dict)
+    _tensors: dict[str, Array] = field(default_factory=dict)
+    _templates: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Reads the nodes of a stored graph: only then there are other templates than stored ones.
+        self._indices = {v: i for i, v in enumerate(self.graph.constants())}
+        if self.base is not None:
+            self._rows += self.base.record["constants"]
+            self._templates += self.base.record["templates"]
+            self._tensors.update(self.base.tensors)
+            for index, (number, layout, *_) in enumerate(self._rows):
+                if number >= 0:
+                    self._numbers[Origin(number, layout)] = index
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the constants to write, in bytes."""
+        return sum(array.nbytes for array in self._tensors.values())
+
+    @property
+    def _beside(self) -> list[Path]:
+        """Files of the model that it names itself, such as those of external data."""
+        return [path.absolute() for path in self.graph.data_files]
+
+    def add(self, template: PlanTemplate) -> None:
+        """Adds a template.
+
+        Raises:
+            Unstorable: The template has parts that a file cannot hold.
+        """
+        self._templates.append(TemplateWriter(template, self._constant).record())
+
+    def _constant(self, constant: Constant) -> int:
+        """Returns the index of a constant in the record; adds it at the first call."""
+        value = constant.value if isinstance(constant, PackedWeight) else constant
+        layout = constant.layout if isinstance(constant, PackedWeight) else ""
+        origin = Origin(self._indices.get(value, -1), layout)
+        key = origin if origin.number >= 0 else (value, layout)
+        if key not in self._numbers:
+            elements = _packed(constant) if isinstance(constant, PackedWeight) else value.numbers
+            assert elements is not None
+            elements = np.asarray(elements, order="C")
+            self._numbers[key] = number = len(self._rows)
+            array = [_dtype_text(elements.dtype), elements.shape]
+            where: Any = self._range(elements)
+            if where is None:
+                where = f"c{number}"
+                self._tensors[where] = elements
+            dims = value.dims
+            self._rows.append([*origin, value.name, str(value.dtype), dims, array, where])
+        return self._numbers[key]
+
+    def _range(self, elements: Array) -> tuple[int, int, int] | None:
+        """Returns where a constant lies in a file of the model: (number of the file, first, end).
+
+        None if it lies in none.
+        """
+        found = file_range(elements)
+        names = [str(file) for file in (*self.files, *self._beside)]
+        return (
+            None if found is None or found[0] not in names else (names.index(found[0]), *found[1:])
+        )
+
+    def write(self, path: Path, key: str) -> None:
+        """Writes the executable.
+
+        Args:
+            key: Digest of what the plans depend on.
+
+        Raises:
+            InputError, OSError: The file cannot be written.
+        """
+        graph, folder = self.graph, self.files[0].parent
+        io = [[_value_row(v) for v in values] for values in (graph.inputs, graph.outputs)]
+        record = {
+            "shapes": self.shapes,
+            "beside": [[f.relative_to(folder).as_posix(), digest_of([f])] for f in self._beside],
+            "graph": [graph.name, *io, graph.output_names, dict(graph.properties)],
+            "constants": self._rows,
+            "templates": self._templates,
+        }
+        table = Table({"format": FORMAT, "version": VERSION, "key": key, "record": _dump(record)})
+        digest = xxhash.xxh3_128()
+        for name, array in self._tensors.items():
+            for part in table.add(name, array):
+                digest.update(part)
+        digest.update(canonical(table.metadata, table.entries))
+        table.metadata["digest"] = digest.hexdigest()
+        again = Table({})
+        with atomic_write(path, sync=False) as stream:  # a torn file fails its digest
+            stream.write(table.encode())
+            for name, array in self._tensors.items():
+                for part in again.add(name, array):
+                    stream.write(part)
+
+
+def _value_row(value: Value) -> list[Any]:
+    shape = value.shape
+    dims = None if shape is None else [d if isinstance(d, int) else str(d) for d in shape]
+    return [value.name, str(value.dtype), dims]
+
+
+def _packed(weight: PackedWeight) -> Array:
+    """Returns the elements of a weight in its packed layout."""
+    known = weight.value.type.known_elements
+    if isinstance(known, PackedConstant) and known.layout == weight.layout:
+        return known.array
+    array = weight.value.numbers
+    assert array is not None
+    return weight.pack(array)
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    return str(DType.of(dtype)) if dtype.isbuiltin != 1 else dtype.str.replace("|", "<")
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,249 @@
+"""Keeps executables in the user's cache: finds them at load, and writes them at exit.
+
+The first process that runs a model plans it. When it ends, it traces the planning and writes the
+templates. Later processes evaluate these, and import neither importer, ops, passes nor planning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+import clrt
+from clrt.errors import ClrtError
+from clrt.formats.checksum import digest_of
+from clrt.ir.op import TensorType
+from clrt.plan.template_record import Unstorable
+from clrt.runtime.executables.executable import (
+    Executable,
+    ExecutableWriter,
+    read_executable,
+)
+from clrt.util import env_vars
+from clrt.util.files import is_private, make_cache_folder
+
+if TYPE_CHECKING:
+    from clrt.device.caps import DeviceCaps
+    from clrt.ir.graph import Graph
+    from clrt.runtime.execution.planner import Planner
+    from clrt.runtime.execution.runner import Runner
+
+_LOG = logging.getLogger(__name__)
+_FOLDER, _SUFFIX = "executables", ".clexe"
+# Maximum size of the constants of one executable, and of all in a folder, in bytes; the least
+# recently used ones are removed.
+_MAX_CONSTANT_BYTES = 1 << 30
+_MAX_FOLDER_BYTES = 4 << 30
+# Maximum number of models that wait for the end of the process, and seconds that writing may take.
+_MAX_WAITING = 8
+_END_S = 2.0
+
+
+@dataclass(frozen=True)
+class ExecutableKey:
+    """Identifies the executable of a model.
+
+    Attributes:
+        folder: Folder of the executables.
+        digest: Digest of all that the plans depend on.
+        files: Absolute paths of the model's files.
+    """
+
+    folder: Path
+    digest: str
+    files: tuple[Path, ...]
+
+    @property
+    def path(self) -> Path:
+        """File of the executable."""
+        return self.folder / f"{self.digest}{_SUFFIX}"
+
+
+def key_for(
+    files: Sequence[Path], content: str, caps: DeviceCaps, level: int, cache_folder: Path
+) -> ExecutableKey | None:
+    """Returns the key of a model's executable; None if CLRT_EXECUTABLES is off.
+
+    Args:
+        files: Files of the model.
+        content: Digest of these files.
+        caps: Capabilities of the device.
+        level: `optimize_level` of `clrt.load`.
+        cache_folder: Folder of compiled programs.
+    """
+    shows_passes = env_vars.EXPLAIN_PASSES.get() or env_vars.VERIFY.get()
+    if not env_vars.EXECUTABLES.get() or caps.simulator or shows_passes:
+        return None
+    tuning = digest_of([env_vars.cache_dir() / "tuning.json"])
+    limits = (env_vars.FOLD_LIMIT.get(), env_vars.MAX_PATCHES.get())
+    parts = (clrt.__version__, _code(), content, caps.to_json(), str(level), tuning, str(limits))
+    digest = xxhash.xxh3_128("\0".join(parts).encode()).hexdigest()
+    return ExecutableKey(cache_folder / _FOLDER, digest, tuple(f.absolute() for f in files))
+
+
+@cache
+def _code() -> str:
+    """Returns a digest of the sizes and times of clrt's own files, which change with its code."""
+    root = Path(clrt.__file__).parent
+    facts = []
+    for folder in (root, root.parent / "kernels_cl"):
+        pending = [str(folder)]
+        while pending:
+            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir() and entry.name != "__pycache__":
+                        pending.append(entry.path)
+                    elif entry.name.endswith((".py", ".cl", ".clh", ".json")):
+                        status = entry.stat()
+                        facts.append(f"{entry.name} {status.st_size} {status.st_mtime_ns}")
+    return xxhash.xxh3_128("\n".join(sorted(facts)).encode()).hexdigest()
+
+
+def find_executable(key: ExecutableKey) -> Executable | None:
+    """Returns a stored executable; None if there is none that is whole and private."""
+    path = key.path
+    try:
+        if not (is_private(key.folder.stat()) and is_private(path.lstat())):
+            return None
+        executable = read_executable(path, key.digest, key.files)
+        os.utime(path)  # it was used: see `_MAX_FOLDER_BYTES`
+        return executable
+    except FileNotFoundError:
+        return None
+    except (ClrtError, OSError, ValueError, TypeError, KeyError, IndexError):
+        _LOG.debug("executable %s cannot be used", path, exc_info=True)
+        return None
+
+
+@dataclass(eq=False)
+class Recording:
+    """What is needed to write the executable of a model, once its runs have shown which plans.
+
+    Attributes:
+        key: Identifies the executable.
+        graph: Graph of the model.
+        planner: Planner of the model.
+        shapes: Sets of input shapes that a compiled model was made for.
+        base: The executable that was found; None if there was none.
+        saved: Number of templates written that `base` lacks.
+    """
+
+    key: ExecutableKey
+    graph: Graph
+    planner: Planner
+    shapes: Sequence[Mapping[str, Sequence[int]]] = ()
+    base: Executable | None = None
+    saved: int = 0
+
+    def save(self) -> None:
+        """Writes the executable, unless the file has all templates already.
+
+        Raises:
+            ClrtError, OSError: The file cannot be written.
+        """
+        known = () if self.base is None else self.base.templates
+        templates = [t for t in self.planner.learned(self.graph) if t not in known]
+        if len(templates) <= self.saved:
+            return
+        writer = ExecutableWriter(self.graph, self.key.files, self.shapes, self.base)
+        try:
+            for template in templates:
+                writer.add(template)
+        except Unstorable as error:
+            _LOG.debug("no executable of %s: %s", self.graph.name, error)
+            return
+        self.saved = len(templates)
+        if writer.nbytes > _MAX_CONSTANT_BYTES:
+            return
+        folder = self.key.folder
+        make_cache_folder(folder)
+        if is_private(folder.stat()):
+            _make_room(folder, writer.nbytes)
+            writer.write(self.key.path, self.key.digest)
+
+
+def _make_room(folder: Path, nbytes: int) -> None:
+    """Removes the least recently used executables of a folder until `nbytes` more fit."""
+    found = []
+    for path in folder.glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    total = nbytes + sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= _MAX_FOLDER_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
+
+
+class _AtExit:
+    """Writes executables when the process ends."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Recording] = []
+        self._process = os.getpid()
+        self._lock: Any = RLock()
+        atexit.register(self.save)
+
+    def add(self, recording: Recording) -> None:
+        with self._lock:
+            if self._process != os.getpid():  # the parent process writes its own
+                self._waiting, self._process = [], os.getpid()
+            self._waiting.append(recording)
+            del self._waiting[:-_MAX_WAITING]
+
+    def save_now(self, graph: Graph) -> None:
+        for recording in tuple(self._waiting):
+            if recording.graph is graph:
+                recording.save()
+
+    def save(self) -> None:
+        end = time.monotonic() + _END_S
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for recording in reversed(waiting if self._process == os.getpid() else []):
+            if time.monotonic() > end or sys.is_finalizing():
+                return
+            try:
+                recording.save()
+            except Exception:  # the next process plans again
+                _LOG.debug("no executable of %s", recording.graph.name, exc_info=True)
+
+
+_AT_EXIT = _AtExit()
+
+
+def is_storable(runner: Runner) -> bool:
+    """Returns whether stored plans could serve a model: no input decides which graph runs."""
+    graph = runner.planner.graph
+    values = [*graph.inputs, *graph.outputs]
+    plain = all(type(v.type) is TensorType for v in values) and len(set(values)) == len(values)
+    return plain and graph.defaults is None and not runner.branches_on_inputs
+
+
+def save_now(graph: Graph) -> None:
+    """Writes the executable of a model that waits for the end of the process, if there is one.
+
+    Args:
+        graph: Graph of the model.
+    """
+    _AT_EXIT.save_now(graph)
+
+
+def save_at_exit(recording: Recording) -> None:
+    """Writes an executable when the process ends, if its model was planned by then."""
+    _AT_EXIT.add(recording)
