@@ -390,7 +390,7 @@ class Planner:
             of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
             if of is not graph or data:
                 continue
-            if first is not None and not self._templates.of(key):
+            if first is not None and self._templates.plan(key, first[0]) is None:
                 sizes, plan = first
                 shapes = {v.name: v.dims for v in plan.graph.inputs}
                 trace = partial(self.trace, graph, shapes, NOTHING, contract)

@@ -26,7 +26,6 @@ from clrt.runtime.opencl.driver import (
     note_use,
     sub_group_sizes,
 )
-from clrt.runtime.opencl.gpu_matrix_units import gpu_units
 from clrt.runtime.opencl.icd_loader import install_hint, load_failure
 from clrt.runtime.opencl.linker import has_linker
 from clrt.runtime.opencl.os_memory import drop_code, mapped_files
@@ -153,6 +152,8 @@ def _matrix_shapes(
     device: cl.Device, caps: DeviceCaps, quirks: frozenset[str]
 ) -> frozenset[MatrixShape]:
     if not caps.is_cpu:
+        from clrt.runtime.opencl.gpu_matrix_units import gpu_units  # imports kernels for GPUs
+
         return gpu_units(device, "no-assembler-beside-barriers" not in quirks)
     return matrix_shapes() if "takes-assembler" in quirks else frozenset()
 

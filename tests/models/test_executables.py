@@ -1,0 +1,356 @@
+"""Models run by the plans of earlier processes, which are stored in the cache."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import clrt
+from clrt.errors import InputError, ModelError
+from clrt.ir.op import Array
+from clrt.kernels.spec import Launch
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.runtime.executables.stored_graph import StoredGraph
+from clrt.runtime.opencl.devices import DeviceInfo
+from tests.harness import all_devices, name_of, quick_device
+from tests.models.fixtures import load_family
+from tests.models.onnx_text import parsed
+
+DEVICE = quick_device()
+# One of each way to compute constants from sizes, and one with fixed sizes.
+FAMILIES = ("bert_dynamo18", "gpt2_torchscript17", "mpnet_dynamo20", "vit_dynamo20")
+TABLE = np.linspace(-1, 1, 40, dtype=np.float32).reshape(10, 4)
+
+
+@pytest.fixture(autouse=True)
+def _stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_EXECUTABLES", "1")
+    monkeypatch.setenv("CLRT_VERIFY", "0")
+
+
+def _small(path: Path, external: bool = False) -> Path:
+    """Writes a model that looks up rows and multiplies them."""
+    text = """g (int64[n] i, float[n, 4] x) => (float[n, 4] y) {
+                rows = Gather(table, i)
+                z = Mul(rows, x)
+                y = MatMul(z, w)
+              }"""
+    proto = onnx.load_from_string(parsed(text))
+    weights = np.arange(16, dtype=np.float32).reshape(4, 4)
+    tensors = {"table": TABLE, "w": weights}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in tensors.items()
+    )
+    save = {"save_as_external_data": True, "location": "data.bin", "size_threshold": 0}
+    onnx.save(proto, path, **(save if external else {}))
+    return path
+
+
+def _feeds(rows: int) -> dict[str, Array]:
+    x = np.linspace(0, 1, 4 * rows, dtype=np.float32).reshape(rows, 4)
+    return {"i": np.arange(rows) % 10, "x": x}
+
+
+def _expected(rows: int) -> Array:
+    feeds = _feeds(rows)
+    return (TABLE[feeds["i"]] * feeds["x"]) @ np.arange(16, dtype=np.float32).reshape(4, 4)
+
+
+def _load(path: Path, folder: Path, device: DeviceInfo = DEVICE, **options: Any) -> clrt.Model:
+    return clrt.load(path, device=device.index, cache_dir=folder / "cache", **options)
+
+
+def _run_and_store(
+    path: Path, feeds: Mapping[str, Any], device: DeviceInfo = DEVICE
+) -> dict[str, Array]:
+    """Runs a model as the first process does, and stores its plans."""
+    with _load(path, path.parent, device) as model:
+        assert not isinstance(model._graph, StoredGraph)
+        results = model.run(feeds)
+        model.save_programs()
+    return results
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted((folder / "cache" / "executables").glob("*"))
+
+
+def _is_closed(model: clrt.Model) -> bool:
+    """Returns whether a model runs by stored plans alone."""
+    graph = model._graph
+    return isinstance(graph, StoredGraph) and not graph.is_open
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=name_of)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_stored_plans_compute_what_planning_does(
+    name: str, device: DeviceInfo, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(load_family(name), path)
+    fresh = _load(path, tmp_path, device)
+    sizes = [(2, 16), (1, 7)] if name != "vit_dynamo20" else [(2,), (3,)]
+    feeds = [_random_feeds(fresh, *size) for size in sizes]
+    expected = [fresh.run(each) for each in feeds]
+    fresh.save_programs()
+    stored = _load(path, tmp_path, device)
+    for each, wanted in zip(feeds, expected, strict=True):
+        found = stored.run(each)
+        assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
+    assert _is_closed(stored)
+    assert stored._session.programs.builds == fresh._session.programs.builds
+
+
+def _random_feeds(model: clrt.Model, batch: int, sequence: int = 16) -> dict[str, Array]:
+    noise = np.random.default_rng(batch)
+    feeds: dict[str, Array] = {}
+    for spec in model.inputs:
+        assert spec.shape is not None
+        names = {"batch": batch, "sequence": sequence}
+        shape = tuple(d if isinstance(d, int) else names[d] for d in spec.shape)
+        if spec.dtype.is_float:
+            feeds[spec.name] = noise.standard_normal(shape, dtype=np.float32)
+        else:
+            feeds[spec.name] = np.ones(shape, spec.dtype.numpy)
+    return feeds
+
+
+def test_launches_of_stored_plan_equal_planned_ones(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    model, fresh = _load(path, tmp_path), _load(path, tmp_path / "other")
+    shapes = {"i": (5,), "x": (5, 4)}
+    stored = model._runner.planner.stage(model._graph, shapes).plan
+    planned = fresh.plan(shapes)
+    assert _is_closed(model)
+    facts = [[_facts(x) for s in p.steps for x in s.launches] for p in (stored, planned)]
+    assert facts[0] == facts[1]
+    assert stored.arena == planned.arena
+
+
+def _facts(launch: Launch) -> tuple[Any, ...]:
+    numbers = [a for a in launch.args if isinstance(a, np.generic)]
+    return launch.kernel, launch.global_size, launch.local_size, numbers, launch.flops
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_other_content_is_planned_anew(external: bool, tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx", external)
+    _run_and_store(path, _feeds(3))
+    model = _load(path, tmp_path)
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+    assert _is_closed(model)
+    model.close()
+    changed = tmp_path / ("data.bin" if external else "m.onnx")
+    data = changed.read_bytes()
+    place = data.index(TABLE.tobytes())
+    changed.write_bytes(data[:place] + (2 * TABLE).tobytes() + data[place + TABLE.nbytes :])
+    model = _load(path, tmp_path)
+    assert np.array_equal(model.run(_feeds(4))["y"], 2 * _expected(4))
+    assert not isinstance(model._graph, StoredGraph)
+
+
+@pytest.mark.parametrize("option", ["level", "tuning", "switch"])
+def test_stored_plan_of_other_options_is_not_used(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    if option == "tuning":
+        monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path / "tuned"))
+        (tmp_path / "tuned").mkdir(mode=0o700)
+        (tmp_path / "tuned/tuning.json").write_text("[]")
+    elif option == "switch":
+        monkeypatch.setenv("CLRT_EXECUTABLES", "0")
+    options = {"optimize_level": 0} if option == "level" else {}
+    model = _load(path, tmp_path, **options)
+    assert not isinstance(model._graph, StoredGraph)
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+
+
+def test_damaged_executable_is_not_used(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    (file,) = _files(tmp_path)
+    whole = file.read_bytes()
+    noise = np.random.default_rng(5)
+    for _ in range(40):
+        damaged = bytearray(whole)
+        damaged[noise.integers(len(whole))] ^= 1 << int(noise.integers(8))
+        file.write_bytes(damaged[: noise.choice([len(whole), noise.integers(len(whole))])])
+        model = _load(path, tmp_path)
+        assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no group and other permissions")
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_executable_writable_by_others_is_not_used(what: str, tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    (file,) = _files(tmp_path)
+    (file if what == "file" else file.parent).chmod(0o777)
+    model = _load(path, tmp_path)
+    assert not isinstance(model._graph, StoredGraph)
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+
+
+def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(load_family("bert_dynamo18"), path)
+    feeds = {name: a[:, :1] for name, a in _random_feeds(_load(path, tmp_path), 1).items()}
+    _run_and_store(path, feeds)
+    model, fresh = _load(path, tmp_path), _load(path, tmp_path / "other")
+    model.run(feeds)
+    assert _is_closed(model)
+    large = _random_feeds(fresh, 64, 64)
+    expected = fresh.run(large)
+    found = model.run(large)
+    assert all(np.array_equal(found[n], expected[n]) for n in expected)
+    assert model.allocated_bytes < 1.2 * fresh.allocated_bytes + (1 << 16)
+    if not _is_closed(model):
+        model.save_programs()
+        model.close()
+        again = _load(path, tmp_path)
+        found = again.run(large)
+        assert all(np.array_equal(found[n], expected[n]) for n in expected)
+        again.run(feeds)
+        assert _is_closed(again)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda m: [n.name for n in m.graph.nodes],
+        lambda m: [(r.name, len(r.hits)) for r in m.report.records],
+        lambda m: str(m.explain({"i": (3,), "x": (3, 4)})),
+        lambda m: [s.variant for s in m.plan({"i": (3,), "x": (3, 4)}).steps],
+        lambda m: m.memory({"i": (3,), "x": (3, 4)}).arena_bytes,
+        lambda m: m.best_batch_size({"i": (3,), "x": (3, 4)}, "1MiB"),
+        lambda m: len(m.profile(_feeds(3), repeat=1).kernels),
+        lambda m: copy.copy(m).run(_feeds(3))["y"].tolist(),
+        lambda m: pickle.loads(pickle.dumps(m)).run(_feeds(3))["y"].tolist(),
+        lambda m: [str(m.inputs), str(m.outputs), m.properties, m.weight_bytes, m.overridable],
+    ],
+    ids="graph report explain plan memory batch profile copy pickle interface".split(),
+)
+def test_stored_model_answers_as_a_planned_one(
+    look: Callable[[clrt.Model], Any], tmp_path: Path
+) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    stored, planned = _load(path, tmp_path), _load(path, tmp_path / "other")
+    stored.run(_feeds(3))
+    assert _is_closed(stored)
+    assert look(stored) == look(planned)
+    assert np.array_equal(stored.run(_feeds(4))["y"], _expected(4))
+
+
+def test_index_error_of_stored_plan_names_input(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    feeds = _feeds(3) | {"i": np.array([0, 10, 1])}
+    messages = []
+    for folder in (tmp_path, tmp_path / "other"):
+        model = _load(path, folder)
+        with pytest.raises(InputError, match="'i'") as found:
+            model.run(feeds)
+        messages.append(str(found.value))
+        assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+    assert messages[0] == messages[1]
+
+
+def test_device_tensors_and_states_have_stored_plans(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+
+    def results(model: clrt.Model) -> list[Array]:
+        feeds = _feeds(3)
+        state = model.new_state({"x": "y"}, {"x": feeds["x"]})
+        outputs = [model.run({"i": feeds["i"]}, ["y"], state=state)["y"] for _ in range(2)]
+        kept = model.run(feeds, device_outputs=True)["y"]
+        return [*outputs, kept.numpy(), model.run(feeds | {"x": kept})["y"]]
+
+    fresh = _load(path, tmp_path)
+    expected = results(fresh)
+    fresh.save_programs()
+    stored = _load(path, tmp_path)
+    found = results(stored)
+    assert _is_closed(stored)
+    assert all(map(np.array_equal, found, expected))
+
+
+def test_trim_keeps_stored_plans(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    model = _load(path, tmp_path)
+    model.run(_feeds(3))
+    model.trim()
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+    assert _is_closed(model)
+
+
+def test_model_file_changed_after_load_is_reported(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    model = _load(path, tmp_path)
+    other = parsed("g (float[n] a) => (float[n] b) { b = Neg(a) }")
+    path.unlink()
+    path.write_bytes(other)
+    with pytest.raises(ModelError, match="changed since it was loaded"):
+        model.explain({"i": (3,), "x": (3, 4)})
+    assert np.array_equal(model.run(_feeds(3))["y"], _expected(3))
+
+
+def test_compiled_model_and_folder_have_executables(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    write_compiled(CompiledModel(_load(path, tmp_path).graph), tmp_path / "m.clrt", "test")
+    _run_and_store(tmp_path / "m.clrt", _feeds(3))
+    model = _load(tmp_path / "m.clrt", tmp_path)
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+    assert _is_closed(model)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/model.onnx").write_bytes(path.read_bytes())
+    folder = tmp_path / "folder"
+    with _load(folder, tmp_path / "other") as first:
+        first.run(_feeds(3))
+        first.save_programs()
+    again = _load(folder, tmp_path / "other")
+    assert np.array_equal(again.run(_feeds(4))["y"], _expected(4))
+    assert _is_closed(again)
+
+
+_PLAY = """
+import sys
+import numpy as np
+import clrt
+
+feeds = dict(np.load(sys.argv[2]))
+y = clrt.load(sys.argv[1], device=sys.argv[3]).run(feeds)["y"]
+np.save(sys.argv[4], y)
+heavy = ("clrt.ops", "clrt.passes", "clrt.models.onnx", "clrt.plan.specialise", "onnx")
+print(*[m for m in sys.modules if m.startswith(heavy)])
+"""
+
+
+def test_second_process_plays_what_the_first_stored_at_exit(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    np.savez(tmp_path / "feeds.npz", **_feeds(5))
+    environment = os.environ | {"CLRT_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", _PLAY, str(path), str(tmp_path / "feeds.npz")]
+    command += [str(DEVICE.index), str(tmp_path / "y.npy")]
+    imported = []
+    for _ in range(2):
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        imported.append(found.stdout.split())
+        assert np.array_equal(np.load(tmp_path / "y.npy"), _expected(5))
+    assert "clrt.ops.base" in imported[0]
+    assert imported[1] == []
