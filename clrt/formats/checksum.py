@@ -105,6 +105,11 @@ def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
     return json.dumps([metadata, entries], sort_keys=True).encode()
 
 
+def text_digest(parts: Sequence[str]) -> str:
+    """Returns a digest of texts."""
+    return xxhash.xxh3_128("\0".join(parts).encode()).hexdigest()
+
+
 def digest_of(files: Sequence[Path]) -> str:
     """Returns a digest of the content of files; a file that cannot be read counts as empty."""
     digest = xxhash.xxh3_128()

@@ -42,7 +42,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class TraceRecord:
+class StoredTrace:
     """A shape trace as numbers and texts, for files.
 
     Attributes:
@@ -91,8 +91,8 @@ class ShapeTrace:
         pairs = zip(self.symbols, self._numbers, strict=False)
         return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
 
-    def to_record(self) -> TraceRecord:
-        """Converts the trace to numbers and texts."""
+    def to_stored(self) -> StoredTrace:
+        """Converts the trace to its stored form."""
         texts: dict[str, int] = {}
 
         def text(operation: _Operation) -> int:
@@ -100,23 +100,23 @@ class ShapeTrace:
 
         steps = [[index, text(compute), *operands] for index, compute, operands in self._steps]
         guards = [[text(f), a, b, int(is_so)] for (f, a, b), is_so in self._guards.items()]
-        return TraceRecord(self.symbols, list(self._numbers), steps, guards, list(texts))
+        return StoredTrace(self.symbols, list(self._numbers), steps, guards, list(texts))
 
     @classmethod
-    def from_record(cls, record: TraceRecord) -> ShapeTrace:
-        """Converts a record to the trace that it was made of.
+    def from_stored(cls, stored: StoredTrace) -> ShapeTrace:
+        """Converts the stored form back to a trace.
 
         Raises:
-            ValueError: The record names an unknown operation, or a formula that does not exist.
+            ValueError: It names an unknown operation, or a formula that does not exist.
         """
-        trace = cls(dict(zip(record.symbols, record.numbers, strict=False)))
-        operations = [_operation(text) for text in record.texts]
-        trace._numbers = list(record.numbers)
+        trace = cls(dict(zip(stored.symbols, stored.numbers, strict=False)))
+        operations = [_operation(text) for text in stored.texts]
+        trace._numbers = list(stored.numbers)
         known = range(len(trace._numbers))
-        if any(n not in known for step in record.steps for n in (step[0], *step[2:])):
+        if any(n not in known for step in stored.steps for n in (step[0], *step[2:])):
             raise ValueError("a formula that does not exist")
-        trace._steps = [(n, operations[f], tuple(operands)) for n, f, *operands in record.steps]
-        trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in record.guards}
+        trace._steps = [(n, operations[f], tuple(operands)) for n, f, *operands in stored.steps]
+        trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in stored.guards}
         if any(n not in known for _, *numbers in trace._guards for n in numbers):
             raise ValueError("a guard of a formula that does not exist")
         return trace

@@ -241,7 +241,18 @@ def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Pa
         lambda m: pickle.loads(pickle.dumps(m)).run(_feeds(3))["y"].tolist(),
         lambda m: [str(m.inputs), str(m.outputs), m.properties, m.weight_bytes, m.overridable],
     ],
-    ids="graph report explain plan memory batch profile copy pickle interface".split(),
+    ids=[
+        "graph",
+        "report",
+        "explain",
+        "plan",
+        "memory",
+        "batch",
+        "profile",
+        "copy",
+        "pickle",
+        "interface",
+    ],
 )
 def test_stored_model_answers_as_a_planned_one(
     look: Callable[[clrt.Model], Any], tmp_path: Path

@@ -11,8 +11,8 @@ from typing import Any
 
 import xxhash
 
-from clrt.ir.dtypes import DType
 from clrt.formats.checksum import canonical
+from clrt.ir.dtypes import DType
 from clrt.ops import REGISTRY
 from tests.security import seeds
 from tests.security.mutation_values import FLOATS, TEXTS, any_int, flipped

@@ -35,8 +35,8 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.mmap_arrays import file_range
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.kernels.spec import PackedWeight
+from clrt.plan.stored_template import Constant, TemplateWriter, read_template
 from clrt.plan.template import PlanTemplate
-from clrt.plan.template_record import Constant, TemplateWriter, read_template
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.util.files import atomic_write, stays_below
 

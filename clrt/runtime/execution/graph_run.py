@@ -21,7 +21,8 @@ from clrt.runtime.execution.arena_pool import ArenaPool
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.external_buffers import Feed
 from clrt.runtime.execution.launch_throttle import CancellationToken
-from clrt.runtime.execution.planner import NOTHING, PlannedSegment, Planner
+from clrt.runtime.execution.plan_arguments import NOTHING
+from clrt.runtime.execution.planner import PlannedSegment, Planner
 from clrt.runtime.execution.profiler import Recorder
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall

@@ -18,7 +18,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.template import PlanTemplate
 from clrt.plan.trace_plan import trace_plan
-from clrt.runtime.execution.planner import NOTHING, Tunables, bindings_of
+from clrt.runtime.execution.plan_arguments import NOTHING, Tunables, bindings_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -30,6 +29,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.plan_arguments import NOTHING, Tunables, bindings_of
 from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
 from clrt.runtime.opencl.arena_memory import ArenaMemory
@@ -49,10 +49,6 @@ MAX_PLANS = 4096
 _FEW_RUNS = 12
 # Estimated host memory of a plan without steps, in bytes.
 _PLAN_BYTES = 8 << 10
-
-# `T_` macros and their values, by kernel entry point.
-Tunables = Mapping[str, Mapping[str, int]]
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(eq=False)
@@ -483,13 +479,3 @@ class Planner:
 
 def _same(plan: Plan) -> Plan:
     return plan
-
-
-def bindings_of(graph: Graph, shapes: Shapes, known: Mapping[str, Array]) -> dict[str, int]:
-    """Returns the size of each symbol in a graph's input shapes, by the symbol's name.
-
-    Args:
-        shapes: Shape of each input of the graph that is not in `known`, by name.
-        known: Elements of inputs that planning needs, by name.
-    """
-    return bind_dims(graph.inputs, {**shapes, **{n: a.shape for n, a in known.items()}})

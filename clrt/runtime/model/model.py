@@ -19,19 +19,19 @@ from clrt.ir.graph import Graph
 from clrt.ir.runtime_values import RuntimeValue, shapes_of
 from clrt.models.compiled_file import open_compiled
 from clrt.models.sources import is_compiled
-from clrt.runtime.executables.model_files import model_key
-from clrt.runtime.executables.store import (
+from clrt.runtime.execution.request import RunRequest
+from clrt.runtime.execution.run import Run
+from clrt.runtime.execution.runner import Runner
+from clrt.runtime.execution.signature import Signature
+from clrt.runtime.execution.state import State
+from clrt.runtime.model.executable_store import (
     Recording,
     find_executable,
     is_storable,
     save_at_exit,
     save_now,
 )
-from clrt.runtime.execution.request import RunRequest
-from clrt.runtime.execution.run import Run
-from clrt.runtime.execution.runner import Runner
-from clrt.runtime.execution.signature import Signature
-from clrt.runtime.execution.state import State
+from clrt.runtime.model.model_key import model_key
 from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from clrt.models.sources import Source
     from clrt.passes.driver import PassReport
     from clrt.runtime.executables.executable import Executable
-    from clrt.runtime.executables.store import ExecutableKey
     from clrt.runtime.execution.profiler import Recorder
+    from clrt.runtime.model.executable_store import ExecutableKey
     from clrt.runtime.profiling.profile import Profile
 
 _PRIORITIES = ("normal", "background")

@@ -27,6 +27,9 @@ _OTHERWISE = {
     ("ir/dtypes.py", "Code(d.value)"),  # members of an enum
     ("ops/pointwise/table.py", "Code(expr)"),  # arguments of `_row`
     ("ops/pointwise/table.py", "Code(int_expr)"),
+    # Code that clrt has stored in a folder of the user's, as it stores native programs.
+    ("plan/stored_template.py", "Code(value)"),
+    ("plan/stored_template.py", "Code(option)"),
 }
 
 

@@ -16,7 +16,7 @@ from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
-from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, TraceRecord, is_traced
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, StoredTrace, is_traced
 from clrt.ir.text import print_op
 from clrt.kernels.spec import (
     Arg,
@@ -74,7 +74,7 @@ class TemplateWriter:
         """Returns the record, a JSON object.
 
         Raises:
-            Unstorable: The host computes a constant from the sizes, by the reference of an op.
+            Unstorable: A record cannot hold a part of the template.
         """
         plan, template, contract = self._plan, self._template, self._plan.device_io
         launches = [self._launch(launch) for launch in template.launches]
@@ -106,7 +106,10 @@ class TemplateWriter:
             "derived": self._derived,
         }
         # The last: conversions above may add constants to the trace.
-        trace = self._trace.to_record()
+        try:
+            trace = self._trace.to_stored()
+        except ValueError as error:
+            raise Unstorable(str(error)) from error
         record["trace"] = [trace.symbols, trace.numbers, trace.steps, trace.guards, trace.texts]
         return record
 
@@ -227,7 +230,7 @@ class _Reader:
 
     def __init__(self, record: Mapping[str, Any], constants: Sequence[Constant]) -> None:
         self._record, self._constants = record, constants
-        self._trace = ShapeTrace.from_record(TraceRecord(*record["trace"]))
+        self._trace = ShapeTrace.from_stored(StoredTrace(*record["trace"]))
         self._roots: dict[Value, Value] = {}
         self._kernels = [_kernel(*row) for row in record["kernels"]]
         self._derivations: list[StoredDerivation] = []
@@ -361,7 +364,9 @@ def _kernel(
 ) -> KernelSpec:
     major, minor = opencl_c
     pairs = tuple((name, Code(value)) for name, value in defines)
-    return KernelSpec(source, entry, pairs, (major, minor), tuple(map(Code, options)))
+    return KernelSpec(
+        source, entry, pairs, (major, minor), tuple(Code(option) for option in options)
+    )
 
 
 def _node(domain: str, op: str, name: str, inputs: Sequence[str | None]) -> Node:

@@ -10,7 +10,7 @@ from clrt.formats.checksum import digest_of
 from clrt.formats.safetensors import SafetensorsHeader
 from clrt.models.compiled_file import open_compiled
 from clrt.models.sources import is_compiled, model_files, onnx_file
-from clrt.runtime.executables.store import ExecutableKey, key_for
+from clrt.runtime.model.executable_store import ExecutableKey, key_for
 
 if TYPE_CHECKING:
     from clrt.device.caps import DeviceCaps

@@ -19,13 +19,11 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-import xxhash
-
 import clrt
 from clrt.errors import ClrtError
-from clrt.formats.checksum import digest_of
+from clrt.formats.checksum import digest_of, text_digest
 from clrt.ir.op import TensorType
-from clrt.plan.template_record import Unstorable
+from clrt.plan.stored_template import Unstorable
 from clrt.runtime.executables.executable import (
     Executable,
     ExecutableWriter,
@@ -89,7 +87,7 @@ def key_for(
     tuning = digest_of([env_vars.cache_dir() / "tuning.json"])
     limits = (env_vars.FOLD_LIMIT.get(), env_vars.MAX_PATCHES.get())
     parts = (clrt.__version__, _code(), content, caps.to_json(), str(level), tuning, str(limits))
-    digest = xxhash.xxh3_128("\0".join(parts).encode()).hexdigest()
+    digest = text_digest(parts)
     return ExecutableKey(cache_folder / _FOLDER, digest, tuple(f.absolute() for f in files))
 
 
@@ -108,7 +106,7 @@ def _code() -> str:
                     elif entry.name.endswith((".py", ".cl", ".clh", ".json")):
                         status = entry.stat()
                         facts.append(f"{entry.name} {status.st_size} {status.st_mtime_ns}")
-    return xxhash.xxh3_128("\n".join(sorted(facts)).encode()).hexdigest()
+    return text_digest(sorted(facts))
 
 
 def find_executable(key: ExecutableKey) -> Executable | None:
