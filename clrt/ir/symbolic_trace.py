@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, TypeVar, cast
 
 _Operation = Callable[..., Any]
-# Returns the operations of a `@pure` function for keyword arguments, by "module:name" of the function.
+# By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
 # Names of operations in a `StoredTrace`, "" of those that cannot be stored.
 _NAMES: dict[_Operation, str] = {}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clrt.plan.arena import align, assign_offsets
 from clrt.plan.make_plan import arena_buffers, make_plan
+from clrt.plan.plan_equivalence import plans_equivalent
 from clrt.plan.template import PlanTemplate
 from clrt.plan.trace_plan import trace_plan
 from tests.fuzz.graphs import SIZES, Case, graphs
@@ -147,6 +148,9 @@ def test_failed_planning_gives_no_template(caplog: pytest.LogCaptureFixture) -> 
     assert "OutOfMemoryError" in caplog.text
 
 
-def test_graph_without_symbols_has_no_template() -> None:
+def test_template_of_graph_without_symbols_is_its_plan() -> None:
     graph = graph_of("%y: float32[2,3] = Neg(%x)", "%x: float32[2,3]")
-    assert trace_plan(graph, {}, {}, {}, plan) is None
+    template = trace_plan(graph, {}, {}, {}, plan)
+    assert template is not None
+    made = template.instantiate({}, 1 << 30)
+    assert made is not None and plans_equivalent(made, plan(graph))
