@@ -1,4 +1,4 @@
-"""The command `clrt cache`: shows or clears compiled programs and tuning records on disk."""
+"""The command `clrt cache`: shows or clears compiled programs, plans and tuning records on disk."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from clrt.util.env_vars import cache_dir
 from clrt.util.formatting import format_bytes
 
 # Patterns of files that clrt writes; CLRT_CACHE_DIR may name a folder with other files.
-_CACHE_FILES = ("*.clbin", "devices/*.json", "self-tests/*.json", "pocl/**/*")
+_CACHE_FILES = (
+    "*.clbin",
+    "executables/*.clexe",
+    "devices/*.json",
+    "self-tests/*.json",
+    "pocl/**/*",
+)
 _TUNING_RECORDS = "tuning.json"
 
 
 def cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove compiled programs; they are recompiled on use.")
+        bool,
+        typer.Option("--clear", help="Remove compiled programs and plans; they are made again."),
     ] = False,
     records: Annotated[
         bool, typer.Option("--records", help="With --clear: also remove results of `clrt tune`.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the folder of compiled programs and tuning records, and its size.
+    """Show the folder of compiled programs, plans and tuning records, and its size.
 
     CLRT_CACHE_DIR names another folder.
     """
