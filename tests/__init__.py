@@ -10,3 +10,5 @@ os.environ.setdefault("CLRT_VERIFY", "1")
 os.environ.setdefault("CLRT_EXECUTABLES", "0")
 # Tests compare devices with NumPy themselves; a GPU must not be refused before.
 os.environ.setdefault("CLRT_SELF_TEST", "never")
+# Two tiers would compile each kernel twice; tests of tiers turn them on.
+os.environ.setdefault("CLRT_TIERS", "off")

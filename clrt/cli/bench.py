@@ -95,7 +95,7 @@ def bench(
         return
     path = find_model(model)
     check_onnxruntime()
-    with load(path, device=device) as loaded:
+    with load(path, device=device, tiers=False) as loaded:
         session = open_onnxruntime(path)
         feeds = sample_inputs(loaded, one_shape(shape, loaded))
         with note_sampled():

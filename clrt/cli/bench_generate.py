@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from rich.table import Table
 
+from clrt.cli.compiling import optimize_first
 from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.sampling import open_generator
 from clrt.generation.result import TextTimings
@@ -55,6 +56,7 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
     Raises:
         ClrtError: The model cannot be loaded, or a run failed.
     """
+    optimize_first()
     with open_generator(model, device, None) as generator:
         speeds = measure_speeds(generator, seconds)
         name = generator.device.name

@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from clrt.cli.compiling import optimize_first
 from clrt.cli.console import EXIT_DIFFERS, PAGE_SUFFIXES, STDOUT, echo, say_error, stderr, stdout
 from clrt.cli.convert_report import (
     Precompiled,
@@ -424,6 +425,7 @@ def _precompile(
         to: Folder for the compiled programs.
     """
     start = time.perf_counter()
+    optimize_first()
     programs = session_for(choose_device(device), expanded(to)).programs
     needed, built = programs.requests, programs.builds
     with load(target, device=device, cache_dir=to) as model:

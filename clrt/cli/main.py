@@ -9,6 +9,7 @@ import typer
 import typer.main
 
 from clrt.cli.command import Command, CommandGroup
+from clrt.cli.compiling import tell_of_compiling
 from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 
 # Command name -> first sentence of its help, so that `clrt --help` need not import the command.
@@ -55,6 +56,7 @@ def _load(name: str) -> Any:
     module = importlib.import_module(f"clrt.cli.{function}")
     one = typer.Typer(add_completion=False)
     command = clear_errors(getattr(module, function))
+    tell_of_compiling(name)
     one.command(name, cls=Command, context_settings=HELP_OPTIONS)(command)
     return typer.main.get_command(one)
 

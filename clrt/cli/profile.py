@@ -34,7 +34,7 @@ def profile(
         model_files(source),
         {"--trace": (".json",), "--html": PAGE_SUFFIXES},
     )
-    with load(source, device=device) as loaded:
+    with load(source, device=device, tiers=False) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with note_sampled():
             result = loaded.profile(inputs, repeat)

@@ -155,7 +155,7 @@ def _measure(
         cache_dir: Folder for compiled programs; None for the default.
     """
     try:
-        with load(source, device=device.index, cache_dir=cache_dir) as model:
+        with load(source, device=device.index, cache_dir=cache_dir, tiers=False) as model:
             feeds = model.zeros(shapes)
             model.run(feeds)  # compiles, uploads and plans
             seconds: list[float] = []

@@ -286,7 +286,9 @@ class Diff:
         if not self.probes:
             raise InputError(f"'{source}' and {other.title} have no float value in common.")
         pairs = [(p.output, p.value) for p in self.probes]
-        self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
+        self.model: Model = load(
+            _with_outputs(graph, pairs), device=device, optimize_level=0, tiers=False
+        )
 
     def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Deviation]:
         """Runs both implementations, and yields the difference of each value in topological order.

@@ -119,6 +119,12 @@ SELF_TEST = EnvVar(
     "auto",
     "always or never tests a device before it is used; auto: a GPU with a driver that is new.",
 )
+TIERS = EnvVar(
+    "CLRT_TIERS",
+    _one_of("auto", "on", "off"),
+    "auto",
+    "off compiles programs before they run; on: first without optimization; auto: so on CPUs.",
+)
 MAX_PATCHES = EnvVar("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = EnvVar("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
 EXECUTABLES = EnvVar(
@@ -158,6 +164,7 @@ ALL: tuple[EnvVar[str] | EnvVar[bool] | EnvVar[int], ...] = (
     EXPLAIN_PASSES,
     CACHE_DIR,
     SELF_TEST,
+    TIERS,
     MAX_PATCHES,
     VERIFY,
     HOST_LIMIT,

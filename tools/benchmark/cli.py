@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Whatever a library would look up on the network is here or is not needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    os.environ.setdefault("CLRT_TIERS", "off")  # runs are measured with optimized programs
     report = Report(environment=_environment())
     notes = Console(stderr=True)
     _warn(notes, report.environment["load_average"])

@@ -257,8 +257,11 @@ class ArenaPool:
             own: Whether to upload the weights separately, not shared with other plans.
         """
         weights = WeightStore(self.session, self.account) if own else self.weights
-        slabs = slabs or ArenaMemory(self.session, self.account)
-        return BoundPlan(plan, self.session, weights, slabs, self._planner.constants, self.lane)
+        arena = slabs or ArenaMemory(self.session, self.account)
+        constants = self._planner.constants
+        bound = BoundPlan(plan, self.session, weights, arena, constants, self.lane)
+        bound.tiers = slabs is not None  # others are for measurements
+        return bound
 
     def _has_room(self, stage: PlannedSegment, slabs: ArenaMemory) -> bool:
         """Returns whether a segment fits into an arena beside the memory now allocated.
@@ -391,6 +394,7 @@ class ArenaPool:
             is_large = self.weights.nbytes >= _LARGE_BYTES
             self._free()
             self.weights.programs.clear()
+            self.weights.tiers.clear()
         BUDGET.note_change()
         if is_large:
             return_freed()

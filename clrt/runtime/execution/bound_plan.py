@@ -18,6 +18,7 @@ from clrt.kernels.kernel_source import splittable_axes
 from clrt.kernels.spec import (
     Buffer,
     BufferArg,
+    KernelSpec,
     Launch,
     PackedWeight,
     Scratch,
@@ -28,6 +29,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import InstantiatedPlan
 from clrt.runtime.execution.argument_patcher import ArgumentPatcher, BoundLaunch
+from clrt.runtime.execution.compile_requests import request_programs
 from clrt.runtime.execution.launch_throttle import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
 from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.runtime.opencl.device_context import RunQueue, TrackedBuffer
@@ -94,6 +96,7 @@ class BoundPlan:
             faster run since. None before the first run, unless estimated from `donor`.
         broken: Whether the status words may hold reports of a run that failed.
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
+        tiers: Whether kernels may come from quickly compiled programs, if those of `weights` do.
         steps: Launches with their arguments set, and host steps, in order.
         held: Inputs and outputs kept by `run_and_hold`, for launches that are repeated outside of a
             run to measure their time.
@@ -108,6 +111,7 @@ class BoundPlan:
     seconds_a_run: float | None = None
     broken: bool = False
     donor: BoundPlan | None = None
+    tiers: bool = True
     steps: list[BoundStep] = field(default_factory=list)
     held: list[DeviceTensor] = field(default_factory=list)
     _own: WeightStore = field(init=False)
@@ -118,6 +122,10 @@ class BoundPlan:
     # buffers alive, so this plan does.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
     _patcher: ArgumentPatcher | None = None
+    # Indices in `steps` of launches whose program was compiled quickly, by kernel; and
+    # `ModelTiers.changes` when they were last compared with the model's programs.
+    _quick: dict[KernelSpec, list[int]] = field(default_factory=dict)
+    _changes: int = 0
     _views: dict[Value, Array | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,22 +190,80 @@ class BoundPlan:
 
     def _bind_all(self) -> None:
         """Creates a kernel object for each launch, and sets its arguments."""
+        tiers = self.weights.tiers
+        self._changes, self._quick = tiers.changes, {}
         if self._status is None and self.plan.status_count:
             words = np.zeros(self.plan.status_count, np.int64)
             self._status = self.session.upload(words, self.weights.account)
         self.steps = []
         self._used.clear()
         self._external = {root: _External() for root in self.plan.external}
+        if self._may_be_quick:
+            locals_ = _DEFAULT_LOCAL_SIZES["cpu"]
+            request_programs(self.plan, self.session.programs, tiers, locals_)
         for step in self.plan.steps:
             if isinstance(step, DeviceStep):
-                self.steps += [self._bind_launch(launch) for launch in step.launches]
+                for launch in step.launches:
+                    bound = self._bind_launch(launch)
+                    if self._may_be_quick and tiers.is_quick(launch.kernel):
+                        self._quick.setdefault(launch.kernel, []).append(len(self.steps))
+                    self.steps.append(bound)
             else:
                 self.steps.append(step)
-        for spec in self.plan.precompiled_kernels:
-            self.weights.kernel(spec)
+        if not self._may_be_quick:
+            for spec in self.plan.precompiled_kernels:
+                self.weights.kernel(spec)
         if isinstance(self.plan, InstantiatedPlan):
             steps = cast(list[BoundLaunch], self.steps)
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
+
+    @property
+    def _may_be_quick(self) -> bool:
+        return self.tiers and self.weights.tiers.enabled
+
+    @property
+    def can_improve(self) -> bool:
+        """Whether optimized programs may have come for launches that were compiled quickly."""
+        changed = self.weights.tiers.changes != self._changes or not self._may_be_quick
+        return changed and bool(self._quick)
+
+    @property
+    def quick_launches(self) -> frozenset[int]:
+        """Indices in `steps` of the launches whose program was compiled without optimization."""
+        return frozenset(index for indices in self._quick.values() for index in indices)
+
+    def improve(self) -> None:
+        """Replaces kernels of quickly compiled programs by those of optimized ones, if there.
+
+        Call it between two runs. If the plan may not be quick (any more), it compiles them.
+
+        Raises:
+            KernelBuildError: A program does not compile.
+        """
+        tiers, waits = self.weights.tiers, self._may_be_quick
+        with self.weights.lock:
+            self._changes = tiers.changes
+            ready = [s for s in self._quick if not (waits and tiers.is_quick(s))]
+            if not waits:
+                for spec in (*ready, *self.plan.precompiled_kernels):
+                    self.weights.kernel(spec)
+            launches = [
+                launch
+                for step in self.plan.steps
+                for launch in (step.launches if isinstance(step, DeviceStep) else (None,))
+            ]
+            indices = [index for spec in ready for index in self._quick[spec]]
+            replaced = {id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices}
+            for external in self._external.values():
+                external.places = [p for p in external.places if id(p[0]) not in replaced]
+                external.known = None
+            for index in indices:
+                self.steps[index] = self._bind_launch(cast(Launch, launches[index]))
+            for spec in ready:
+                del self._quick[spec]
+            if self._patcher is not None:
+                plan, steps = cast(InstantiatedPlan, self.plan), cast(list[BoundLaunch], self.steps)
+                self._patcher = ArgumentPatcher(plan, steps, self.slabs.generation)
 
     def _reuse_kernels(self, donor: BoundPlan) -> bool:
         """Takes over the kernels of a plan of the same template, and sets arguments that differ.
@@ -218,6 +284,8 @@ class BoundPlan:
         )
         self._used = {k: b for k, b in donor._used.items() if k not in donor_ids}
         self.steps, donor.steps = donor.steps, []
+        self._quick, donor._quick = donor._quick, {}
+        self._changes = donor._changes
         self._status, donor._status = donor._status, None
         self.broken, donor.broken = donor.broken, False
         if donor.seconds_a_run is not None:  # an estimate, since the sizes differ
@@ -235,7 +303,7 @@ class BoundPlan:
         Memory of the arena and the model's weights stays.
         """
         self._generation, self._patcher, self.donor = -1, None, None
-        self.steps, self._status, self.broken = [], None, False
+        self.steps, self._status, self.broken, self._quick = [], None, False, {}
         self._used.clear()
         self._external.clear()
         self._own.clear()
@@ -255,7 +323,8 @@ class BoundPlan:
             external.buffer = None
 
     def _bind_launch(self, launch: Launch) -> BoundLaunch:
-        kernel = self.weights.kernel(launch.kernel)
+        make = self.weights.tiered_kernel if self._may_be_quick else self.weights.kernel
+        kernel = make(launch.kernel)
         set_scalar = scalar_setter(kernel)
         for index, arg in numbered_arguments(launch):
             if isinstance(arg, BufferArg):

@@ -126,6 +126,8 @@ class Execution:
             with bound.draining():
                 if not bound.ready:
                     self._bind()
+                if bound.can_improve:
+                    bound.improve()
                 while not self._begin():
                     _await_readers(self)
                 if self._paced:

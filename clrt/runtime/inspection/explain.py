@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import explain_missing_extra
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.spec import Launch
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import find_record
 from clrt.ops.base import Op
@@ -17,7 +17,7 @@ from clrt.passes.report import PassReport
 from clrt.plan.graph_break import GraphBreak
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
+from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region, launches_of
 from clrt.plan.traffic import traffic
 from clrt.runtime.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.util.formatting import format_seconds
@@ -51,6 +51,7 @@ def explain(
     device: str,
     memory: Memory,
     report: PassReport | None,
+    is_quick: Callable[[KernelSpec], bool] = lambda spec: False,
 ) -> Explanation:
     """Explains a plan: where each node runs, by which kernel and why.
 
@@ -62,6 +63,7 @@ def explain(
         device: Name of the device, for display.
         memory: Memory that the plan needs.
         report: Matches and misses of the graph passes; None if unknown.
+        is_quick: Whether a kernel's program is compiled without optimization so far.
     """
     steps = {n: s for s in plan.steps for n in s.nodes}
     missed: dict[Node, list[str]] = {}
@@ -86,7 +88,10 @@ def explain(
     folded = tuple(n.name for n in graph.nodes if n.name not in kept)
     shapes = {v.name: v.dims for v in plan.graph.inputs}
     break_row = None if graph_break is None else _break_row(graph_break)
-    return Explanation(device, shapes, rows, folded, break_row, memory, _pass_rows(report))
+    kernels = (launch.kernel for launch in launches_of(plan.steps))
+    quick = tuple(dict.fromkeys(kernel.entry for kernel in kernels if is_quick(kernel)))
+    passes = _pass_rows(report)
+    return Explanation(device, shapes, rows, folded, break_row, memory, passes, quick)
 
 
 def _step_row(

@@ -110,6 +110,8 @@ class Findings:
         graph_break: Graph break at the end of the plan; None if the plan covers the graph.
         memory: Memory that a run needs.
         passes: Matches and near misses of the graph passes.
+        unoptimized: Entry points of the kernels whose programs are compiled without optimization
+            so far, while optimized ones are compiled in the background.
     """
 
     device: str
@@ -119,6 +121,7 @@ class Findings:
     graph_break: BreakRow | None
     memory: Memory
     passes: tuple[PassRow, ...]
+    unoptimized: tuple[str, ...] = ()
 
     @property
     def flops(self) -> int:

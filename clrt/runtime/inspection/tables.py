@@ -104,6 +104,8 @@ def _summary(findings: Findings) -> Iterator[str]:
     yield f"memory {findings.memory}"
     if findings.folded:
         yield f"known when planned, so never run: {counted(len(findings.folded), 'node')}"
+    if findings.unoptimized:
+        yield f"compiled without optimization so far: {', '.join(findings.unoptimized)}"
 
 
 def _node_lines(row: NodeRow) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -37,8 +37,10 @@ from clrt.runtime.model.planned_model import PlannedModel
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.session import DeviceSession, session_for
 from clrt.runtime.opencl.sub_devices import with_cores
+from clrt.runtime.opencl.tiers import uses_tiers
 from clrt.runtime.selftest.gate import ensure_right
 from clrt.util import env_vars
+from clrt.util.compile_progress import Progress
 from clrt.util.files import expanded
 from clrt.util.formatting import parse_bytes
 from clrt.util.gc_control import gc_young_only
@@ -64,6 +66,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class _Options(NamedTuple):
+    """Options of `load`, which has checked them."""
+
+    device: DeviceInfo
+    strict: bool | None
+    folder: Path | None
+    memory_limit: int | None
+    priority: str
+    optimize_level: int
+    tiers: bool | None
+    on_progress: Progress | None
+
+
 @recording
 @gc_young_only
 def load(
@@ -76,6 +91,8 @@ def load(
     memory_limit: int | str | None = None,
     priority: str = "normal",
     cores: int | None = None,
+    tiers: bool | None = None,
+    on_progress: Progress | None = None,
 ) -> Model:
     """Loads a model and optimises it for a device.
 
@@ -99,6 +116,13 @@ def load(
             the device, with little work in the queue at a time; else "normal".
         cores: Number of cores that a CPU device computes on; if negative, the number of cores to
             leave free; None for all. Only models with the same number share tensors on the device.
+        tiers: Whether programs that are in no cache are compiled without optimization first, and
+            optimized in the background: the first result comes sooner, and runs are several times
+            slower until then. The last bits of results may change between two runs. False compiles
+            optimized programs before the first run; None reads CLRT_TIERS, which by default means
+            True on CPUs whose compiler was measured.
+        on_progress: Called in another thread with (done, total) programs that are compiled in the
+            background, if that takes more than 1 s; None for no calls.
 
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
@@ -121,7 +145,7 @@ def load(
     programs = session_for(info, folder).programs.folder
     key = model_key(source, info.caps, level, programs)
     found = None if key is None else find_executable(key)
-    options = (info, strict, folder, limit, priority, level)
+    options = _Options(info, strict, folder, limit, priority, level, tiers, on_progress)
     if key is None or found is None:
         from clrt.runtime.model.open_model import open_model  # imports ops and passes
 
@@ -136,26 +160,26 @@ def load(
 
 def _new_model(
     graph: Graph,
-    options: tuple[DeviceInfo, bool | None, Path | None, int | None, str, int],
+    options: _Options,
     report: PassReport | None,
     shapes: Sequence[Mapping[str, Sequence[int]]],
 ) -> Model:
     """Returns a model of a graph.
 
     Args:
-        options: Device, `strict`, folder of programs, memory limit, `priority`, and
-            `optimize_level`, as `load` has checked them.
+        options: As `load` has checked them.
         report: Matches and misses of the graph passes; None for a compiled model.
         shapes: Sets of input shapes that a compiled model was made for.
     """
-    info, strict, folder, limit, priority, level = options
-    return Model(graph, info, strict, folder, report, limit, shapes, priority, level)
+    info, strict, folder, limit, priority, level, tiers, on_progress = options
+    common = strict, folder, report, limit, shapes, priority, level
+    return Model(graph, info, *common, tiers, on_progress)
 
 
 def _stored_model(
     key: ExecutableKey,
     found: Executable,
-    options: tuple[DeviceInfo, bool | None, Path | None, int | None, str, int],
+    options: _Options,
     source: Source | SafetensorsHeader,
 ) -> Model:
     """Returns a model that runs by the plans of an earlier process.
@@ -178,7 +202,7 @@ def _stored_model(
     def read() -> Graph:
         from clrt.runtime.model.open_model import open_model  # imports ops and passes
 
-        opened = open_model(source, model.device.caps, options[-1])
+        opened = open_model(source, model.device.caps, options.optimize_level)
         if opened.check is not None:
             opened.check()
         model._report = opened.report
@@ -228,6 +252,8 @@ class Model(PlannedModel, PicklesBySource):
         shapes: Sequence[Mapping[str, Sequence[int]]] = (),
         priority: str = "normal",
         optimize_level: int = 2,
+        tiers: bool | None = None,
+        on_progress: Progress | None = None,
     ) -> None:
         self.shapes = tuple(shapes)
         self.device = device
@@ -242,9 +268,12 @@ class Model(PlannedModel, PicklesBySource):
         self._making = Lock()
         strict = env_vars.STRICT.get() if strict is None else strict
         self._options = (strict, cache_dir, memory_limit, priority, optimize_level)
+        self._progress = tiers, on_progress
         rewrite = partial(_optimise, device, optimize_level)
         background = priority == "background"
         self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
+        self._tiers.enabled = uses_tiers(device.caps, tiers)
+        self._tiers.on_progress = on_progress
         _MODELS.add(self)
 
     @property
@@ -321,7 +350,8 @@ class Model(PlannedModel, PicklesBySource):
                 graph = defaults.graph_with(names)
                 report = _optimise(self.device, level, graph)
                 device = self.device
-                variant = Model(graph, device, strict, folder, report, limit, (), priority, level)
+                options = strict, folder, report, limit, (), priority, level
+                variant = Model(graph, device, *options, *self._progress)
                 self._variants[names] = variant
             return self._variants[names]
 
@@ -514,6 +544,8 @@ class Model(PlannedModel, PicklesBySource):
     ) -> None:
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
 
+        Returns when all programs are optimized (see `tiers` of `clrt.load`).
+
         Args:
             shapes: Shape of each input by name, or several such dicts; None for the shapes that a
                 compiled model was made for. (A compiled model contains no plans, which depend on
@@ -528,10 +560,14 @@ class Model(PlannedModel, PicklesBySource):
         if isinstance(groups, Mapping) or not isinstance(groups, Iterable):
             groups = [groups]
         todo = [self._shapes(group) for group in groups]
-        for done, group in enumerate(todo, start=1):
-            self.run(self.zeros(group))
-            if progress is not None:
-                progress(done, len(todo))
+        enabled, self._tiers.enabled = self._tiers.enabled, False
+        try:
+            for done, group in enumerate(todo, start=1):
+                self.run(self.zeros(group))
+                if progress is not None:
+                    progress(done, len(todo))
+        finally:
+            self._tiers.enabled = enabled
 
     def save_programs(self) -> None:
         """Writes the programs compiled, and the plans made so far, to the cache now, not at exit.

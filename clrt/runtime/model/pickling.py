@@ -139,7 +139,9 @@ def recording(load: Loads) -> Loads:
         model = load(source, **options)
         is_path = isinstance(source, (str, Path))
         path = os.path.abspath(expanded(source)) if is_path else None
-        model._recipe = LoadRecipe(recorded, path, options)
+        # Copies and other processes cannot report to the caller.
+        kept = {name: value for name, value in options.items() if name != "on_progress"}
+        model._recipe = LoadRecipe(recorded, path, kept)
         return model
 
     return cast(Loads, recorded)

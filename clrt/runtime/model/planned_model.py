@@ -18,6 +18,7 @@ from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.runner import Runner
 from clrt.runtime.execution.signature import Signature, shape_of
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.tiers import ModelTiers
 from clrt.util.formatting import format_shapes, parse_bytes
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class PlannedModel:
         """Explains the plan for input shapes, without running it.
 
         For each node: where it runs, by which kernel and why, the ONNX nodes that it stands for,
-        and the bytes that it moves. For each graph pass: its matches and near misses. If shapes
+        and the bytes that it moves. For each graph pass: its matches and near misses. Names the
+        kernels whose programs are compiled without optimization so far (see `tiers` of
+        `clrt.load`). If shapes
         depend on computed data, the explanation ends at the first such shape.
 
         Args:
@@ -83,7 +86,8 @@ class PlannedModel:
         plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
         memory = planner.memory(plan, graph_break)
         caps, device = self.device.caps, str(self.device)
-        return explain(self._graph, plan, graph_break, caps, device, memory, self._report)
+        quick, graph = self._tiers.is_quick, self._graph
+        return explain(graph, plan, graph_break, caps, device, memory, self._report, quick)
 
     def best_batch_size(
         self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
@@ -107,6 +111,11 @@ class PlannedModel:
             return batch
         text = format_shapes(smallest)
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
+
+    @property
+    def _tiers(self) -> ModelTiers:
+        """Which programs of the model were compiled quickly, and are to be replaced."""
+        return self._runner.room.weights.tiers
 
     @property
     def graph(self) -> Graph:

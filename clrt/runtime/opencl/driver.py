@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 
 import pyopencl as cl
@@ -28,7 +30,7 @@ __all__ += [
     "new_context",
     "note_use",
 ]
-__all__ += ["status_name"]
+__all__ += ["quiet_compiler", "status_name"]
 
 _CODES = cl.status_code
 # Status codes for exhausted memory. Drivers that allocate a buffer at its first use return any of
@@ -128,6 +130,42 @@ def status_name(code: int) -> str:
     except ValueError:
         return f"status {code}"
 
+
+class _Quiet(threading.local):
+    """Whether the current thread ignores the compiler's output."""
+
+    on = False
+
+
+_quiet = _Quiet()
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Context manager in which pyopencl does not warn of compiler output, in this thread only.
+
+    Python's filters of warnings belong to all threads, which may compile at the same time.
+    """
+    _quiet.on = True
+    try:
+        yield
+    finally:
+        _quiet.on = False
+
+
+def _silence(warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns pyopencl's function that warns of compiler output, silent in `quiet_compiler`."""
+
+    @wraps(warn)
+    def warn_unless_quiet(text: str) -> None:
+        if not _quiet.on:
+            warn(text)
+
+    return warn_unless_quiet
+
+
+if hasattr(cl, "compiler_output"):
+    cl.compiler_output = _silence(cl.compiler_output)
 
 _used_in: int | None = None
 

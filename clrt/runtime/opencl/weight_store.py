@@ -17,6 +17,7 @@ from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.ledger import Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.tiers import ModelTiers
 
 
 @dataclass(eq=False)
@@ -26,6 +27,7 @@ class WeightStore:
     Attributes:
         account: Ledger of the model, which counts and limits the buffers; None if there is none.
         programs: Compiled programs of the model's kernels, shared with other models.
+        tiers: Which of these programs were compiled quickly, and are to be replaced.
         lock: Lock to hold while adding entries. Each model has its own lock, so that other models
             proceed while this one compiles or uploads for seconds.
     """
@@ -35,8 +37,10 @@ class WeightStore:
     programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
     _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
+    tiers: ModelTiers = field(init=False)
 
     def __post_init__(self) -> None:
+        self.tiers = ModelTiers(self.programs)
         self.session.connection.owners.add(self)
 
     def get(self, source: Value | PackedWeight) -> TrackedBuffer:
@@ -93,7 +97,12 @@ class WeightStore:
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
         """Creates a kernel object; compiles its program only if neither model nor cache has it."""
-        return self.session.programs.kernel(spec, self.programs)
+        held = {} if self.tiers.is_quick(spec) else self.programs
+        return self.session.programs.kernel(spec, held)
+
+    def tiered_kernel(self, spec: KernelSpec) -> cl.Kernel:
+        """Creates a kernel object as `kernel`, or from a quick program if `tiers` wait for it."""
+        return self.session.programs.tiered_kernel(spec, self.tiers)
 
     def share(self, stored: Value | PackedWeight, value: Value) -> None:
         """Uses the buffer of one constant for another one with the same elements as well.

@@ -68,7 +68,8 @@ def collect(
     """
     recorder = Recorder(session)
     run(None)
-    _record(recorder, run)
+    first = {r.bound: None for r in _record(recorder, run).runs if isinstance(r, PlanRun)}
+    unoptimized = sum(len(bound.quick_launches) for bound in first)
     walls: list[float] = []
     recorded: list[_Recorded] = []
     for _ in range(repeat):
@@ -91,6 +92,7 @@ def collect(
         peaks,
         tuple(_steps(shown, medians, list(plans), peaks)),
         tuple(_stage(bound.plan) for bound in plans),
+        unoptimized,
     )
 
 

@@ -41,12 +41,19 @@ def kernel_table(timings: Timings) -> Table:
 
 def headline(timings: Timings) -> str:
     """Returns the main figures of a profile as text: times, launches, gaps, peaks of the device."""
+    quick = ""
+    if timings.unoptimized:
+        quick = (
+            f" At first {timings.unoptimized} of them ran kernels that were compiled without "
+            "optimization; Model.warmup waits for the optimized ones."
+        )
     return (
         f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
         f"{counted(len(timings.kernels), 'launch', 'launches')}, "
         f"{counted(len(timings.host_steps), 'host step')}; under the "
         f"profiler {1e-6 * timings.run_ns:.2f} ms, {timings.gap_share:.0%} of it gaps. Peaks: "
         f"{timings.peaks.gflops:.0f} GFLOP/s, {timings.peaks.gbs:.0f} GB/s. {timings.sums}"
+        f"{quick}"
     )
 
 

@@ -236,6 +236,8 @@ class Timings:
         peaks: Peak rates of the device.
         steps: Kernel launches and host steps in order of execution.
         stages: Plans of the run.
+        unoptimized: Number of launches, in the first run, of kernels that were compiled without
+            optimization; they may have been replaced by optimized ones since.
     """
 
     model: str
@@ -247,6 +249,7 @@ class Timings:
     peaks: Peaks
     steps: tuple[StepTime, ...]
     stages: tuple[TimedStage, ...]
+    unoptimized: int = 0
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:

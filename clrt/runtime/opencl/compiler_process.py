@@ -1,0 +1,201 @@
+"""Compiler process: builds the optimized programs of another process, most valuable first.
+
+`background_compiler.py` starts it. Standard input and output carry one JSON object per line:
+
+    in:  {"platform": …, "device": …, "driver": …, "folder": …}                 first line
+         {"key": …, "source": …, "options": […], "value": …, "launches": […]}   a job
+         {"cancel": key}                                                        not needed any more
+    out: {"ready": true}, then per job {"begun": key} and
+         {"key": key, "error": "", "compiles": true}
+
+A built program is in the cache folder, or, if the driver compiles at the first launch, in the
+driver's own cache. When its input ends, the process completes the jobs that it has; it ends
+`_IDLE_S` after the last one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Condition, Thread
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from clrt.errors import ClrtError, DeviceError
+from clrt.runtime.opencl.devices import devices
+from clrt.runtime.opencl.driver import BUILD_ERROR_CODES, cl, new_context
+from clrt.runtime.opencl.programs import ProgramCache
+
+# Added to the nice value of the process (Unix). It competes with the runs of the parent process,
+# which are several times slower until it is done, so it gets a third of a core that both want (by
+# Linux's weights; 10 would be a tenth). If Linux shares cores between sessions (autogroups), the
+# value only matters beside other compiler processes: 0, 3 and 10 took the same time.
+_NICE = 3
+# Seconds without a job after which the process ends.
+_IDLE_S = 3.0
+# Maximum time, in seconds, that the process goes on without its parent.
+_ORPHAN_S = 120.0
+
+
+class _Jobs:
+    """Priority queue of jobs, read from a stream by a thread."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._changed = Condition()
+        self._heap: list[tuple[float, int, dict[str, Any]]] = []
+        self._cancelled: set[str] = set()
+        self.ended_s: float | None = None
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """Reads jobs until the stream ends."""
+        for count, line in enumerate(self._stream):
+            job = json.loads(line)
+            with self._changed:
+                if "cancel" in job:
+                    self._cancelled.add(job["cancel"])
+                else:
+                    self._cancelled.discard(job["key"])
+                    heapq.heappush(self._heap, (-job["value"], count, job))
+                self._changed.notify()
+        with self._changed:
+            self.ended_s = time.monotonic()
+            self._changed.notify()
+
+    def pop(self, wait_s: float) -> dict[str, Any] | None:
+        """Returns the most valuable job; None if there is none after `wait_s` seconds."""
+        end = time.monotonic() + wait_s
+        with self._changed:
+            while True:
+                while self._heap:
+                    job = heapq.heappop(self._heap)[2]
+                    if job["key"] not in self._cancelled:
+                        return job
+                left = end - time.monotonic()
+                if self.ended_s is not None or left <= 0:
+                    return None
+                self._changed.wait(left)
+
+
+class _Compiler:
+    """Builds programs for the device of the parent process."""
+
+    def __init__(self, header: Mapping[str, str], jobs: _Jobs, replies: BinaryIO) -> None:
+        wanted = header["platform"], header["device"], header["driver"]
+        for info in devices():
+            if (info.caps.platform, info.caps.name, info.caps.driver) == wanted:
+                break
+        else:
+            raise DeviceError(f"This process has no device {wanted}.")
+        self._context = new_context(info.handle)
+        self._cache = ProgramCache(self._context, info.handle, info.caps, Path(header["folder"]))
+        self._jobs = jobs
+        self._replies = replies
+        self._compiles_at_launch = "compiles-at-launch" in info.caps.quirks
+        # Programs whose binaries are costly, to be written when there is no job.
+        self._unwritten: list[tuple[str, cl.Program]] = []
+
+    def reply(self, **message: Any) -> None:
+        """Sends a message to the parent process, if that still exists."""
+        with suppress(OSError):
+            self._replies.write(json.dumps(message).encode() + b"\n")
+
+    def run(self) -> None:
+        """Does all jobs; returns when there have been none for a while."""
+        self.reply(ready=True)
+        while True:
+            job = self._jobs.pop(0 if self._unwritten else _IDLE_S)
+            ended_s = self._jobs.ended_s
+            if ended_s is not None and time.monotonic() - ended_s > _ORPHAN_S:
+                return
+            if job is not None:
+                self._do(job)
+            elif self._unwritten:
+                self._write(*self._unwritten.pop(0))
+            else:
+                return
+
+    def _do(self, job: Mapping[str, Any]) -> None:
+        """Builds the program of a job, and replies."""
+        key = job["key"]
+        self.reply(begun=key)
+        error, compiles = "", True
+        try:
+            program = self._cache.compile_source(job["source"], job["options"])
+            if self._compiles_at_launch:
+                for launch in job["launches"]:
+                    self._launch(program, **launch)
+                self._unwritten.append((key, program))
+            else:
+                self._cache.store(key, program)
+        except (cl.Error, ClrtError, MemoryError) as failure:
+            error = str(failure) or type(failure).__name__
+            compiles = not (isinstance(failure, cl.Error) and failure.code in BUILD_ERROR_CODES)
+        self.reply(key=key, error=error, compiles=compiles)
+
+    def _launch(
+        self,
+        program: cl.Program,
+        entry: str,
+        arguments: list[int | str],
+        global_size: list[int],
+        local_size: list[int],
+    ) -> None:
+        """Runs a kernel once on zeros, so that the driver compiles it for its work-group size.
+
+        Args:
+            entry: Name of the kernel.
+            arguments: Per argument the size of a buffer in bytes, or the bytes of a number in hex.
+        """
+        kernel = cl.Kernel(program, entry)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        buffers = {  # pages that no work-item writes take no memory
+            index: cl.Buffer(self._context, flags, hostbuf=np.zeros(argument, np.uint8))
+            for index, argument in enumerate(arguments)
+            if isinstance(argument, int)
+        }
+        for index, argument in enumerate(arguments):
+            number = bytes.fromhex(argument) if isinstance(argument, str) else b""
+            kernel.set_arg(index, buffers.get(index, number))
+        queue = cl.CommandQueue(self._context)
+        cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+        queue.finish()
+
+    def _write(self, key: str, program: cl.Program) -> None:
+        """Writes a program to the cache folder, unless that has gone."""
+        if self._cache.folder.parent.exists():
+            with suppress(ClrtError, cl.Error, MemoryError):
+                self._cache.store(key, program)
+
+
+def _lower_priority() -> None:
+    """Lowers the priority of this process, as far as the system allows."""
+    if sys.platform == "win32":
+        return  # the parent process asked for a lower priority
+    with suppress(OSError):
+        os.nice(_NICE)
+    with suppress(AttributeError, OSError):  # Linux: a batch process interrupts no other one
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def main() -> None:
+    """Runs the compiler process until its input has ended, or until it has been idle."""
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drivers print
+    _lower_priority()
+    stream = sys.stdin.buffer
+    header = json.loads(stream.readline())
+    _Compiler(header, _Jobs(stream), replies).run()
+    os._exit(0)  # the driver's destructors could only fail
+
+
+if __name__ == "__main__":
+    main()
