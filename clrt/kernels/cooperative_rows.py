@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from clrt.device import requires
 from clrt.ir.cl_code import Define
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.thresholds import Tunable
+from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# Minimum number of row elements per work-item: with fewer, it would mostly wait at barriers.
-_MIN_ELEMENTS = 4
+
+@dataclass(frozen=True)
+class RowItems(Thresholds):
+    """Threshold of the number of work-items that share a row."""
+
+    elems: int = tunable(
+        4, "elements", "Minimum per work-item: with fewer, it would mostly wait at barriers."
+    )
+
+    group: ClassVar = "row_items"
 
 
 def of_groups(entry: str, **others: int | Tunable) -> TunedKernel:
@@ -32,15 +40,16 @@ def of_groups(entry: str, **others: int | Tunable) -> TunedKernel:
 
 
 @pure
-def lanes_of(n: int, items: int) -> int:
+def lanes_of(n: int, items: int, *, elems: int) -> int:
     """Returns the number of work-items that share a row, a power of two.
 
     Args:
         n: Elements per row.
         items: Maximum number of work-items per row.
+        elems: `RowItems.elems`.
     """
     lanes = 1
-    while lanes < items and lanes * _MIN_ELEMENTS < n:
+    while lanes < items and lanes * elems < n:
         lanes *= 2
     return lanes
 
@@ -77,7 +86,7 @@ def launch_rows(
         tunables["T_ITEMS"] *= times
     items = tunables["T_ITEMS"]
     ctx.require(replace(requires.GPU, work_group_size=items))
-    lanes = lanes_of(n, items)
+    lanes = lanes_of(n, items, elems=ctx.thresholds(RowItems).elems)
     spec = KernelSpec.of(source, kernel.entry, VW=1, **tunables, **defines)
     size = ceil_div(rows, items // lanes) * items
     return [launch(spec, (size,), (items,), flops, **args, rows=rows, n=n, lanes=lanes)]

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
-from clrt.kernels.thresholds import GROUPS, T
+from clrt.kernels.thresholds import GROUPS, T, Thresholds
 from clrt.kernels.tuned import TUNED
 from clrt.util.env_vars import CACHE_DIR, cache_dir
 from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
@@ -70,7 +70,17 @@ def device_thresholds(group: type[T], caps: DeviceCaps) -> T:
 
     For choices that are made without a `Lowering`: of variants, and by passes.
     """
-    return group.of(record_for(group.group, caps))
+    return cast(T, _device_thresholds(group.group, CACHE_DIR.get(), caps))
+
+
+@lru_cache(maxsize=64)
+def _device_thresholds(group: str, configured: str, caps: DeviceCaps) -> Thresholds:
+    """Returns the thresholds of a group on a device.
+
+    Args:
+        configured: Cache folder of the user's records; distinguishes cached results.
+    """
+    return GROUPS[group].of(record_for(group, caps))
 
 
 def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
@@ -169,6 +179,7 @@ def save(records: Sequence[Record]) -> Path:
         stream.write(json.dumps(list(merged.values()), indent=1).encode())
     _load.cache_clear()
     _fitting.cache_clear()
+    _device_thresholds.cache_clear()
     return path
 
 

@@ -159,7 +159,7 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
     tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
     units, shares = ctx.caps.compute_units, ctx.thresholds(WinogradPartition)
-    if few := _has_few_tiles(node, ctx.caps):
+    if few := _has_few_tiles(node, ctx.caps, device_thresholds(WinogradCosts, ctx.caps)):
         block = height * _rows_of_few(ceil_div(tiles, height), height, units, shares)
         depth = clamp((shares.weights_kib << 10) // (4 * _PLANES * panel), 1, channels)
         weights = Panels(_WINDOW**2 * channels, maps, panel, True).of(w)
@@ -252,7 +252,7 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     weights_bytes = 4 * _PLANES * channels * maps
     tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / costs.cached
     direct = _WINDOW**2 * positions * seconds
-    if _has_few_tiles(node, caps):  # the weights are read as a direct sum reads them
+    if _has_few_tiles(node, caps, costs):  # the weights are read as a direct sum reads them
         transformed = (_PLANES * tiles + costs.transform) * seconds
     else:
         transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
@@ -260,13 +260,12 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     return None if transformed < direct else "its transforms would take more than they save"
 
 
-def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
+def _has_few_tiles(node: Node, caps: DeviceCaps, costs: WinogradCosts) -> bool:
     """Returns whether the weights of a convolution are transformed in each run, not at load.
 
     That is so if there are few tiles, the transformed weights are large, and the tiles and output
-    channels suffice for all cores (`WinogradCosts`).
+    channels suffice for all cores.
     """
-    costs = device_thresholds(WinogradCosts, caps)
     (tiles, _), (maps, channels) = _tile_counts(node, costs), node.arg(1).dims[:2]
     shares = ceil_div(tiles, costs.share_of_tiles) * ceil_div(maps, costs.share_of_maps)
     is_much = 4 * _PLANES * channels * maps >= costs.much_kib << 10
