@@ -15,6 +15,8 @@ from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import class_name, int_attribute, op_name, produced_by
 
+# Bound of the magnitude of positions that are considered; larger ones are outside of any tensor.
+_MAX_INDEX = 1 << 40
 # Maximum number of producers that are followed from an index tensor.
 _MAX_DEPTH = 12
 _KINDS = ("GreaterOrEqual", "Gather", "GatherND")
@@ -115,6 +117,10 @@ def _counted(known: Array) -> Grid | None:
     """Returns an array of numbers or dims as a `Grid`; None if empty or not evenly spaced."""
     if not known.size:
         return None
+    if known.dtype.kind in "iu":
+        if not -_MAX_INDEX < int(known.min()) <= int(known.max()) < _MAX_INDEX:
+            return None
+        known = known.astype(np.int64)
     first = (0,) * known.ndim
     offset, steps = _dim(known[first]), list[Dim]()
     expected: Any = np.array(offset, known.dtype)

@@ -57,6 +57,12 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
         ShapeError,
         "more elements than a tensor may have",
     ),
+    "indices whose difference exceeds 64 bits": (
+        """(float[3,4] x) => (float[3,2] y)
+            <int64[2] i = {-9223372036854775808, 1073741823}> { y = Gather<axis = 1>(x, i) }""",
+        ModelError,
+        "an index in a constant",
+    ),
     "n-grams of 2^62 tokens": (
         """(int64[2,6] x, float[2,9] s) => (float[2,9] y) {
             y = com.microsoft.NGramRepeatBlock<ngram_size = 4611686018427387904>(x, s)
