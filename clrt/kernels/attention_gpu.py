@@ -38,7 +38,6 @@ _MIN_V_ROWS = 4
 MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
 
 
-@dataclass(frozen=True)
 class AttentionSplits(Thresholds):
     """Thresholds of the choice of tiles and key splits of attention on GPUs."""
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from clrt.ir.cl_code import Define
@@ -18,7 +17,6 @@ from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class ColumnPartition(Thresholds):
     """Threshold of the partition of `launch_columns` into work-groups."""
 

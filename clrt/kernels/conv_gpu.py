@@ -47,7 +47,6 @@ _K_INDEX_BYTES = 2 * 16
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-@dataclass(frozen=True)
 class ConvGpuCosts(Thresholds):
     """Cost model of the tiles and splits of K of a convolution on GPUs."""
 

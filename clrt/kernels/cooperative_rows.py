@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from clrt.device import requires
@@ -16,7 +16,6 @@ from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class RowItems(Thresholds):
     """Threshold of the number of work-items that share a row."""
 

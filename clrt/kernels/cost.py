@@ -27,7 +27,6 @@ class WorkEstimate:
     launches: int = 1
 
 
-@dataclass(frozen=True)
 class Efficiency(Thresholds):
     """Fractions of a device's peak rates that the kernels of a variant reach."""
 
@@ -37,7 +36,6 @@ class Efficiency(Thresholds):
     group: ClassVar = "fast_kernels"
 
 
-@dataclass(frozen=True)
 class PlainEfficiency(Efficiency):
     """Fractions of kernels with one work-item per element and no register blocking."""
 
@@ -47,7 +45,6 @@ class PlainEfficiency(Efficiency):
     group: ClassVar = "plain_kernels"
 
 
-@dataclass(frozen=True)
 class CpuRates(Thresholds):
     """Estimated rates of a CPU, to rank variants."""
 
@@ -63,7 +60,6 @@ class CpuRates(Thresholds):
     group: ClassVar = "cpu_rates"
 
 
-@dataclass(frozen=True)
 class GpuRates(Thresholds):
     """Estimated rates of a GPU, to rank variants."""
 

@@ -55,7 +55,6 @@ CPU = tuned(
 )
 
 
-@dataclass(frozen=True)
 class GemmPartitionThresholds(Thresholds):
     """Parameters of the partition of a GEMM over CPU cores. A block is T_MR rows."""
 

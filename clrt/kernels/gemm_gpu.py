@@ -48,7 +48,6 @@ FEW_ROWS = FEW.defaults["T_SLICES"]
 """Maximum number of rows of A for the small-M kernel."""
 
 
-@dataclass(frozen=True)
 class GpuGemmSplits(Thresholds):
     """Thresholds of the tiles and splits of K of a GEMM on GPUs.
 

@@ -36,7 +36,6 @@ _TILE_ROWS = 8
 _MAX_ROWS = 64
 
 
-@dataclass(frozen=True)
 class Int8Partition(Thresholds):
     """Threshold of the partition of a GEMM of bytes (gemm_bytes_cpu) over cores."""
 

@@ -67,7 +67,6 @@ _MORE_REGISTERS = Code("-cl-intel-256-GRF-per-thread")
 _UNIT_CODES = {name: code for code, name in enumerate(_LANES, 1)}
 
 
-@dataclass(frozen=True)
 class MatrixUnitThresholds(Thresholds):
     """Speed of a GPU's matrix unit, and the minimum speed for which it is used."""
 
@@ -86,7 +85,6 @@ class MatrixUnitThresholds(Thresholds):
     group: ClassVar = "gpu_unit_gains"
 
 
-@dataclass(frozen=True)
 class MatrixTileCosts(Thresholds):
     """Cost model of GEMM tiles on matrix units, and of the small-M kernel in place of them."""
 

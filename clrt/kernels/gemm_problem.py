@@ -40,7 +40,6 @@ _READ = Code("const {1} v{0} = {2}({0}, {3});")
 _SECOND_GEMM = Code("const {1} v{0} = SECOND_GEMM;")
 
 
-@dataclass(frozen=True)
 class ImageChunks(Thresholds):
     """Threshold of the chunks of images that are convolved one after the other."""
 

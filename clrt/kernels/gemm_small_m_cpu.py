@@ -22,7 +22,6 @@ SECOND_GEMM = Code("second[i * T_NV + j]")
 """Expression by which an epilogue reads the second product of a launch: value of the macro."""
 
 
-@dataclass(frozen=True)
 class SmallMThresholds(Thresholds):
     """Thresholds of the small-M kernel, which is compiled besides the general GEMM kernel."""
 

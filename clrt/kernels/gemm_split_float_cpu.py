@@ -31,7 +31,6 @@ _TERMS = 3
 _LEAST = "Minimum {} for which splitting into terms pays."
 
 
-@dataclass(frozen=True)
 class SplitFloatThresholds(Thresholds):
     """Block sizes of the AMX path of a GEMM, and minimum sizes for which it pays.
 
@@ -92,7 +91,6 @@ class SplitFloatThresholds(Thresholds):
         return {cls.macro: 1}
 
 
-@dataclass(frozen=True)
 class Int16DotThresholds(SplitFloatThresholds):
     """Thresholds of the split-float path by int16 dot products instead of AMX.
 

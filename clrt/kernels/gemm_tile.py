@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from clrt.ir.graph import Value
@@ -18,7 +17,6 @@ def _speed(percent: int, tile: str) -> Any:
     return tunable(percent, "percent", f"Speed of a tile of {tile}.")
 
 
-@dataclass(frozen=True)
 class GemmTiles(Thresholds):
     """Tiles that a GEMM may use instead of the tuning record's, for less padding of its columns.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from clrt.device import requires
@@ -53,7 +52,6 @@ BLOCKS = tuned(
 LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
-@dataclass(frozen=True)
 class LowBitPartition(Thresholds):
     """Thresholds of the partition of a GEMM with low-bit weights (gemm_levels_cpu) over cores.
 

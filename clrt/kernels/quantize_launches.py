@@ -23,7 +23,6 @@ from clrt.util.math import ceil_div
 _PAIRS = (DType.INT4, DType.UINT4)
 
 
-@dataclass(frozen=True)
 class QuantizePartition(Thresholds):
     """Threshold of the partition of quantization into CPU work-items."""
 

@@ -42,7 +42,6 @@ _MIN_SIDE = 4
 _COPIES_PER_LAUNCH = 4
 
 
-@dataclass(frozen=True)
 class MovePartition(Thresholds):
     """Thresholds of the partition of kernels that only move elements over CPU work-items."""
 

@@ -1,13 +1,13 @@
 """Tunables that are not macros: numbers that decide tiles, partitions, splits and kernel choice.
 
-A group of thresholds is a dataclass beside its kernels. Each field is declared by `tunable`, with
-its unit and the reason for its value; a tuning record under the name of the group overrides it.
+A group of thresholds is a class beside its kernels. Each field is declared by `tunable`, with its
+unit and the reason for its value; a tuning record under the name of the group overrides it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -37,22 +37,56 @@ class Tunable:
 
 def tunable(default: int, unit: str, reason: str, *, most: int = _MAX_VALUE) -> Any:
     """Declares a field of `Thresholds`; the arguments are the attributes of its `Tunable`."""
-    return field(default=default, metadata={"tunable": Tunable(default, unit, reason, most)})
+    return Tunable(default, unit, reason, most)
 
 
-@dataclass(frozen=True)
 class Thresholds:
     """Base class of a group of thresholds: every field is an int declared by `tunable`.
+
+    Immutable, and equal to others of its class with equal values. It is no dataclass, because
+    creating that many dataclasses takes 10 ms at import.
 
     Attributes:
         group: Name of the group in tuning records.
     """
 
     group: ClassVar[str]
+    _tunables: ClassVar[dict[str, Tunable]] = {}
+
+    def __init__(self, **values: int) -> None:
+        """Creates thresholds with default values except for `values`, by field name.
+
+        Raises:
+            TypeError: There is no field of a name.
+        """
+        unknown = sorted(values.keys() - self._tunables.keys())
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
+        vars(self).update(values)
 
     def __init_subclass__(cls) -> None:
         if GROUPS.setdefault(cls.group, cls) is not cls:
             raise TypeError(f"two classes of thresholds have the group '{cls.group}'")
+        declared = {n: v for n, v in vars(cls).items() if isinstance(v, Tunable)}
+        cls._tunables = cls._tunables | declared
+        for name, each in declared.items():
+            setattr(cls, name, each.default)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        values = zip(self._tunables, self._values(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in values)})"
+
+    def _values(self) -> tuple[int, ...]:
+        return tuple(getattr(self, name) for name in self._tunables)
 
     @classmethod
     def of(cls: type[T], record: Mapping[str, int]) -> T:
@@ -68,7 +102,7 @@ class Thresholds:
     @classmethod
     def declared(cls) -> Mapping[str, Tunable]:
         """Returns the declarations of the fields, by name."""
-        return _declared(cls.group)
+        return cls._tunables
 
     @classmethod
     def check(cls, record: Mapping[str, int]) -> None:
@@ -84,11 +118,6 @@ class Thresholds:
         for name, value in record.items():
             if not 0 < value <= cls.declared()[name].most:
                 raise ValueError(f"a tuning record of {cls.group} sets {name} to {value}")
-
-
-@cache
-def _declared(group: str) -> Mapping[str, Tunable]:
-    return {f.name: f.metadata["tunable"] for f in fields(GROUPS[group])}
 
 
 @cache

@@ -19,7 +19,6 @@ from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.tuning_records import device_thresholds
 
 
-@dataclass(frozen=True)
 class ChunkPartition(Thresholds):
     """Threshold of the number of work-groups of kernels that combine several chunks in one."""
 

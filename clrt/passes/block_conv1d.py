@@ -7,7 +7,7 @@ and other signal filters are such convolutions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -63,7 +63,6 @@ class _Geometry:
         return (self.places - 1) * self.stride
 
 
-@dataclass(frozen=True)
 class BlockConvThresholds(Thresholds):
     """Threshold of the choice to compute a 1-D convolution in blocks of outputs."""
 
@@ -85,7 +84,7 @@ class BlockConv1d(Pass):
         limits: Thresholds of the device.
     """
 
-    limits: BlockConvThresholds = BlockConvThresholds()
+    limits: BlockConvThresholds = field(default_factory=BlockConvThresholds)
 
     name = "widen_lines"
 

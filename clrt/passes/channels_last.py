@@ -8,7 +8,7 @@ convolutions stays in one layout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -55,7 +55,6 @@ _RANKS = (3, 4, 5)
 _IMAGE_CHANNELS = range(2, 5)
 
 
-@dataclass(frozen=True)
 class ChannelsLastThresholds(Thresholds):
     """Thresholds of the choice of layouts of convolutions."""
 
@@ -290,7 +289,7 @@ class UseChannelsLast(Pass):
         limits: Thresholds of the device.
     """
 
-    limits: ChannelsLastThresholds = ChannelsLastThresholds()
+    limits: ChannelsLastThresholds = field(default_factory=ChannelsLastThresholds)
 
     name = "use_channels_last"
     # Cancel the transposes around channels-last nodes.

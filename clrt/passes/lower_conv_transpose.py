@@ -8,7 +8,7 @@ interleaved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import ClassVar
@@ -94,7 +94,6 @@ class _Axis:
         return tap if 0 <= tap < self.size else None
 
 
-@dataclass(frozen=True)
 class SubPixelThresholds(Thresholds):
     """Threshold of the choice to compute a ConvTranspose as a Conv."""
 
@@ -120,7 +119,7 @@ class LowerConvTranspose(Pass):
         limits: Thresholds of the device.
     """
 
-    limits: SubPixelThresholds = SubPixelThresholds()
+    limits: SubPixelThresholds = field(default_factory=SubPixelThresholds)
 
     name = "use_sub_pixels"
 

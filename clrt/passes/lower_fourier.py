@@ -8,7 +8,7 @@ the real and imaginary parts of frequencies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -35,7 +35,6 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.remove_identity import RemoveIdentity
 
 
-@dataclass(frozen=True)
 class FourierThresholds(Thresholds):
     """Threshold of the choice to compute a Fourier transform as a product."""
 
@@ -61,7 +60,7 @@ class LowerFourier(Pass):
         limits: Thresholds of the device.
     """
 
-    limits: FourierThresholds = FourierThresholds()
+    limits: FourierThresholds = field(default_factory=FourierThresholds)
 
     name = "use_fourier_matrices"
     follow_ups = (SimplifyTransposes(), RemoveIdentity(), CanonicalizeViews())

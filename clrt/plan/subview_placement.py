@@ -32,7 +32,6 @@ from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 _MAX_NESTED = 32
 
 
-@dataclass(frozen=True)
 class SubviewThresholds(Thresholds):
     """Threshold of the choice between a subview that aliases its parent, and a copy."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -40,7 +38,7 @@ def test_winograd_conv_matches_reference(
     """Partial tiles, panels and channel chunks; small tiles, as in other tests."""
     if not device.caps.is_cpu:
         pytest.skip("a kernel for CPUs")
-    costs = replace(winograd.WinogradCosts(), much_kib=0, share_of_maps=1)
+    costs = winograd.WinogradCosts(much_kib=0, share_of_maps=1)
     monkeypatch.setattr(winograd, "device_thresholds", lambda group, caps: costs)
     inputs = (_normal(*image), _normal(*weights), _normal(weights[0]))
     sample = Sample(ChannelsLastConv(pads=pads), inputs)

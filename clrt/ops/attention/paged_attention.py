@@ -57,7 +57,6 @@ _GPU_ROWS, _BLOCK = 4, 64
 _VECTOR = 16
 
 
-@dataclass(frozen=True)
 class PagedCpuPartition(Thresholds):
     """Thresholds of the partition of paged attention over CPU cores."""
 
@@ -76,7 +75,6 @@ class PagedCpuPartition(Thresholds):
     group: ClassVar = "paged_attention_cpu_shares"
 
 
-@dataclass(frozen=True)
 class PagedGpuPartition(Thresholds):
     """Thresholds of the partition of paged attention over GPU cores."""
 

@@ -24,7 +24,6 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 
 
-@dataclass(frozen=True)
 class TensorScatterPartition(Thresholds):
     """Threshold of the partition of TensorScatter into CPU work-groups."""
 

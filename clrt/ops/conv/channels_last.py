@@ -43,7 +43,6 @@ MAX_DEPTHWISE_TAPS = 128
 _DEPTHWISE_WIDTHS, _WIDTHS, _STRIDES = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
 
 
-@dataclass(frozen=True)
 class ChannelsLastPartition(Thresholds):
     """Threshold of the partition of direct channels-last convolutions over CPU cores."""
 

@@ -33,7 +33,6 @@ from clrt.util.math import ceil_div
 MAX_AXES = 3
 
 
-@dataclass(frozen=True)
 class Col2ImPartition(Thresholds):
     """Threshold of the partition of col2im into CPU work-items."""
 

@@ -177,7 +177,6 @@ def _window_defines(window: WindowPool) -> dict[str, int]:
     return {f"S_{name.upper()}{axis}": geometry[f"{name}{axis}"] for name, axis in names}
 
 
-@dataclass(frozen=True)
 class DepthwisePartition(Thresholds):
     """Threshold of the partition of depthwise convolutions over CPU cores."""
 

@@ -8,7 +8,6 @@ With 4 to 8 output channels per input channel, the direct kernel and the GEMM ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -20,7 +19,6 @@ from clrt.kernels.tuning_records import device_thresholds
 from clrt.util.math import round_up
 
 
-@dataclass(frozen=True)
 class DirectCpuEfficiency(Efficiency):
     """Fractions of a CPU's peak rates that the direct convolution for CPUs reaches."""
 
@@ -29,7 +27,6 @@ class DirectCpuEfficiency(Efficiency):
     group: ClassVar = "direct_conv_cpu"
 
 
-@dataclass(frozen=True)
 class DirectGpuEfficiency(Efficiency):
     """Fractions of a GPU's peak rates that the direct convolution for GPUs reaches."""
 
@@ -38,7 +35,6 @@ class DirectGpuEfficiency(Efficiency):
     group: ClassVar = "direct_conv_gpu"
 
 
-@dataclass(frozen=True)
 class DirectEfficiency(Efficiency):
     """Fractions of a device's peak rates that the direct convolution for any device reaches."""
 
@@ -47,7 +43,6 @@ class DirectEfficiency(Efficiency):
     group: ClassVar = "direct_conv"
 
 
-@dataclass(frozen=True)
 class ConvCosts(Thresholds):
     """Cost model of convolutions by GEMM."""
 

@@ -6,7 +6,7 @@ are transformed, multiplied as 36 matrices, and the products are transformed bac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
@@ -33,7 +33,6 @@ from clrt.util.math import ceil_div, round_up
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
 
 
-@dataclass(frozen=True)
 class WinogradPartition(Thresholds):
     """Thresholds that divide the tiles of a Winograd convolution into blocks and work-groups.
 
@@ -67,7 +66,6 @@ class WinogradPartition(Thresholds):
     group: ClassVar = "winograd_shares"
 
 
-@dataclass(frozen=True)
 class WinogradCosts(Thresholds):
     """Cost model of Winograd convolutions, and when they transform weights in each run.
 

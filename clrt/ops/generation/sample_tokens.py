@@ -59,7 +59,6 @@ _WHAT = "the row, from 1, that leaves no token"
 _RULE = "each needs one whose logit is above -inf after bias and mask"
 
 
-@dataclass(frozen=True)
 class SamplePartition(Thresholds):
     """Threshold of the partition of SampleTokens into CPU work-groups."""
 

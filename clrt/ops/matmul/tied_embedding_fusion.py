@@ -6,7 +6,6 @@ once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -30,7 +29,6 @@ from clrt.ops.movement.gather import Gather
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class GatherPanelsPartition(Thresholds):
     """Threshold of the partition of a Gather of packed rows into work-groups."""
 

@@ -36,7 +36,6 @@ from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class ScatterPartition(Thresholds):
     """Threshold of the partition of ScatterND into CPU work-groups."""
 

@@ -33,7 +33,6 @@ CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 SOURCE = "norm/channel_normalization.cl"
 
 
-@dataclass(frozen=True)
 class ChannelNormPartition(Thresholds):
     """Threshold of the partition of channel normalizations into CPU work-groups."""
 

@@ -45,7 +45,6 @@ _TILE_ROWS = 8
 _ROW_BYTES = 12
 
 
-@dataclass(frozen=True)
 class RoundPartition(Thresholds):
     """Threshold of the rounding of states and inputs of DynamicQuantizeLSTM."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,7 +40,6 @@ _SOURCE = "recurrent/recurrent_steps.cl"
 _SETS = {4: 2, 3: 2, 1: 8}
 
 
-@dataclass(frozen=True)
 class RecurrentPartition(Thresholds):
     """Thresholds of the partition of a recurrent op's time steps into work-groups and launches."""
 

@@ -31,7 +31,6 @@ COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
 _SOURCE = "reduce/argmax.cl"
 
 
-@dataclass(frozen=True)
 class ArgMaxPartition(Thresholds):
     """Threshold of the partition of ArgMax over rows into CPU work-groups."""
 

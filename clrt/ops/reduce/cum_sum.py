@@ -31,7 +31,6 @@ from clrt.util.math import ceil_div, round_up
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
-@dataclass(frozen=True)
 class CumulativePartition(Thresholds):
     """Thresholds of the partition of cumulative ops into CPU work-groups."""
 

@@ -47,7 +47,6 @@ _INTEGER_CODE = (
 )
 
 
-@dataclass(frozen=True)
 class ReducePartition(Thresholds):
     """Thresholds of the choice and partition of reduction kernels."""
 

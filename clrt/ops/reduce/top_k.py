@@ -27,7 +27,6 @@ from clrt.ops.traits import InputTraits
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class TopKRuns(Thresholds):
     """Thresholds of the length of the runs that work-items sort before runs are merged."""
 

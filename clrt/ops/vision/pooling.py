@@ -42,7 +42,6 @@ _MAX_POSITION = 1 << 30
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-@dataclass(frozen=True)
 class PoolPartition(Thresholds):
     """Threshold of the partition of pooling into CPU work-items."""
 

@@ -20,7 +20,6 @@ from clrt.ops.vision.resample import AxisSampling, SamplingTables
 from clrt.util.math import ceil_div
 
 
-@dataclass(frozen=True)
 class ResamplePartition(Thresholds):
     """Thresholds of the partition of resampling into CPU work-items."""
 

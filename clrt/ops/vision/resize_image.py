@@ -42,7 +42,6 @@ _INPUTS = (
 )
 
 
-@dataclass(frozen=True)
 class ImagePartition(Thresholds):
     """Threshold of the partition of ResizeImage into CPU work-groups."""
 

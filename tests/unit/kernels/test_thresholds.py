@@ -37,3 +37,16 @@ def test_unknown_threshold_is_refused() -> None:
 def test_gemm_tiles_list_alternative_tiles() -> None:
     assert (14, 1, 0.82) in GemmTiles.of({}).others(8, 3, 16)
     assert GemmTiles.of({}).others(2, 2, 2) == []
+
+
+def test_thresholds_are_immutable_values() -> None:
+    default = GemmPartitionThresholds.of({})
+    assert GemmPartitionThresholds(stripe=default.stripe) == default
+    assert hash(GemmPartitionThresholds(stripe=default.stripe)) == hash(default)
+    other = GemmPartitionThresholds(stripe=default.stripe + 1)
+    assert other != default != GemmTiles.of({})
+    assert (other.stripe, other.split) == (default.stripe + 1, default.split)
+    with pytest.raises(AttributeError, match="immutable"):
+        other.stripe = 3
+    with pytest.raises(TypeError, match="no field stripes"):
+        GemmPartitionThresholds(stripes=3)
