@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def accepted(*texts: GeneratedText) -> int:
     return sum(text.timings.accepted for text in texts if text.timings is not None)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+_MANY = [*random_prompts(6, 80), *PROMPTS.values()]
+_OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "drawn": {"temperature": 0.3, "seed": 3, "top_p": 0.9},
     "drawn_bias": {"temperature": 1.0, "seed": 5, "logit_bias": FEW, "num_return_sequences": 2},
@@ -99,17 +101,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
         **{"repetition_penalty": 1.2, "temperature": 1.0, "seed": 1},
     },
 }
+OPTIONS = {name: {"max_new_tokens": 40, **options} for name, options in _OPTIONS.items()}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.fixture(scope="module")
+def plain(guessing: TextGenerator) -> Callable[[str], list[GeneratedText]]:
+    """Returns the texts of `_MANY` by a name of `OPTIONS`, without speculation."""
+    return cache(lambda name: guessing.generate(_MANY, **OPTIONS[name], **OFF))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_speculative_texts_match_plain_texts(
-    guessing: TextGenerator, kind: dict[str, Any], options: dict[str, Any]
+    guessing: TextGenerator,
+    plain: Callable[[str], list[GeneratedText]],
+    kind: dict[str, Any],
+    name: str,
 ) -> None:
     """Generates more texts than run at a time, and a single text."""
-    prompts = [*random_prompts(6, 80), *PROMPTS.values()]
-    options = {"max_new_tokens": 40, **options}
-    expected = guessing.generate(prompts, **options, **OFF)
+    prompts, options = _MANY, OPTIONS[name]
+    expected = plain(name)
     found = guessing.generate(prompts, **options, **kind)
     assert found == expected
     count = options.get("num_return_sequences", 1)
