@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.tools.tune import Tuned, Tuner, encoder_layer
 from tests.harness import all_devices, quick_device
 
+PROGRAMS = os.environ["CLRT_CACHE_DIR"]
+
 
 @pytest.fixture(autouse=True)
 def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +30,8 @@ def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _layer(device: DeviceInfo) -> Model:
-    return load(encoder_layer(64, 2), device=device.index, strict=True)
+    """Returns an encoder layer whose programs are those of other tests and runs."""
+    return load(encoder_layer(64, 2), device=device.index, strict=True, cache_dir=PROGRAMS)
 
 
 def _shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
