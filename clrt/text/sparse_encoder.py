@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.models.locate import find_model
+from clrt.runtime.model.graph_recipe import GraphRecipe
 from clrt.runtime.model.model import load
 from clrt.text.config import SparseConfig, read_sparse_config
 from clrt.text.embedder import Embedder
-from clrt.text.pooling import MASK, RESULT
+from clrt.text.pooling import LOGITS, MASK, RESULT
 from clrt.text.sentence_transformers_compat import (
     CALL_OPTIONS,
     LOAD_OPTIONS,
@@ -23,7 +24,6 @@ from clrt.text.sentence_transformers_compat import (
     ignore,
 )
 from clrt.text.sparse_vectors import SparseVectors
-from clrt.text.splade import LOGITS, splade_graph
 from clrt.text.text_model import LoadOptions, Progress, TextRequest, last_size, positive
 from clrt.text.tokenize import Text
 
@@ -85,8 +85,9 @@ class SparseEncoder(Embedder):
             "Take a masked language model, with its head.",
         )
         self._size = last_size(self._logits)
-        graph = splade_graph(config.strategy, config.activation, self._logits)
-        self._pooling = load(graph, device=self.device.index, strict=strict, cache_dir=cache_dir)
+        arguments = (config.strategy, config.activation, self._logits)
+        recipe = GraphRecipe("clrt.text.splade:splade_graph", arguments, str(arguments))
+        self._pooling = load(recipe, device=self.device.index, strict=strict, cache_dir=cache_dir)
 
     @property
     def dimension(self) -> int:

@@ -6,9 +6,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.op_builder import OpBuilder, floats, ints
 from clrt.runtime.execution.signature import TensorSpec
-from clrt.text.pooling import MASK, RESULT
-
-LOGITS = "logits"
+from clrt.text.pooling import LOGITS, MASK, RESULT
 
 
 def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:

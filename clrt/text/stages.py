@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from clrt.ir.op import Array
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.json_values import positive_number
 from clrt.models.huggingface.model_files import read_optional
-from clrt.ops.op_builder import OpBuilder, floats, ints
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Lower bound of the norm that vectors are divided by; torch's `normalize`.
 _MIN_NORM = 1e-12
@@ -103,6 +105,8 @@ class VectorStage:
 
 def unit(build: OpBuilder, vectors: Value) -> Value:
     """Adds ops that L2-normalize `vectors` along the last axis to a graph; zeros stay zero."""
+    from clrt.ops.op_builder import floats, ints  # imported late: stored plans need no ops
+
     length = build("ReduceL2", vectors, ints(-1), keepdims=1)
     return build("Div", vectors, build("Max", length, floats(_MIN_NORM)))
 

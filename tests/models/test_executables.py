@@ -25,6 +25,7 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, quick_device
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import parsed
+from tests.models.oracle import model_folder
 
 DEVICE = quick_device()
 # One of each way to compute constants from sizes, and one with fixed sizes.
@@ -365,3 +366,16 @@ def test_second_process_plays_what_the_first_stored_at_exit(tmp_path: Path) -> N
         assert np.array_equal(np.load(tmp_path / "y.npy"), _expected(5))
     assert "clrt.ops.base" in imported[0]
     assert imported[1] == []
+
+
+def test_sentence_encoder_starts_from_executables(tmp_path: Path) -> None:
+    texts = ["Hello, world!", "a longer second text"]
+    options: dict[str, Any] = {"device": DEVICE.index, "cache_dir": tmp_path}
+    folder = model_folder()
+    first = clrt.SentenceEncoder(folder, **options)
+    expected = first.encode(texts)
+    for model in (first.model, *first._pooling._models.values()):
+        model.save_programs()
+    second = clrt.SentenceEncoder(folder, **options)
+    assert np.array_equal(second.encode(texts), expected)
+    assert all(map(_is_closed, (second.model, *second._pooling._models.values())))

@@ -97,10 +97,10 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         raise ModelError(f"'{path}' is not the executable {key}.")
     check = DigestCheck(header)
     record = json.loads(metadata["record"])
-    folder = files[0].parent
+    folder = _folder_of(files)
     beside = [folder / name for name, _ in record["beside"] if stays_below(name)]
     if [digest_of([file]) for file in beside] != [digest for _, digest in record["beside"]]:
-        raise ModelError(f"A file beside '{files[0]}' was changed.")
+        raise ModelError(f"A file in '{folder}' was changed.")
     name, inputs, outputs, output_names, properties = record["graph"]
     graph = StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
     mapped = _MappedFiles(header, [*files, *beside])
@@ -115,6 +115,11 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)
     }
     return Executable(graph, templates, origins, shapes, check, record, tensors)
+
+
+def _folder_of(files: Sequence[Path]) -> Path:
+    """Returns the folder of a model's files; the current one for a model without files."""
+    return files[0].parent if files else Path()
 
 
 def _values(rows: Iterable[Sequence[Any]]) -> list[Value]:
@@ -279,7 +284,7 @@ class ExecutableWriter:
         Raises:
             InputError, OSError: The file cannot be written.
         """
-        graph, folder = self.graph, self.files[0].parent
+        graph, folder = self.graph, _folder_of(self.files)
         io = [[_value_row(v) for v in values] for values in (graph.inputs, graph.outputs)]
         record = {
             "shapes": self.shapes,

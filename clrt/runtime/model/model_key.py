@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clrt.errors import ModelError
-from clrt.formats.checksum import digest_of
+from clrt.formats.checksum import digest_of, text_digest
 from clrt.formats.safetensors import SafetensorsHeader
 from clrt.models.compiled_file import open_compiled
 from clrt.models.sources import is_compiled, model_files, onnx_file
 from clrt.runtime.model.executable_store import ExecutableKey, key_for
+from clrt.runtime.model.graph_recipe import GraphRecipe
 
 if TYPE_CHECKING:
     from clrt.device.caps import DeviceCaps
@@ -37,6 +38,9 @@ def model_key(source: Any, caps: DeviceCaps, level: int, programs: Path) -> Exec
             # What the file says is checked before the first result, in both ways to load it.
             content = source.metadata.get("digest", "")
             return key_for([source.file], content, caps, level, programs) if content else None
+        if isinstance(source, GraphRecipe):
+            content = text_digest([source.function, source.key])
+            return key_for([], content, caps, level, programs)
         if not isinstance(source, (str, Path)):
             return None
         path = Path(source)

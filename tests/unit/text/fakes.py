@@ -115,6 +115,6 @@ class Loader:
 
     def __call__(self, source: Path | Graph, **options: object) -> FakeModel:
         if isinstance(source, Graph):
-            self.poolers.append(GraphModel(source))
+            self.poolers.append(GraphModel(source.copy()))
             return self.poolers[-1]
         return self.transformer

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from clrt.ir.dtypes import DType
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.modules import POOLING_MODES
-from clrt.text.pooling import FIRST, MASK, RESULT, TOKENS, pooling_graph, pooling_masks
+from clrt.text.pooling import FIRST, MASK, RESULT, TOKENS, pooling_masks
+from clrt.text.pooling_graph import pooling_graph
 from tests.unit.text.fakes import evaluate
 
 Array = NDArray[Any]
