@@ -79,13 +79,18 @@ def relative_error(actual: Array, wanted: Array) -> float:
 def check(
     model: clrt.Model, session: onnxruntime.InferenceSession, feeds: dict[str, Array]
 ) -> None:
-    """Compares every output with that of `session_of`.
+    """Compares every output with that of `session_of`; see `compare`."""
+    compare(model, outputs_of(session, feeds), feeds)
+
+
+def compare(model: clrt.Model, outputs: dict[str, Array], feeds: dict[str, Array]) -> None:
+    """Compares every output of a model with ONNX Runtime's.
 
     Raises:
         AssertionError: One differs by more than LIMIT.
     """
     actual = model.run(feeds)
-    for name, wanted in outputs_of(session, feeds).items():
+    for name, wanted in outputs.items():
         error = relative_error(actual[name], wanted)
         shapes = {k: v.shape for k, v in feeds.items()}
         assert error <= LIMIT, f"{name} at {shapes}: {error:.2e}"
