@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,6 +18,7 @@ from clrt.errors import InputError, ModelError, ShapeError, counted
 from clrt.models.huggingface.model_files import read_object, read_optional
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.audio.graphs import (
 from clrt.audio.mel import emphasis, fourier, hann, kaldi_filters, slaney_filters
 from clrt.audio.wav import FloatArray
 from clrt.ir.graph import Graph
+from clrt.util.fast_dataclass import dataclass
 
 MASK = "attention_mask"
 Feeds: TypeAlias = "dict[str, np.ndarray[Any, Any]]"

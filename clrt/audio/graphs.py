@@ -7,8 +7,6 @@ docs/guides/audio.md for the measurement).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.audio.mel import Doubles
@@ -16,6 +14,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.op_builder import OpBuilder, floats, ints
+from clrt.util.fast_dataclass import dataclass
 
 BLOCKS = "blocks"
 VALID = "valid"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.errors import InputError
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.renamed import renamed, renamed_arguments
 
 # Sanity limit of sampling temperatures.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from clrt.audio.subtitles import srt_entries, vtt_entries
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from clrt.audio.streams import Sound
 from clrt.errors import InputError, ModelError
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.fast_dataclass import dataclass
 
 # Samples per chunk, and samples of the preceding chunk that the model takes before it, by supported
 # sampling rate in Hz.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, counted, warn_user
+from clrt.util.fast_dataclass import dataclass
 
 FloatArray = NDArray[np.float32]
 

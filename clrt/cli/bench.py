@@ -8,7 +8,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ from clrt.models.as_onnx import onnx_model
 from clrt.models.locate import find_model
 from clrt.runtime.model.model import load
 from clrt.tools.convert import apart
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.table_text import PlainText
 
 # The runtimes alternate for this many rounds, so that a changing clock frequency is fair to all.

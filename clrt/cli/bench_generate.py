@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.sampling import open_generator
 from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.table_text import PlainText
 
 _PROMPTS = 128, 512  # Prompt lengths of the prefill, in tokens.

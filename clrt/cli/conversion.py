@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -50,6 +50,7 @@ from clrt.tools.convert import (
     write,
 )
 from clrt.util.env_vars import whole_number
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, check_targets, expanded, staged
 from clrt.util.formatting import format_shapes
 from clrt.util.table_text import PlainText

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -14,6 +13,7 @@ from clrt.errors import counted
 from clrt.passes.compress_weights import WeightCompression
 from clrt.runtime.execution.signature import listed_symbols, symbol_places
 from clrt.tools.convert import Converted, Difference
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.formatting import format_bytes
 from clrt.util.table_text import PlainText
 

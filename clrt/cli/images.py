@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from clrt.cli.console import echo_json, say_error, stdout
 from clrt.errors import InputError
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import check_targets, expanded
 from clrt.util.table_text import PlainText
 from clrt.vision.image_inputs import Picture, pictures

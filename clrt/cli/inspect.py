@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +30,7 @@ from clrt.models.sources import is_compiled, onnx_file, read_graph
 from clrt.runtime.execution.signature import symbol_places
 from clrt.runtime.inspection.explain import Explanation
 from clrt.runtime.model.model import Model, load
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.formatting import format_bytes, format_flops, format_shapes
 from clrt.util.table_text import PlainText
 

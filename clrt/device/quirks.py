@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

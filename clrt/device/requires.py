@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.device.caps import DeviceCaps, MatrixShape
+from clrt.util.fast_dataclass import dataclass
 
 _CPU, _OTHERS = frozenset({"cpu"}), frozenset({"gpu", "igpu", "accelerator"})
 

@@ -14,7 +14,7 @@ import math
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import ModelError
 from clrt.ir.mmap_arrays import owner_of, remember_file
+from clrt.util.fast_dataclass import dataclass
 
 Array = NDArray[Any]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from threading import Lock
@@ -28,6 +27,7 @@ from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of cached models; each has an arena for its largest call.
 MAX_MODELS = 256

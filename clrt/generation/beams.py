@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from clrt.generation.sequences import KvSequence
 from clrt.generation.token_rules import NextTokenRules, new_tokens_limit, normalised
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.encoder_inputs import EncoderInput
@@ -15,6 +14,7 @@ from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.generation.speculative_decoding import SpeculativeDecoder
 from clrt.ir.op import Array
 from clrt.ops.generation.sample_tokens import SampleTokens
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

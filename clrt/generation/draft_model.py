@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from clrt.generation.sampler import TokenSampler
 from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.generation.speculation_policy import DecodeTimeModel
 from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 
 # Maximum time for the draft model to read a prompt, as a fraction of the time since the request.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from clrt.generation.page_pool import NOTHING
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 Given: TypeAlias = "Sequence[int] | Array"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
 from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 class ForcedSequence(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from weakref import ref
 
 import numpy as np
@@ -22,6 +22,7 @@ from clrt.generation.stops import StopMatcher
 from clrt.generation.token_rules import NextTokenRules
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(eq=False)

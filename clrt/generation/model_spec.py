@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from clrt.generation.tool_calls import CallFormat
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import DecoderConfig
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from clrt.generation.generation_config import (
 )
 from clrt.generation.speculation_policy import MAX_DRAFT_TOKENS
 from clrt.models.huggingface.model_files import read_optional
+from clrt.util.fast_dataclass import dataclass
 
 
 class _NumberRange(NamedTuple):

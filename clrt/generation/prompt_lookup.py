@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from clrt.util.fast_dataclass import dataclass
 
 # Lengths of the n-grams to look up, the longest first.
 _LENGTHS = (3, 2)

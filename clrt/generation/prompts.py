@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +13,7 @@ from clrt.errors import InputError
 from clrt.generation.call_formats import with_text_arguments
 from clrt.generation.messages import plain_messages, short, valid_text
 from clrt.generation.model_spec import LanguageModel
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

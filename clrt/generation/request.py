@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from threading import RLock
 from typing import Any, TypedDict
 
@@ -19,6 +19,7 @@ from clrt.generation.prompts import ChatFormat, several, tokens_of
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.token_rules import new_tokens_limit
 from clrt.generation.tool_calls import ExpectedCalls
+from clrt.util.fast_dataclass import dataclass
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHER_OPTIONS = ("sampling", "tools", "template_variables")

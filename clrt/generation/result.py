@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from clrt.util.fast_dataclass import dataclass
 
 FinishReason = Literal["stop", "length", "cancelled", "constraint"]
 """Why a text ended: a stop string or end token; the length limit; `cancel`; a constraint after

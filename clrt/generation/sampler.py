@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from clrt.generation.options import Sampling
 from clrt.generation.token_rules import NextTokenRules
+from clrt.util.fast_dataclass import dataclass
 
 # All bits of a 32-bit word, the unit of token masks and seeds.
 _WORD = (1 << 32) - 1

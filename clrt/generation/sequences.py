@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.speculation_policy import bucket_size
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(eq=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
+
+from clrt.util.fast_dataclass import dataclass
 
 # Steps with more tokens are padded to a multiple of this, because each step size has its own plan.
 _BUCKET = 16

@@ -6,13 +6,14 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any, NoReturn
 
 from clrt.errors import InputError
 from clrt.generation.messages import plain_data
 from clrt.generation.result import GeneratedText, ToolCall
+from clrt.util.fast_dataclass import dataclass
 
 _NAMES, _ARGUMENTS, _IDS = (
     ("name", "tool_name"),

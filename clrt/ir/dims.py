@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -21,6 +20,7 @@ from typing import Union
 
 from clrt.errors import UnsupportedError
 from clrt.ir.symbolic_trace import is_traced
+from clrt.util.fast_dataclass import dataclass
 
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar, overload
 
@@ -16,6 +16,7 @@ from clrt.errors import PassError
 from clrt.ir.dims import Shape, Substitutes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.util.fast_dataclass import dataclass
 
 OpT = TypeVar("OpT", bound=IrOp)
 OtherOpT = TypeVar("OtherOpT", bound=IrOp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from clrt.ir.attributes import attribute_names, coerce_attributes
 from clrt.ir.dims import Dim, Shape, Substitutes, provably_different, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, trace_of, untraced
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clrt.ir.graph import Graph

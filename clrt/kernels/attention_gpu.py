@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from clrt.device.requires import Requires
@@ -15,6 +15,7 @@ from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 # T_LANES, T_LINES: work-items of a work-group along the keys and along the query rows. T_RQ, T_RK:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.formats.gguf.block_type import BlockType
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import BufferArg, DevicePacking, KernelSpec, Launch, Scratch, launch
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clrt.ir.cl_code import Define
@@ -12,6 +12,7 @@ from clrt.ir.op import Array
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import PackedWeight
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +26,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # T_RM, T_RN and T_TK mean the same as in gemm_gpu and are powers of two. T_SIDE: work-items along

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from clrt.device.caps import DeviceCaps
@@ -10,6 +9,7 @@ from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import untraced
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuning_records import device_thresholds
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
@@ -12,6 +11,7 @@ from clrt.ir.op import IrOp
 from clrt.ir.pattern import Captures, Pattern
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 
 
 class ProducerMap(dict[Value, Node]):

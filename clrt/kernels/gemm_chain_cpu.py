@@ -6,7 +6,7 @@ GEMM in the work-groups of the kernel that reads its result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clrt.errors import UnsupportedError
@@ -17,6 +17,7 @@ from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.row_norm import RowNorm
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, unread_arg
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

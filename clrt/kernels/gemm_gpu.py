@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # T_RM, T_RN: rows and columns per work-item of the largest tile, which smaller tiles halve. T_TK:

@@ -6,7 +6,6 @@ A has 8-bit integers, or is float32 and quantized to 8 bits by the kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 WIDTH = 32

@@ -6,7 +6,7 @@ Float32 operands are split into several bfloat16 terms each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
@@ -33,6 +33,7 @@ from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # T_M, T_N: rows and columns of the largest tile of a work-group. T_ITEMS, T_SPLIT_ITEMS: work-group

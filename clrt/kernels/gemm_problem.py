@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import ChunkLowering, Lowering
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of batch axes that kernels index; operands with more are copied so that axes merge.
 _BATCH_AXES = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from clrt.ir.cl_code import Code
@@ -14,6 +14,7 @@ from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 MOST_ROWS = 8

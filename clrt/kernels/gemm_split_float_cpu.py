@@ -8,7 +8,6 @@ multiply (kernels_cl/common/int16_split_gemm.clh).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from clrt.device.caps import AMX_BFLOAT16, VNNI_INT8, DeviceCaps
@@ -18,6 +17,7 @@ from clrt.ir.dtypes import HALVES
 from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.gemm_tile import panel_width
 from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from clrt.formats.gguf.block_type import SIGNED, BlockEncoding, BlockType
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.op import Array
 from clrt.kernels.quantized_panels_cpu import WIDTH, records_layout
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 _SIGN = np.uint8(0x80)

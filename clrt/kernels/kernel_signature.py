@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal, TypeAlias, cast, get_args
 
 from clrt.kernels.cl_preprocessor import PRIMITIVES, Interface, Tokens, read_interface
 from clrt.kernels.kernel_source import read_source
+from clrt.util.fast_dataclass import dataclass
 
 Access: TypeAlias = Literal["read", "write", "update"]
 ScalarType: TypeAlias = Literal["int", "uint", "long", "float"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, PackedWeight, launch, optional
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Dtypes whose constants are stored two elements per byte on the device.

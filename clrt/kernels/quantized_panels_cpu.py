@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clrt.kernels.quantized_weights import QuantizedWeights
 from clrt.kernels.spec import (
     PackedWeight,
 )
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 WIDTH = 32

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.spec import optional
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

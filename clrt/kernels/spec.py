@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -17,6 +17,7 @@ from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.kernel_signature import Access, KernelSignature, Param, read_signature
 from clrt.kernels.kernel_source import read_source
+from clrt.util.fast_dataclass import dataclass
 
 Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 

@@ -7,9 +7,10 @@ unit and the reason for its value; a tuning record under the name of the group o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
+
+from clrt.util.fast_dataclass import dataclass
 
 T = TypeVar("T", bound="Thresholds")
 # Maximum value of thresholds, so that products of two of them fit in 64 bits.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.thresholds import GROUPS, Tunable
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import find_record
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.kernels.thresholds import Tunable
+from clrt.util.fast_dataclass import dataclass
 
 TUNED: dict[str, TunedKernel] = {}
 # Maximum value in a record of a macro without listed choices, as a multiple of its default.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,7 @@ from clrt.errors import warn_user
 from clrt.kernels.thresholds import GROUPS, T, Thresholds
 from clrt.kernels.tuned import TUNED
 from clrt.util.env_vars import CACHE_DIR, cache_dir
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
 
 # Maximum size in bytes of a file of records.

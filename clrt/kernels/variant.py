@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, TypeAlias
 
 from clrt.device.caps import DeviceCaps
@@ -17,6 +17,7 @@ from clrt.kernels.spec import Launch, Scratch, i32
 from clrt.kernels.thresholds import T, Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.tuning_records import device_thresholds
+from clrt.util.fast_dataclass import dataclass
 
 
 class ChunkPartition(Thresholds):

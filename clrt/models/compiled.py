@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ from clrt.models.compiled_file import (
 )
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write
 
 # Maximum number of elements of a constant printed in the graph's text; a stored tensor would take a

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Variant
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_texts
 
 Types = Sequence[TensorType | None]

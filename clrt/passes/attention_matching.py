@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.ir.dims import Dim, Shape, provably_equal, same_shape
 from clrt.ir.graph import Node, Value
@@ -18,6 +18,7 @@ from clrt.passes.matching import (
     scaled,
     uniform,
 )
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum mask value: at or below it, adding and replacing give the same float32, since the score is
 # lost in rounding.

@@ -7,7 +7,7 @@ and other signal filters are such convolutions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.util.fast_dataclass import dataclass
 
 _RANKS = (3, 4, 5)
 # Maximum number of float32 lanes of a CPU vector (512 bits).

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -11,6 +9,7 @@ from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import op_name, produced_by
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ convolutions stays in one layout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -48,6 +48,7 @@ from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.matching import is_elementwise, keeps_shape
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.sink_transpose import SinkTranspose
+from clrt.util.fast_dataclass import dataclass
 
 # Supported tensor ranks: 1-D to 3-D convolutions.
 _RANKS = (3, 4, 5)

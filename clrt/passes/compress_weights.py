@@ -7,7 +7,7 @@ part of `load`, since results change; `clrt-convert` runs it after the optimiser
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import ml_dtypes
@@ -26,6 +26,7 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Mul
 from clrt.passes.block_quantization import round_blocks
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.util.fast_dataclass import dataclass
 
 # Minimum number of elements of a constant to compress; smaller ones (biases, scales) save nothing.
 MIN_ELEMS = 4096

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from clrt.device.caps import DeviceCaps
@@ -25,6 +25,7 @@ from clrt.ops.op_builder import OpBuilder
 from clrt.passes.report import PassOutcome, PassReport
 from clrt.passes.worklist import Worklist
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import FoldBudget
 
 # Maximum number of sweeps of one pass over a graph; more mean that rewrites undo each other.

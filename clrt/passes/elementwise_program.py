@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import ElementwiseInstruction, IrOp
 from clrt.ops.pointwise.fused import Fused, Literal, render
 from clrt.passes.matching import has_one_element
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of steps of a fused program.
 MAX_STEPS = 32

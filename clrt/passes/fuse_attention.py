@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.dims import Dim, Shape, provably_equal
@@ -29,6 +27,7 @@ from clrt.passes.attention_matching import (
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import equals, int_attribute, produced_by, uniform
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass

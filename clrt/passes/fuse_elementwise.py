@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.base import Pointwise
@@ -12,6 +10,7 @@ from clrt.ops.pointwise.fused import Fused
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.elementwise_program import MAX_STEPS, ProgramBuilder, Ref, operand_refs
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of operands of a fused node: buffer arguments of its kernel.
 MAX_OPERANDS = 8

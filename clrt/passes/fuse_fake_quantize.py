@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.dtypes import DType
@@ -17,6 +15,7 @@ from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
 from clrt.ops.pointwise.round_to_scale import RoundToScale
 from clrt.ops.pointwise.table import Add
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.util.fast_dataclass import dataclass
 
 # Range of scales s for which round(q * s / s) == q holds in float32 for every quantized value q.
 _SCALES = (2.0**-100, 2.0**100)

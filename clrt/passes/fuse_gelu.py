@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.table import Gelu, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders, scalar, scaled
+from clrt.util.fast_dataclass import dataclass
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 # Factor of x^3 in the tanh approximation of GELU.

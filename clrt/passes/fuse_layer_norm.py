@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.dims import provably_equal
@@ -24,6 +22,7 @@ from clrt.passes.matching import (
     operand_orders,
     scalar,
 )
+from clrt.util.fast_dataclass import dataclass
 
 
 def _over_last_axis(reduce: Node) -> bool:

@@ -8,7 +8,7 @@ interleaved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from math import prod
 from typing import ClassVar
@@ -28,6 +28,7 @@ from clrt.ops.conv.conv_transpose import ConvTranspose
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.util.fast_dataclass import dataclass
 
 _RANKS = (3, 4, 5)
 

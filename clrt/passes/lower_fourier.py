@@ -8,7 +8,7 @@ the real and imaginary parts of frequencies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +33,7 @@ from clrt.ops.signal.fourier import Transform
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.remove_identity import RemoveIdentity
+from clrt.util.fast_dataclass import dataclass
 
 
 class FourierThresholds(Thresholds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.pointwise.table import Add
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.util.fast_dataclass import dataclass
 
 _FIELDS = ("q_offset", "k_offset", "v_offset")
 

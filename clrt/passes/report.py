@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.errors import counted, visible
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass

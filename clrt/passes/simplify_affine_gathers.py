@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from clrt.ir.op import Array, IrOp
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import class_name, int_attribute, op_name, produced_by
+from clrt.util.fast_dataclass import dataclass
 
 # Bound of the magnitude of positions that are considered; larger ones are outside of any tensor.
 _MAX_INDEX = 1 << 40

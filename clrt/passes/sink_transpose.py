@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.dims import Shape, TooComplex, product, provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
@@ -11,6 +9,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_known_shape, produced_by
+from clrt.util.fast_dataclass import dataclass
 
 
 class SinkTranspose(Pass):

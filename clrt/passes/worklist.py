@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 
 from clrt.ir.graph import Node
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import INDEXED_BYTES
 from clrt.plan.slab_occupancy import LifetimeNodes, SlabOccupancy
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clrt.plan.arena import Allocation, Arena, LiveInterval
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

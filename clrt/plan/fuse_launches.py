@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
@@ -17,6 +16,7 @@ from clrt.kernels.variant import Lowering
 from clrt.ops.launch_fusions import launch_fusions
 from clrt.plan.lifetimes import is_view
 from clrt.plan.steps import Region
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.graph import Graph, Node
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

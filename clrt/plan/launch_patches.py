@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from clrt.kernels.spec import (
     StatusWord,
     numbered_arguments,
 )
+from clrt.util.fast_dataclass import dataclass
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from clrt.ir.graph import Graph, Node, Value
@@ -14,6 +13,7 @@ from clrt.ops.base import Op
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.plan.arena import LiveInterval
 from clrt.plan.steps import HostStep, Placed, PlanStep, Region
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
@@ -11,6 +11,7 @@ from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value, all_graphs
 from clrt.plan.graph_break import GraphBreak
 from clrt.plan.plan import MIN_BUFFER_BYTES, Plan
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.formatting import format_bytes
 
 

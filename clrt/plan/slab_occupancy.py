@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from clrt.util.fast_dataclass import dataclass
 
 # Disjoint ranges of bytes in ascending order, flat: start, end, start, end, …
 _Ranges = list[int]

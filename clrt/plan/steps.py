@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import KernelSpec, Launch, Scratch
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.renamed import renamed
 
 

@@ -8,7 +8,6 @@ computed here; for any other op its module is imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import Evaluation
 from clrt.kernels.size_formulas import slice_indices
+from clrt.util.fast_dataclass import dataclass
 
 Read: TypeAlias = Callable[[Evaluation], Array]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from math import prod
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from clrt.plan.fuse_launches import by_edges
 from clrt.plan.lifetimes import is_view
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of subviews nested in a subview plus its parents, which bounds the time: each
 # attempt to alias a subview checks them all.

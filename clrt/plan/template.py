@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +27,7 @@ from clrt.plan.launch_patches import Int32s, Ints, VariableArguments, VariableGl
 from clrt.plan.plan import Plan
 from clrt.plan.steps import HostStep, Placed, PlanStep, launches_of
 from clrt.plan.template_instantiation import TemplateInstantiator
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clrt.plan.fuse_launches import MissedRegion

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from clrt.ir.op import Array, TensorType, TracedConstant
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, untraced
 from clrt.ir.symbolic_trace import trace_of as traced_by
 from clrt.ops.base import Op
+from clrt.util.fast_dataclass import dataclass
 
 _Reader: TypeAlias = Callable[[Evaluation], "Array | None"]
 

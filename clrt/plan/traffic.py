@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.ops.base import Op
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from clrt.text.jobs.job import EmbedJob
 from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.shards import ShardWriter
 from clrt.util.env_vars import whole_number
+from clrt.util.fast_dataclass import dataclass
 
 _MAX_BLOCKS = 5000  # Blocks of the Ray dataset of units.
 # Time limit, in seconds, of the test whether a cluster answers at its address.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from clrt.text.modules import Modules, class_of
 from clrt.text.settings import read_settings
 from clrt.text.stages import VectorStage, read_stages, stages_of
 from clrt.text.tokenizer_files import tokenizer_steps
+from clrt.util.fast_dataclass import dataclass
 
 # model_type values whose tokens start at row padding_idx + 1 of the position table.
 _OFFSET_POSITIONS = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum size of the dense float32 block that `SparseVectors.dot` unpacks at once.
 _DENSE_BYTES = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from clrt.ir.op import Array
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.json_values import positive_number
 from clrt.models.huggingface.model_files import read_optional
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clrt.ops.op_builder import OpBuilder

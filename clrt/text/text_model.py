@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -23,6 +23,7 @@ from clrt.text.pooling import MASK
 from clrt.text.sentence_transformers_compat import device_name
 from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
 from clrt.text.torch_interop import to_tensor
+from clrt.util.fast_dataclass import dataclass
 
 Progress = Callable[[int, int], object]
 M = TypeVar("M", bound="TextModel")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from clrt.errors import InputError, ModelError, counted
 from clrt.models.huggingface.model_files import file_exists, read_text
 from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer, load_tokenizer
 from clrt.text.config import TextConfig
+from clrt.util.fast_dataclass import dataclass
 
 IntArray = NDArray[np.int64]
 Text = str | tuple[str, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,6 +37,7 @@ from clrt.text.tokenize import tokenizer_file
 from clrt.tools.diff import independent_outputs
 from clrt.util.accuracy import max_difference
 from clrt.util.env_vars import whole_number
+from clrt.util.fast_dataclass import dataclass
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 Calibration: TypeAlias = "Callable[[Sequence[TensorSpec]], Iterable[Mapping[str, Array]]]"

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.runtime.model.model import load
 from clrt.runtime.opencl.devices import DeviceInfo, devices, no_device_text
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, expanded, make_cache_folder, parse_json, read_regular
 from clrt.util.renamed import renamed
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +29,7 @@ from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
 from clrt.runtime.model.model import Model, load
 from clrt.util.accuracy import max_difference
+from clrt.util.fast_dataclass import dataclass
 
 Feeds: TypeAlias = "Mapping[str, RuntimeValue]"
 

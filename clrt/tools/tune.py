@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import exp, log
 from statistics import fmean
 
@@ -29,6 +29,7 @@ from clrt.plan.steps import DeviceStep
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import run_and_hold
 from clrt.runtime.model.model import Model
+from clrt.util.fast_dataclass import dataclass
 
 Shapes = Mapping[str, tuple[int, ...]]
 # Maximum ratio of a candidate's time to the best time so far for it to count as faster; ratios

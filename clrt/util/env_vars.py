@@ -6,13 +6,13 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import platformdirs
 
 from clrt.errors import ClrtError
+from clrt.util.fast_dataclass import dataclass
 
 T = TypeVar("T")
 # Binary exponents of unit prefixes.

@@ -6,13 +6,13 @@ A model file of a few bytes can request any amount.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 

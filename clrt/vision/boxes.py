@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.exports import Export
 
 # Image processor or model type -> how transformers scores logits [queries, classes]. _SOFTMAX: a

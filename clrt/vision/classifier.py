@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.boxes import check_task, sigmoid
 from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from clrt.errors import ClrtError, ModelError
 from clrt.models.compiled_file import SUFFIX, read_extras
 from clrt.models.huggingface.model_files import file_exists, read_object
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.presets import NAME, is_known_kind
 
 _EXTRA = "vision"

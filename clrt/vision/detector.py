@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,6 +14,7 @@ from clrt.ir.op import Array
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.vision.non_max_suppression import NonMaxSuppression
 from clrt.runtime.model.model import Model, load
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.boxes import BoxHead, QueryHead, RawDetections, as_corners, box_head, query_head
 from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import ImageLike, Picture

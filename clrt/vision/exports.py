@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.errors import ModelError
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.frames import Size
 
 _STRING = r"""'(?:[^'\\]|\\.){0,4096}'|"(?:[^"\\]|\\.){0,4096}\""""

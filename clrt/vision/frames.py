@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 Size = tuple[int, int]
 

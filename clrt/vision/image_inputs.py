@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -19,6 +18,7 @@ import numpy as np
 from clrt.errors import ClrtError, InputError, explain_missing_extra
 from clrt.ir.op import Array
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded, read_regular
 from clrt.util.host_limits import check_host_bytes
 

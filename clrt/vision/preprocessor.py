@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.configs import RGB
 from clrt.vision.frames import (
     Frame,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from clrt.errors import InputError
 from clrt.models.huggingface.model_files import read_object
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 from clrt.vision.configs import RGB
 

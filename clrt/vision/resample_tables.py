@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.ops.vision.resize_image import WEIGHT_BITS
+from clrt.util.fast_dataclass import dataclass
 
 
 def _box(x: Array) -> Array:

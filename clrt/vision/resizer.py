@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +16,7 @@ from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.session import session_for
 from clrt.runtime.opencl.tensors import DeviceTensor
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import round_up
 from clrt.vision.configs import RGB
 from clrt.vision.frames import Frame

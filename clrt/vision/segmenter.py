@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -17,6 +16,7 @@ from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.table import Add, Mul, Sub
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.runtime.model.model import Model, load
+from clrt.util.fast_dataclass import dataclass
 from clrt.vision.boxes import check_task
 from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import ImageLike, Picture

@@ -6,12 +6,12 @@ Source: openai/whisper, `whisper/decoding.py`; transformers' WhisperTimeStampLog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.audio.wav import FloatArray
+from clrt.util.fast_dataclass import dataclass
 
 _NEVER = np.float32(-np.inf)
 

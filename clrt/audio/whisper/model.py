@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
 from clrt.models.sources import is_compiled
 from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.util.fast_dataclass import dataclass
 
 _EXTRA = "speech"
 _EXTRACTOR = "WhisperFeatureExtractor"

@@ -6,7 +6,8 @@ Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGeneratio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from clrt.util.fast_dataclass import dataclass
 
 # Feature frames per timestamp step, and timestamp steps per second.
 FRAMES_PER_STEP = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from clrt.audio.graphs import BLOCKS
 from clrt.audio.wav import FloatArray
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_host_bytes
 from clrt.util.math import ceil_div
 

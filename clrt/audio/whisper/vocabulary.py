@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from clrt.formats.safetensors import damaged
 from clrt.generation.model_reader import read_tokenizer
 from clrt.generation.options import unfollowed_keys
 from clrt.models.huggingface.model_files import read_optional
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

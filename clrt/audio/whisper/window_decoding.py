@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Event
 
 import numpy as np
@@ -18,6 +18,7 @@ from clrt.generation.engine import DecoderEngine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.sequences import KvSequence, ScheduledSequence
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(eq=False)

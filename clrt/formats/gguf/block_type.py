@@ -10,13 +10,13 @@ Source: llama.cpp, ggml/src/ggml-common.h and ggml.c (`type_traits`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.ir.cl_code import Code
+from clrt.util.fast_dataclass import dataclass
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

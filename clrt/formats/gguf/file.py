@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +25,7 @@ from clrt.formats.gguf.block_type import BlockType, Bytes, Floats
 from clrt.formats.gguf.block_types import BLOCK_TYPES
 from clrt.formats.gguf.metadata import ByteReader, Metadata, read_metadata
 from clrt.formats.safetensors import damaged, open_weights
+from clrt.util.fast_dataclass import dataclass
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

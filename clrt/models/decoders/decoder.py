@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_layout import page_form
 from clrt.ops.attention.paged_cache import HEAD_SIZE_STEP, MAX_HEAD_SIZE
+from clrt.util.fast_dataclass import dataclass
 
 # Kinds of layers in config.json: attention to all positions, or to a sliding window.
 FULL, SLIDING = "full_attention", "sliding_attention"

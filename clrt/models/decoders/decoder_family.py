@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 from clrt.models.decoders import family_options as by
@@ -12,6 +12,7 @@ from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.gguf_values import GgufValues
 from clrt.models.decoders.tensor_names import Names
 from clrt.models.huggingface.config_values import ConfigValues
+from clrt.util.fast_dataclass import dataclass
 
 Option: TypeAlias = Callable[[ConfigValues], Mapping[str, Any]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from clrt.util.fast_dataclass import dataclass
 
 # Symbols of dims: number of tokens of the sequence before this step, and in this step.
 PAST, TOKENS = "past", "tokens"

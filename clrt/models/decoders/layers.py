@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TypeAlias
@@ -30,6 +29,7 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add, Cos, Div, Mul, Sin, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import SLIDING, RopeConfig
 from clrt.models.huggingface.config_values import ConfigValues
+from clrt.util.fast_dataclass import dataclass
 
 _ORIGINAL = "original_max_position_embeddings"
 _LONGROPES = ("longrope", "su")  # "su" is the name in the first Phi-3

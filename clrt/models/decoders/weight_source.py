@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

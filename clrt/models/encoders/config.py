@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.models.encoders.families import FAMILIES, RELATIVE_BUCKETS, Family
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from clrt.util.fast_dataclass import dataclass
 
 #: Number of buckets of MPNet's relative position bias, and minimum distance of the last bucket;
 #: fixed in the reference implementation.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from clrt.ir.op import Array
 from clrt.models.onnx.functions import initializers_of
 from clrt.models.onnx.importer import OVERRIDABLE_SINCE, import_read
 from clrt.models.onnx.read import read_model
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -16,6 +16,7 @@ from clrt.models.onnx.read import normal_domain, opsets_of
 from clrt.models.onnx.scope import FunctionKey, Initializer
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import type_proto, value_type
+from clrt.util.fast_dataclass import dataclass
 
 _Attr = onnx.AttributeProto
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import onnx
 
 from clrt.ir.dtypes import DType
 from clrt.models.onnx.read import normal_domain, opsets_of, read_model
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx
 
@@ -12,6 +11,7 @@ from clrt.models.onnx.functions import Function
 from clrt.models.onnx.read import normal_domain
 from clrt.models.onnx.scope import FunctionKey
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum nesting: Python's stack allows 1000 calls, and each level needs up to 12.
 _MAX_DEPTH = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from clrt.models.onnx.attributes import declared_attributes, kind_name, other_op
 from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.decompositions.registry import imported_as
+from clrt.util.fast_dataclass import dataclass
 
 # Domain of the ops that only passes and decompositions generate.
 OWN_DOMAIN = "clrt"

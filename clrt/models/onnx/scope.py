@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import onnx
@@ -12,6 +12,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.util.fast_dataclass import dataclass
 
 FunctionKey: TypeAlias = "tuple[str, str, str]"
 Initializer: TypeAlias = "onnx.TensorProto | onnx.SparseTensorProto | Array"

@@ -9,7 +9,9 @@ Source: the models' tokenizer.json files. Rule of each name: llama.cpp, src/llam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

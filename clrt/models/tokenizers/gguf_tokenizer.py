@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import (
@@ -30,6 +29,7 @@ from clrt.models.tokenizers.gguf_vocabulary import (
     read_charsmap,
     read_vocabulary,
 )
+from clrt.util.fast_dataclass import dataclass
 
 _MARK = "▁"  # SentencePiece's mark of a space
 # Tokens that end a chat turn if the file names none; the first one in the vocabulary is used.

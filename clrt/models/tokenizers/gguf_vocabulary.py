@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from clrt.errors import warn_user
 from clrt.formats.gguf.metadata import Metadata
 from clrt.formats.safetensors import damaged
 from clrt.models.tokenizers.charsmap import check_charsmap
+from clrt.util.fast_dataclass import dataclass
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)

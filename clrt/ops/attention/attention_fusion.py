@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from clrt.errors import UnsupportedError
@@ -25,6 +25,7 @@ from clrt.ops.matmul.gemm_norm_fusion import (
 )
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.norm.layer_normalization import Normalization
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

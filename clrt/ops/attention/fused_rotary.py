@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.device import requires
@@ -20,6 +18,7 @@ from clrt.ops.attention.fused_attention import head_steps, heads_apart
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 CPU = tuned("rotary_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
@@ -11,6 +9,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.quantized_panels_cpu import ROW_TAIL, WIDTH, rounded_rows
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Token positions of a page. A multiple of the SIMD lanes; small, since a sequence leaves part of

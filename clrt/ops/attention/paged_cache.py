@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.kernels.spec import StatusWord
 from clrt.ops.attention.page_layout import FLOATS, PAGE_TOKENS, PageLayout, page_form
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
+from clrt.util.fast_dataclass import dataclass
 
 # Number of slab inputs: each growth of a cache adds a slab, so that existing pages are not copied.
 MAX_SLABS = 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 class TensorScatterPartition(Thresholds):

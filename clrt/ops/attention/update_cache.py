@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 _ROWS = TensorScatter(-2)
 

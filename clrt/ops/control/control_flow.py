@@ -7,7 +7,7 @@ are the last inputs of each of its subgraphs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Minimum number of slices of a Scan to run it as a Loop, several iterations at once.
 _LOOP_SLICES = 16

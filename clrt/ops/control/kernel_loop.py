@@ -7,7 +7,7 @@ iteration of a few nodes. Inside a kernel, a node of a few elements takes some 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -28,6 +28,7 @@ from clrt.ops.control.loop_code import LoopCode, node_work
 from clrt.ops.movement.concat import Concat
 from clrt.ops.reference_interpreter import evaluate
 from clrt.ops.traits import HostTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum operations per iteration: one core needs about 20 us for them, the time of 7 launches.
 _MAX_WORK = 1 << 14

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -26,6 +25,7 @@ from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused, compute_type, render, steps_of
 from clrt.ops.reduce.argmax import ArgExtremum
 from clrt.ops.reduce.reduction import Reduce, reduced_axes, reduction_expressions, reduction_types
+from clrt.util.fast_dataclass import dataclass
 
 _PLAIN = frozenset(d for d in DType if d.storage == "plain" and d is not DType.STRING)
 _DTYPES = _PLAIN | FLOAT_STORAGES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.strided import broadcast_strides, contiguous_strides
@@ -13,6 +12,7 @@ from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.expand import Expand
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.registry import register
 from clrt.ops.traits import OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 _CASTS = {"TO_FLOAT": DType.FLOAT32, "TO_INT64": DType.INT64, "TO_STRING": DType.STRING}
 

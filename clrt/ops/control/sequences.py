@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _element(inputs: Types, op: Op) -> TensorType:

@@ -7,7 +7,7 @@ epilogue works on vectors of channels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
@@ -34,6 +34,7 @@ from clrt.ops.conv.conv1d_gemm import product_of_lines
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Maximum window elements of the depthwise kernel, which keeps their offsets in private memory.

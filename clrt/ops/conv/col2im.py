@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, length
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import check_windows
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Maximum number of image axes that the kernel indexes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product as pairs
 from math import prod
 from typing import Any, ClassVar
@@ -51,6 +51,7 @@ from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
 from clrt.ops.vision.pooling import AutoPad, WindowPool
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 _AXES = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import cast
 
@@ -28,6 +27,7 @@ from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import AutoPad, check_windows
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -29,6 +28,7 @@ from clrt.ops.pointwise.table import Add
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import WindowPool, check_windows
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:

@@ -9,7 +9,6 @@ those for the exporter by the exporter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,6 +21,7 @@ from clrt.ops.index import IMPORT_RULES, LOWERING_RULES
 from clrt.ops.module_index import ModuleIndex, class_key
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.registry import op_title
+from clrt.util.fast_dataclass import dataclass
 
 Results: TypeAlias = "Sequence[Value | None]"
 # Called with a node (the importer: its description of one) and a builder. Returning None leaves the

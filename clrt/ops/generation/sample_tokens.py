@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +36,7 @@ from clrt.ops.generation.sampling import draw_row
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 # Number of histogram buckets, which also limits the chunks per row and the tokens per chunk. Few

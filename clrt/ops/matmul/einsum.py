@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from string import ascii_letters
 
 import numpy as np
@@ -21,6 +20,7 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import num_elements
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 Labels = tuple[str, ...]
 

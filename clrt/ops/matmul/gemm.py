@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -16,6 +14,7 @@ from clrt.ops.pointwise.fused import Literal
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 @register

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from clrt.kernels.quantized_panels_cpu import QuantizedPanels
 from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, stored_bits
 from clrt.kernels.spec import PackedWeight
 from clrt.kernels.weight_format import WeightFormat
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import round_up
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, cast
 
@@ -23,6 +22,7 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.pointwise.fused import can_vectorise, compute_type, render, symbolic_shape
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 def _lowered(emit: gemm_variants.EmitProduct) -> Emit:

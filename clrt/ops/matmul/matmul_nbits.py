@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from clrt.ops.matmul.quantized_product import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 DOT_BLOCK = 32

@@ -7,7 +7,7 @@ few rows, each work-group normalizes the rows of A itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
@@ -37,6 +37,7 @@ from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.matmul.quantized_product import QuantizedProduct, panels_product
 from clrt.ops.norm.layer_normalization import row_norm
 from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

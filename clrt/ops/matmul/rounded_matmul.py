@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -22,6 +21,7 @@ from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.matmul.quantized_product import packed_product
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 BYTES = (DType.INT8, DType.UINT8)
 MAX_DEPTH = 1 << 15

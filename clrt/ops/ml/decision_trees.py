@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 AVERAGE: Final = 0
 SUM: Final = 1

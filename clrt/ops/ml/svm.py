@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, has_input, length, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:

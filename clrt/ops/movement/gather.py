@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Size in bytes of the vectors in which kernels copy rows.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
@@ -18,6 +16,7 @@ from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

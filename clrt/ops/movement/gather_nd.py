@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from clrt.ops.movement.scatter_elements import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -37,6 +36,7 @@ from clrt.ops.movement.common import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -19,6 +17,7 @@ from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 _SOURCE = "movement/reverse_sequence.cl"

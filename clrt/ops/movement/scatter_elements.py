@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Reduction -> value of REDUCTION in common/scatter.clh.
 Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from clrt.ops.movement.common import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Bounds from this value on mean "to the end": models write INT32_MAX or INT64_MAX.
 _FAR = (1 << 31) - 1

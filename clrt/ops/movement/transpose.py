@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
@@ -17,6 +15,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dims, has_input, length
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 class View(Op):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)

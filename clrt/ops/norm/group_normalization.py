@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -29,6 +28,7 @@ from clrt.ops.norm.batch_normalization import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 

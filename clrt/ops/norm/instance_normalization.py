@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.op import TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import need
 from clrt.ops.norm.batch_normalization import check_channels
 from clrt.ops.norm.group_normalization import GroupStatistics
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 @register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

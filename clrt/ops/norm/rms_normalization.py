@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.op import Array, TensorType
@@ -17,6 +15,7 @@ from clrt.ops.norm.layer_normalization import (
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 @register

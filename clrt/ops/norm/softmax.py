@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -24,6 +23,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)

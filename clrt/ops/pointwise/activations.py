@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from clrt.ir.op import Array
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 class Parametric(Pointwise):

@@ -8,7 +8,6 @@ values, 0/-1 per lane in vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.pointwise.conversions import widened
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 NumpyFunction = Callable[..., Any]
 

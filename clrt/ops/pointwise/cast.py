@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -21,6 +21,7 @@ from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_texts
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)

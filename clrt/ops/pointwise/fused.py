@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -48,6 +47,7 @@ from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 CPU = tuned(

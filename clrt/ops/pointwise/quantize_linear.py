@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 # Dtypes to which kernels round x / scale.
 _QUOTIENTS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _row(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum operands of a kernel: each has 36 bytes of arguments if it broadcasts, and devices
 # support 1024 bytes.

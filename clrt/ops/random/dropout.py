@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
@@ -20,6 +18,7 @@ from clrt.ops.movement.common import fill_launch, num_elements
 from clrt.ops.movement.views import Identity
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 def _copies(node: Node, caps: DeviceCaps) -> str | None:

@@ -10,7 +10,6 @@ Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -19,6 +18,7 @@ import numpy as np
 from clrt.ir.op import Array
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.traits import OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 # Random bits of a float32 in [0, 1): its precision.
 FLOAT_BITS = 24

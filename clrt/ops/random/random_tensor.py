@@ -6,7 +6,6 @@ determines the numbers, so that each run draws the same numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from clrt.ops.movement.common import num_elements
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Random bits of a uniform number per dtype: no more than its precision, else it could round to 1.

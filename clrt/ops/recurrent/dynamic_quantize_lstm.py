@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from clrt.ops.recurrent.rounded_launches import (
     rows_together,
 )
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 _BYTES = (DType.INT8, DType.UINT8)
 

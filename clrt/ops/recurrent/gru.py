@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
@@ -15,6 +14,7 @@ from clrt.ops.recurrent.recurrent import Cell, Recurrent
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches, variants
 from clrt.ops.recurrent.time_step_launches import STEPS_CPU
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 class _ResetLaunches(RecurrentLaunches):

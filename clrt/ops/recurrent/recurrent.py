@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ from clrt.ops.pointwise.activations import Elu, HardSigmoid, LeakyRelu, Threshol
 from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 from clrt.ops.traits import HostTraits, InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 Steps: TypeAlias = tuple[ElementwiseInstruction, ...]
 Function: TypeAlias = Callable[[Array], Array]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, ClassVar
@@ -32,6 +31,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
 from clrt.ops.recurrent.time_step_launches import TimeStepLaunches
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 # Gates of an LSTM.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)

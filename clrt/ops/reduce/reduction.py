@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import data_of, fresh_dims, has_input, length
 from clrt.ops.traits import InputTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)

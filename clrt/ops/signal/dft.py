@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -21,6 +20,7 @@ from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, has_input
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _transform(

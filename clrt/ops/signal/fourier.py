@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.op import Array
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from clrt.ops.checks import checked_sizes
 from clrt.ops.movement.common import elements, fill_launch, fresh_dims, length, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -17,6 +15,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dims, num_elements
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import InputError, ShapeError
@@ -15,6 +13,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 @register

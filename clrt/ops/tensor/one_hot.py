@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
@@ -18,6 +16,7 @@ from clrt.ops.checks import agree, need, normalize_axis
 from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
+from clrt.util.fast_dataclass import dataclass
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.dtypes import DType
@@ -11,6 +9,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 
 _BITS = 0xFFFFFFFF
 

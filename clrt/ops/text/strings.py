@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_texts, text_array
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dtypes import DType
@@ -13,6 +12,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.text.strings import compile_pattern, filled_rows, text_input
+from clrt.util.fast_dataclass import dataclass
 
 
 def _next_character(data: bytes, at: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
@@ -21,6 +19,7 @@ from clrt.ops.vision.non_max_suppression import (
     check_boxes,
     keep_best,
 )
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

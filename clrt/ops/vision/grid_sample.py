@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
@@ -21,6 +20,7 @@ from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.traits import OnnxTraits
 from clrt.ops.vision.resize import cubic_weights
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_host_bytes
 
 # Formats that ONNX lists. Pillow supports more, some of which run external programs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits
+from clrt.util.fast_dataclass import dataclass
 
 _TILE = 128  # candidates that are compared at once
 

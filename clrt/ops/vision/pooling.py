@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -31,6 +30,7 @@ from clrt.ops.movement.common import fresh_dim
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
 from clrt.ops.traits import OnnxTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 _AXES = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +20,7 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add, Mul, Round
 from clrt.ops.pointwise.variadic import Clip
 from clrt.ops.reduce.reduce import ReduceSum
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

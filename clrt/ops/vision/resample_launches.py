@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, pitched_args
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
 from clrt.ops.vision.resample import AxisSampling, SamplingTables
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

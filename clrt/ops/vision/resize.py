@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cmp_to_key, lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
@@ -27,6 +26,7 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
 from clrt.ops.vision.resample_launches import sample_launches
+from clrt.util.fast_dataclass import dataclass
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[

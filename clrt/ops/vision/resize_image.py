@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 # Fractional bits of the weights, as in Pillow for 8-bit channels.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.ops.vision.max_roi_pool import region_grid, region_sizes
+from clrt.util.fast_dataclass import dataclass
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias, cast
 from weakref import ReferenceType, ref
 
@@ -38,6 +38,7 @@ from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.runtime.opencl.weight_store import WeightStore
+from clrt.util.fast_dataclass import dataclass
 
 # Default local sizes, by device kind and number of dimensions, of launches that specify none. They
 # are never derived from shapes, because PoCL recompiles a kernel for each local size.

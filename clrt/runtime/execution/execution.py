@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from threading import RLock
 from typing import Any, Protocol, cast
@@ -21,6 +21,7 @@ from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
+from clrt.util.fast_dataclass import dataclass
 
 # Polling interval, in seconds, of a run that waits for other runs to read its donated inputs.
 _POLL_S = 0.0005

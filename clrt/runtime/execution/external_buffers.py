@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from clrt.ir.graph import Value
@@ -12,6 +12,7 @@ from clrt.plan.plan import Plan
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
+from clrt.util.fast_dataclass import dataclass
 
 Feed: TypeAlias = "Array | DeviceTensor"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +25,7 @@ from clrt.runtime.execution.planner import PlannedSegment, Planner
 from clrt.runtime.execution.profiler import Recorder
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_iterations
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 from clrt.device.caps import DeviceCaps
@@ -19,6 +19,7 @@ from clrt.plan.specialise import specialise_to_break
 from clrt.plan.template import PlanTemplate
 from clrt.plan.trace_plan import trace_plan
 from clrt.runtime.execution.plan_arguments import NOTHING, Tunables, bindings_of
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -34,6 +34,7 @@ from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
 from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clrt.runtime.execution.plan_maker import PlanMaker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
@@ -13,6 +13,7 @@ from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

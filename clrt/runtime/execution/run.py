@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import dataclass
 from numbers import Real
 from threading import Lock, Thread
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.graph_run import explained
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.renamed import renamed
 
 # Polling interval, in seconds, of a wait with a timeout: OpenCL waits have none.

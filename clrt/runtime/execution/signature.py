@@ -7,7 +7,7 @@ import operator
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from clrt.ir.runtime_values import RuntimeValue
 from clrt.runtime.execution.external_buffers import Feed
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import text_array
 
 

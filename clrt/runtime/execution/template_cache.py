@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.ir.dims import Bindings
 from clrt.plan.plan import Plan
 from clrt.plan.plan_equivalence import plans_equivalent
 from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.util.active_calls import RecencyDict
+from clrt.util.fast_dataclass import dataclass
 
 _LOG = logging.getLogger(__name__)
 # Maximum number of templates per graph, which bounds host memory: a template takes as much as a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import explain_missing_extra
@@ -20,6 +19,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region, launches_of
 from clrt.plan.traffic import traffic
 from clrt.runtime.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.formatting import format_seconds
 
 

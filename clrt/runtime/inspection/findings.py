@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from clrt.plan.memory import Memory
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

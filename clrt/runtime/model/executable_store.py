@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import RLock
@@ -30,6 +29,7 @@ from clrt.runtime.executables.executable import (
     read_executable,
 )
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import is_private, make_cache_folder
 
 if TYPE_CHECKING:

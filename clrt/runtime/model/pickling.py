@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array, TensorType
 from clrt.runtime.opencl.devices import DeviceInfo, devices
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 
 Loads = TypeVar("Loads", bound=Callable[..., Any])

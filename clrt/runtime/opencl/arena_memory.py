@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -13,6 +13,7 @@ from clrt.ir.op import Array
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.ledger import Ledger
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.util.fast_dataclass import dataclass
 
 
 class ArenaUser(Protocol):

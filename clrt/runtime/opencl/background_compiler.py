@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.tiers import interpreter
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     import subprocess

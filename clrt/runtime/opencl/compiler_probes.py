@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.runtime.opencl.driver import Guard, cl
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.util.fast_dataclass import dataclass
 
 _KERNEL = "__kernel void probe(__global {type} *x) {{ x[0] = {value}; }}\n"
 # Attributes of pyopencl devices that a device report lists besides the capabilities; none of them

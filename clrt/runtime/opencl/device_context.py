@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from threading import RLock
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from clrt.errors import DeviceError
 from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import check_process, cl, is_left_behind, never_release
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum time that a fork waits for runs to end, and its polling interval, both in seconds.
 _FORK_S = 5.0

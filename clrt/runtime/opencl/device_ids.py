@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 from clrt.runtime.opencl.driver import cl, device_bytes
+from clrt.util.fast_dataclass import dataclass
 
 # Parameter codes of clGetDeviceInfo that pyopencl has no names for, by extension.
 _UUID, _LUID_VALID, _LUID = 0x106A, 0x106C, 0x106D  # cl_khr_device_uuid

@@ -8,7 +8,6 @@ import difflib
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from threading import Thread
 from typing import Any
@@ -32,6 +31,7 @@ from clrt.runtime.opencl.os_memory import drop_code, mapped_files
 from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
 from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
+from clrt.util.fast_dataclass import dataclass
 
 # Short names of platforms that users may ask for, and the names that drivers report.
 _PLATFORM_ALIASES = {"pocl": "portable computing language"}

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
+from clrt.util.fast_dataclass import dataclass
 
 __all__ = ["BUILD_ERROR_CODES", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
 __all__ += [

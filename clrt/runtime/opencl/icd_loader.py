@@ -9,11 +9,11 @@ import platform
 import site
 import sys
 import sysconfig
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import clrt
+from clrt.util.fast_dataclass import dataclass
 
 # Folder of Intel's runtime in a frozen application, relative to the folder of its modules:
 # PyInstaller puts shared libraries there.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from clrt.device.caps import AMX_BFLOAT16
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import DeviceSession
+from clrt.util.fast_dataclass import dataclass
 
 # Constants that peaks.cl shares: independent FMA chains per work-item; rows and columns of a tile
 # of the matrix unit; vectors in flight per work-item.

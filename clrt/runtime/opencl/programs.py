@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -35,6 +35,7 @@ from clrt.runtime.opencl.kernel_invokers import remember_invokers
 from clrt.runtime.opencl.program_writer import Saver
 from clrt.runtime.opencl.tiers import QUICK, ModelTiers
 from clrt.util.active_calls import RecencyDict
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import SHIPPED
 
 # Suppresses compiler warnings, which users cannot act on.

@@ -7,7 +7,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -28,6 +28,7 @@ from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.programs import ProgramCache
 from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 from clrt.util import env_vars
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
+from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from clrt.runtime.opencl.session import DeviceSession

@@ -21,7 +21,7 @@ import re
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from clrt.device.caps import DeviceCaps
@@ -30,6 +30,7 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.driver import cl
 from clrt.util import compile_progress, env_vars
 from clrt.util.compile_progress import Progress
+from clrt.util.fast_dataclass import dataclass
 
 QUICK = ("-cl-opt-disable",)
 """Compiler options of the quick tier, besides those of the optimized tier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import RLock
 from typing import Any
 
@@ -18,6 +18,7 @@ from clrt.runtime.opencl.ledger import Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tiers import ModelTiers
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(eq=False)

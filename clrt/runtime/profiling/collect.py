@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
@@ -26,6 +25,7 @@ from clrt.runtime.profiling.timings import (
     Tenant,
     TimedStage,
 )
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from clrt.errors import explain_missing_extra
 from clrt.runtime.profiling.timings import Timings
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 from clrt.runtime.opencl.peaks import Peaks
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.renamed import renamed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from clrt.ops.pointwise.table import Abs, Add, Cos, Erf, Exp, Gelu, Log, Mul, Si
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceMean, ReduceSum
 from clrt.ops.vision.pooling import MaxPool
+from clrt.util.fast_dataclass import dataclass
 
 # Query heads, key-value heads, and elements per head of the attention cases.
 _HEADS, _KV_HEADS, _SIZE = 4, 2, 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.runtime.selftest.cases import Case, cases
 from clrt.util.accuracy import max_difference
+from clrt.util.fast_dataclass import dataclass
 
 # Allowed error as a multiple of the tests' tolerance, since drivers round differently and wrong
 # results are off by far more; and maximum relative error whatever the dtype.

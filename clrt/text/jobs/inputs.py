@@ -7,11 +7,11 @@ import gzip
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from clrt.errors import InputError
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 
 PARQUET = (".parquet", ".pq")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from clrt.text.jobs.inputs import InputFile, find_inputs
 from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.rows import kept_schema
 from clrt.text.jobs.work_units import WorkUnit, split
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, parse_json
 
 VECTOR, FILE, ROW = "vector", "file", "row"

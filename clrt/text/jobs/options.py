@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from clrt.errors import ModelError
 from clrt.models.locate import find_model
 from clrt.text.jobs.work_units import LIMITS, ReadLimits
 from clrt.text.sentence_encoder import SentenceEncoder
+from clrt.util.fast_dataclass import dataclass
 
 _MODEL_SUFFIXES = frozenset(
     (".clrt", ".onnx", ".onnx_data", ".data", ".safetensors", ".json", ".txt", ".model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
 from clrt.text.jobs.options import text_problem
 from clrt.text.jobs.work_units import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
+from clrt.util.fast_dataclass import dataclass
 
 _SAMPLED_ROWS = 1000  # Lines of a JSON lines file that column types are inferred from.
 

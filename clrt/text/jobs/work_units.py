@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum bytes of text per work unit: a unit is encoded in memory.
 _MAX_UNIT_BYTES = 64 << 20

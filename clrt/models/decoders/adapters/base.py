@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.families import ARCHITECTURES, FAMILIES
 from clrt.models.decoders.weights import split_name
+from clrt.util.fast_dataclass import dataclass
 
 _EXPERTS = "blk.{}.ffn_gate_exps"
 

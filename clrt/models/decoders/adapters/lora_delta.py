@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clrt.util.fast_dataclass import dataclass
 
 Floats: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = Callable[[slice], Floats]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from clrt.models.decoders.adapters.peft_config import CONFIG, PeftConfig
 from clrt.models.decoders.weights import PREFIXES, in_order, paths_of, split_name
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.model_files import file_exists, read_text
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import check_link
 
 _WEIGHTS, _TORCH = "adapter_model.safetensors", "adapter_model.bin"

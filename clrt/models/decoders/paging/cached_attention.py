@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.dims import provably_equal
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import DecoderNames
@@ -17,6 +15,7 @@ from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.pad import Pad
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.report import PassReport
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

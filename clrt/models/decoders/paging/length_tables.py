@@ -8,7 +8,6 @@ each token of a step, since sequences of a step differ in length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Identity, View
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Greater, GreaterOrEqual, Less, LessOrEqual, Not
+from clrt.util.fast_dataclass import dataclass
 
 _MAX_LENGTH = (1 << 31) - 1  # lengths and positions are int32
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add
 from clrt.passes.attention_matching import Heads, find_heads
+from clrt.util.fast_dataclass import dataclass
 
 # Permutation that swaps the axes of tokens and heads.
 _BY_TOKEN = (0, 2, 1, 3)

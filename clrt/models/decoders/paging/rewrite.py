@@ -14,7 +14,7 @@ Anything else in a file is an error that names the node: there is no slower fall
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.pipeline import find_subgraphs, tidy
+from clrt.util.fast_dataclass import dataclass
 
 _TOKEN, _PLACE = 0, 2  # columns of the graph input `step`: token id and position
 # Names of the inputs of the rewritten graph; values of the file with these names are renamed.

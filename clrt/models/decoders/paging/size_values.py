@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames
 from clrt.models.decoders.paging.decode_step_probe import STEPS, DecodeStepProbe
 from clrt.ops.tensor.shape import Shape_
+from clrt.util.fast_dataclass import dataclass
 
 _INTEGERS = (DType.INT32, DType.INT64)
 _PER_STEP = "'{}' depends on the number of past tokens, or on the order of tokens in a step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from clrt.ir.op import Array
 from clrt.models.decoders.paging.decode_step_probe import MAX_ELEMENTS, STEPS, DecodeStepProbe
 from clrt.models.decoders.paging.refusal import refusal
 from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.util.fast_dataclass import dataclass
 
 # Scores at or below this are masked: they have no weight in a softmax.
 _HIDDEN = -1e4

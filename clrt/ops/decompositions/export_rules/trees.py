@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
@@ -13,6 +13,7 @@ from clrt.ops.checks import need
 from clrt.ops.decompositions.export_rules.builder import ExportBuilder
 from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
+from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

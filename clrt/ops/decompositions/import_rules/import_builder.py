@@ -9,7 +9,6 @@ converts these ops to IR ops, and decomposes ops that have no class in the IR.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -24,6 +23,7 @@ from clrt.ops.base import Decompose
 from clrt.ops.control.control_flow import Scan
 from clrt.ops.decompositions.registry import DecompositionStage, Results, register_decomposition
 from clrt.ops.op_builder import OpBuilder
+from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import MAX_COUNT, text_array
 
 

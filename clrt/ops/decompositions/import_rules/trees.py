@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     register_import_decomposition,
 )
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM, check_forest
+from clrt.util.fast_dataclass import dataclass
 
 _DOMAIN = "ai.onnx.ml"
 _EQ, _MEMBER = 4, 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from clrt.ir.dims import Dim, is_unknown, provably_equal
 from clrt.ir.graph import Node, Value
@@ -14,6 +13,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.table import Mul
 from clrt.ops.reduce.reduce import ReduceSum
+from clrt.util.fast_dataclass import dataclass
 
 
 @register_decomposition(Einsum, audience=DecompositionStage.PLANNING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -14,6 +13,7 @@ from clrt.ir.op import Array
 from clrt.ops.base import Op
 from clrt.ops.control.control_flow import Loop, counters
 from clrt.ops.reference_interpreter import evaluate
+from clrt.util.fast_dataclass import dataclass
 
 # Maximum elements of a tensor that the host evaluates: counters, limits, a few flags.
 _MAX_ELEMS = 64

@@ -8,7 +8,7 @@ experts would copy their weights per token, which only pays for few tokens.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     register_import_decomposition,
 )
 from clrt.ops.matmul.matmul_nbits import unpack_levels
+from clrt.util.fast_dataclass import dataclass
 
 _DOMAIN = "com.microsoft"
 # End of a slice that reaches to the end of the axis.
