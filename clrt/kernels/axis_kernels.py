@@ -14,7 +14,6 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

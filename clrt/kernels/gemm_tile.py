@@ -10,7 +10,6 @@ from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import round_up
 
 

@@ -34,7 +34,6 @@ from clrt.kernels.variant import (
     reject_but_float32,
     reject_float64,
 )
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 EmitProduct: TypeAlias = Callable[[GemmProblem, Lowering], list[Launch]]

@@ -110,6 +110,13 @@ def _check_defaults(positional: Iterable[Field[Any]]) -> None:
             raise TypeError(f"field {field.name!r} without default follows {optional!r}")
 
 
+class _Factory:
+    """Default in the signature of `__init__` for a field with a `default_factory`."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
 class _LazyMethod:
     """Descriptor in place of a method of a dataclass, which it compiles at the first use.
 
@@ -134,7 +141,7 @@ class _LazyMethod:
 
 def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
     """Returns the `__init__` of a dataclass: its parameters are the fields."""
-    known: dict[str, Any] = {"MISSING_": MISSING, "set_": object.__setattr__}
+    known: dict[str, Any] = {"FACTORY_": _Factory(), "set_": object.__setattr__}
     first: list[str] = []
     last: list[str] = []
     body: list[str] = []
@@ -152,8 +159,8 @@ def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
                 known[default] = field.default
                 parameter = f"{name}={default}"
             elif field.default_factory is not MISSING:
-                parameter = f"{name}=MISSING_"
-                value = f"{factory}() if {name} is MISSING_ else {name}"
+                parameter = f"{name}=FACTORY_"
+                value = f"{factory}() if {name} is FACTORY_ else {name}"
             (last if field.kw_only else first).append(parameter)
         else:
             value = f"{factory}()"

@@ -16,7 +16,6 @@ from clrt.ir.graph import Node
 from clrt.kernels.cost import Efficiency, WorkEstimate
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuning_records import device_thresholds
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import round_up
 
 

@@ -27,7 +27,6 @@ from clrt.kernels.variant import Lowering, reject_but_float32
 from clrt.ops.conv.channels_last_gemm import launch_rows, product_of, zeros
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.pointwise.fused import symbolic_shape
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 # Side of a tile of outputs, side of the window, and elements of a transformed tile.

@@ -26,7 +26,6 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.gemm_norm_fusion import gemm_cpu_product
 from clrt.ops.movement.common import index_t
 from clrt.ops.movement.gather import Gather
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 

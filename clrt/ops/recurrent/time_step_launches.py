@@ -31,7 +31,6 @@ from clrt.ops.index_checks import check_launch
 from clrt.ops.movement.common import fill_launch
 from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
-from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
 STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)

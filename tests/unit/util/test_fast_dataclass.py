@@ -80,9 +80,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     ],
     "class attributes": lambda p: (p.y, p.name, p.kind, hasattr(p, "made"), hasattr(p, "hidden")),
     "match": lambda p: p.__match_args__,
-    "signature": lambda p: [
-        (n, a.kind, a.annotation) for n, a in inspect.signature(p).parameters.items()
-    ],
+    "signature": lambda p: str(inspect.signature(p)),
     "hints": lambda p: typing.get_type_hints(p.__init__, {"int": int}),
     "names": lambda p: (p.__init__.__qualname__, p.__init__.__module__, p.__init__.__name__),
     "is dataclass": lambda p: (is_dataclass(p), is_dataclass(p(1)), p.__dataclass_params__.frozen),
