@@ -319,6 +319,20 @@ def test_jobs_of_a_killed_compiler_are_done_by_another(tmp_path: Path) -> None:
     assert all(outcome.finished.values()) or "0" in outcome.finished
 
 
+def test_job_during_the_writing_of_costly_binaries_is_done(tmp_path: Path) -> None:
+    device = next((d for d in all_devices() if "compiles-at-launch" in d.caps.quirks), None)
+    if device is None:
+        pytest.skip("no device with costly binaries")
+    outcome = Outcome()
+    compiler = outcome.compiler(device, tmp_path)
+    compiler.submit([_job(f"{n}", f"__kernel void w{n}() {{}}") for n in range(4)])
+    await_true(lambda: len(outcome) == 4)
+    await_true(lambda: list(tmp_path.glob("*.clbin")))
+    compiler.submit([_job("late", "__kernel void late() {}")])
+    await_true(lambda: len(outcome) == 5)
+    assert outcome.finished["late"] and not outcome.failed
+
+
 def test_without_a_compiler_process_this_process_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

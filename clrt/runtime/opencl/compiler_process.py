@@ -38,6 +38,8 @@ from clrt.runtime.opencl.programs import ProgramCache
 # Linux's weights; 10 would be a tenth). If Linux shares cores between sessions (autogroups), the
 # value only matters beside other compiler processes: 0, 3 and 10 took the same time.
 _NICE = 3
+# Nice value while costly binaries are written: the parent's runs have all their programs.
+_NICE_LAST = 19
 # Seconds without a job after which the process ends.
 _IDLE_S = 3.0
 # Maximum time, in seconds, that the process goes on without its parent.
@@ -109,16 +111,27 @@ class _Compiler:
             self._replies.write(json.dumps(message).encode() + b"\n")
 
     def run(self) -> None:
-        """Does all jobs; returns when there have been none for a while."""
+        """Does all jobs; returns when there have been none for a while.
+
+        Returns at a job that comes while binaries are written: priority cannot rise again, so the
+        parent process gives the job to a new process. Binaries that are not written then are in the
+        driver's own cache, and are written in a later process that needs them.
+        """
         self.reply(ready=True)
+        is_last = False
         while True:
             job = self._jobs.pop(0 if self._unwritten else _IDLE_S)
             ended_s = self._jobs.ended_s
             if ended_s is not None and time.monotonic() - ended_s > _ORPHAN_S:
                 return
+            if job is not None and is_last:
+                return
             if job is not None:
                 self._do(job)
             elif self._unwritten:
+                if not is_last:
+                    _set_least_priority()
+                is_last = True
                 self._write(*self._unwritten.pop(0))
             else:
                 return
@@ -184,6 +197,16 @@ def _lower_priority() -> None:
         os.nice(_NICE)
     with suppress(AttributeError, OSError):  # Linux: a batch process interrupts no other one
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _set_least_priority() -> None:
+    """Lowers the priority of this process further, so that it uses idle cores only."""
+    if sys.platform == "win32":
+        return
+    with suppress(OSError):
+        os.nice(_NICE_LAST)  # the system ends at its maximum
+    with suppress(OSError):  # Linux shares cores between sessions first
+        Path("/proc/self/autogroup").write_text(f"{_NICE_LAST}", "utf-8")
 
 
 def main() -> None:
