@@ -65,6 +65,9 @@ def test_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
     write(tmp_path, make_config("bert"), make_tensors("bert"))
     found = _modules(f"import clrt\nclrt.load({str(tmp_path)!r}, device='cpu')")
     assert "clrt.models.encoders" in found
+    assert not {"clrt.ops.recurrent.lstm", "clrt.ops.text.strings", "clrt.ops.vision.roi_align"} & {
+        *found
+    }
     assert not {"onnx", "google.protobuf", "tokenizers"} & set(found)
 
 

@@ -71,3 +71,23 @@ def test_unknown_op_is_none_and_imports_nothing() -> None:
         "assert 'clrt.ops.text.murmur_hash3' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+def test_threads_find_complete_classes() -> None:
+    """A thread that looks an op up while another one imports its module waits for the import."""
+    script = (
+        "import sys, threading\nfrom clrt.ops import REGISTRY\nsys.setswitchinterval(1e-6)\n"
+        "ready, failed = threading.Barrier(8), []\n"
+        "def look():\n"
+        "    ready.wait()\n"
+        "    try:\n"
+        "        cls = REGISTRY.get('', 'LSTM')\n"
+        "        assert hasattr(sys.modules[cls.__module__], 'LSTM') and cls.variants\n"
+        "        assert not sys.modules[cls.__module__].__spec__._initializing\n"
+        "    except BaseException as error:\n"
+        "        failed.append(error)\n"
+        "threads = [threading.Thread(target=look) for _ in range(8)]\n"
+        "[t.start() for t in threads], [t.join() for t in threads]\n"
+        "assert not failed, failed\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
