@@ -34,6 +34,7 @@ from .nets import measure_nets
 from .programs import measure_programs
 from .results import Report
 from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed, peer_runtimes
+from .starts import measure_starts
 from .tables import all_tables, goal_table
 from .turns import open_workers
 
@@ -182,6 +183,8 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
         report.neighbours = measure_neighbours(minilm, ours, turns)
     if "startup" in sections:
         report.startup, report.new_shapes = measure_startup(minilm, ours, _USUAL, pace.starts)
+        if is_installed("onnxruntime"):
+            report.processes = measure_starts(minilm.onnx, ours, work, pace.starts)
     if "install" in sections:
         report.install, report.imports = measure_install(), [measure_import()]
         report.left = measure_left(minilm, ours, _USUAL)

@@ -242,6 +242,25 @@ class StartRow:
 
 
 @dataclass(frozen=True)
+class ProcessRow:
+    """Processes from their start to the first result.
+
+    Attributes:
+        model: Name of the model.
+        start: Runtime, and what it loads.
+        empty_s: Seconds of the first process, which found the caches empty.
+        warm_s: Median seconds of later ones.
+        to_onnxruntime: Median ratio of warm processes to ONNX Runtime's beside them.
+    """
+
+    model: str
+    start: str
+    empty_s: float
+    warm_s: float
+    to_onnxruntime: float | None
+
+
+@dataclass(frozen=True)
 class NewShapeRow:
     """A shape's first run in a warm process.
 
@@ -344,6 +363,7 @@ class Report:
     convolutions: list[ConvolutionRow] = field(default_factory=list)
     memory: list[MemoryRow] = field(default_factory=list)
     startup: list[StartRow] = field(default_factory=list)
+    processes: list[ProcessRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)
     neighbours: list[NeighbourRow] = field(default_factory=list)
     programs: list[ProgramRow] = field(default_factory=list)

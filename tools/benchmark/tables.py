@@ -43,6 +43,8 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _memory(report)
     if report.startup:
         yield _startup(report)
+    if report.processes:
+        yield _processes(report)
         yield _new_shapes(report)
     if report.neighbours:
         yield _neighbours(report)
@@ -316,6 +318,15 @@ def _startup(report: Report) -> Table:
     for r in report.startup:
         seconds = (f"{s:.2f}" for s in (r.import_s, r.load_s, r.first_s))
         _add(table, r.runtime, r.caches, *seconds, str(r.builds))
+    return table
+
+
+def _processes(report: Report) -> Table:
+    names = ("model", "start", "empty caches, s", "warm, s", "x ONNX Runtime")
+    table = _table("process start to first result", *names, left=2)
+    for r in report.processes:
+        figures = (f"{r.empty_s:.2f}", f"{r.warm_s:.2f}", _ratio(r.to_onnxruntime))
+        _add(table, r.model, r.start, *figures)
     return table
 
 
