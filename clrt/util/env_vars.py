@@ -165,6 +165,7 @@ ALL: tuple[EnvVar[str] | EnvVar[bool] | EnvVar[int], ...] = (
     CACHE_DIR,
     SELF_TEST,
     TIERS,
+    EXECUTABLES,
     MAX_PATCHES,
     VERIFY,
     HOST_LIMIT,

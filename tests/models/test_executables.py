@@ -205,27 +205,37 @@ def test_executable_writable_by_others_is_not_used(what: str, tmp_path: Path) ->
     assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
 
 
-def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [1, 3])
+def test_executable_serves_one_text_and_several(batch: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(load_family("bert_dynamo18"), path)
-    feeds = {name: a[:, :1] for name, a in _random_feeds(_load(path, tmp_path), 1).items()}
-    _run_and_store(path, feeds)
-    model, fresh = _load(path, tmp_path), _load(path, tmp_path / "other")
-    model.run(feeds)
-    assert _is_closed(model)
-    large = _random_feeds(fresh, 64, 64)
-    expected = fresh.run(large)
-    found = model.run(large)
-    assert all(np.array_equal(found[n], expected[n]) for n in expected)
-    assert model.allocated_bytes < 1.2 * fresh.allocated_bytes + (1 << 16)
-    if not _is_closed(model):
-        model.save_programs()
-        model.close()
-        again = _load(path, tmp_path)
-        found = again.run(large)
+    fresh = _load(path, tmp_path)
+    fresh.run(_random_feeds(fresh, batch))
+    fresh.save_programs()
+    model = _load(path, tmp_path)
+    for feeds in (_random_feeds(fresh, 1, 9), _random_feeds(fresh, 2)):
+        found, expected = model.run(feeds), fresh.run(feeds)
         assert all(np.array_equal(found[n], expected[n]) for n in expected)
-        again.run(feeds)
-        assert _is_closed(again)
+    assert _is_closed(model)
+
+
+def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    _run_and_store(path, _feeds(3))
+    model = _load(path, tmp_path)
+    model.run(_feeds(3))
+    assert _is_closed(model)
+    kept = model.run(_feeds(4), device_outputs=True)  # other outputs on the device: another plan
+    assert np.array_equal(kept["y"].numpy(), _expected(4))
+    assert not _is_closed(model)
+    assert np.array_equal(model.run(_feeds(5))["y"], _expected(5))
+    assert model.allocated_bytes < 2 * _load(path, tmp_path / "other").weight_bytes + (1 << 16)
+    model.save_programs()
+    model.close()
+    again = _load(path, tmp_path)
+    assert np.array_equal(again.run(_feeds(6), device_outputs=True)["y"].numpy(), _expected(6))
+    assert np.array_equal(again.run(_feeds(2))["y"], _expected(2))
+    assert _is_closed(again)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from clrt.errors import (
     UnsupportedError,
     warn_user,
 )
+from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array
 from clrt.plan import memory as sizes
@@ -377,7 +378,8 @@ class Planner:
     def learned(self, graph: Graph) -> list[PlanTemplate]:
         """Returns the templates of a graph's plans so far, stored ones included.
 
-        For plans without a template, planning is traced.
+        For plans without a template, planning is traced; also at batch 1 if the first batch was
+        larger, else at batch 2, since other kernels may run there.
 
         Args:
             graph: Graph of the model.
@@ -387,15 +389,38 @@ class Planner:
             of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
             if of is not graph or data:
                 continue
-            if first is not None and self._templates.plan(key, first[0]) is None:
-                sizes, plan = first
-                shapes = {v.name: v.dims for v in plan.graph.inputs}
-                trace = partial(self.trace, graph, shapes, NOTHING, contract)
-                self._templates.learn(key, sizes, partial(_same, plan), trace)
+            if first is not None:
+                self._learn(key, graph, contract, *first)
             found += self._templates.of(key)
         for template in found:
             template.price(self._caps.max_alloc_bytes)
         return found
+
+    def _learn(
+        self, key: Hashable, graph: Graph, contract: DeviceIo, first: Bindings, plan: Plan
+    ) -> None:
+        """Traces the templates that `learned` describes, unless the graph has them.
+
+        Args:
+            key: Key of the graph's templates.
+            contract: Which inputs and outputs are tensors on the device.
+            first: Size of each symbol in the first plan.
+            plan: The first plan.
+        """
+        shapes: Shapes = {v.name: v.dims for v in plan.graph.inputs}
+        forms = [shapes]
+        with suppress(InputError):  # without a batch
+            resized = sizes.batch_resizer(graph.inputs, first, shapes)
+            forms.append(resized(2 if resized(1) == shapes else 1))
+        for form in forms:
+            at = bindings_of(graph, form, NOTHING)
+            if self._templates.plan(key, at) is None:
+                make = partial(self._first_plan, graph, form, contract)
+                trace = partial(self.trace, graph, form, NOTHING, contract)
+                self._templates.learn(key, at, make, trace)
+
+    def _first_plan(self, graph: Graph, shapes: Shapes, contract: DeviceIo) -> Plan:
+        return self.plan(graph, shapes, NOTHING, contract)[0]
 
     def forget(self) -> None:
         """Drops all cached plans, and all templates but the stored ones."""
@@ -476,7 +501,3 @@ class Planner:
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )
-
-
-def _same(plan: Plan) -> Plan:
-    return plan
