@@ -435,7 +435,7 @@ def _precompile(
         model.warmup(shapes)
         model.save_programs()
         needed, built = programs.requests - needed, programs.builds - built
-        return Precompiled(model.device.name, needed, built, time.perf_counter() - start)
+        return Precompiled(model.device, needed, built, time.perf_counter() - start)
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:

@@ -8,16 +8,20 @@ from pathlib import Path
 
 from rich.table import Table
 
+import clrt
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
 from clrt.passes.compress_weights import WeightCompression
 from clrt.runtime.execution.signature import listed_symbols, symbol_places
+from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.tools.convert import Converted, Difference
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.formatting import format_bytes
 from clrt.util.table_text import PlainText
 
 _SHOWN_WEIGHTS = 8  # Rows of the table of compressed weights.
+# Instruction sets, by float32 elements per vector register; 4 has several names.
+_INSTRUCTION_SETS = {8: " (AVX)", 16: " (AVX-512)"}
 
 
 def report_conversion(target: Path, converted: Converted, encodes: bool) -> None:
@@ -42,16 +46,27 @@ class Precompiled:
     """Result of compiling a model's programs for one device into a folder.
 
     Attributes:
-        device: Name of the device.
+        device: The device.
         programs: Number of programs that the model needs.
         built: Number of programs compiled now; all other programs were in the folder already.
         seconds: Total time in seconds, with the loading of the model.
     """
 
-    device: str
+    device: DeviceInfo
     programs: int
     built: int
     seconds: float
+
+    @property
+    def serves(self) -> str:
+        """The devices and versions that use the programs, as a sentence."""
+        caps = self.device.caps
+        parts = [f"{caps.name} of {caps.platform}", f"driver {caps.driver}"]
+        if caps.is_cpu:
+            instructions = _INSTRUCTION_SETS.get(caps.float_lanes, "")
+            parts.append(f"{caps.float_lanes} float32 per vector{instructions}")
+        parts.append(f"clrt {clrt.__version__}")
+        return f"They serve only this: {', '.join(parts)}."
 
 
 def report_programs(results: Sequence[Precompiled], folder: Path) -> None:
@@ -66,8 +81,8 @@ def report_programs(results: Sequence[Precompiled], folder: Path) -> None:
         existing = f", {before} more were there" if before else ""
         stdout().print(
             PlainText(
-                f"{counted(result.built, 'program')} compiled for {result.device} into '{folder}' "
-                f"in {result.seconds:.1f} s{existing}"
+                f"{counted(result.built, 'program')} compiled for {result.device.name} into "
+                f"'{folder}' in {result.seconds:.1f} s{existing}. {result.serves}"
             ),
             soft_wrap=True,
         )

@@ -183,6 +183,7 @@ def test_precompiled_programs_need_no_build(tmp_path: Path) -> None:
     again = _run(target, "-o", tmp_path / "again.clrt", *shapes, "--precompile", cache)
     said = re.search(r"^0 programs compiled for .+ into '(.+)' in [\d.]+ s", again.stdout, re.M)
     assert said is not None and said[1] == str(cache), again.stdout
+    assert re.search(r"They serve only this: .+ of .+, driver .+, clrt [\d.]+", again.stdout)
     with clrt.load(target, cache_dir=cache) as model:
         before = model._session.programs.builds
         model.warmup([{s.name: (2, 16) for s in model.inputs}])
