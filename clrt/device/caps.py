@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
+
+from clrt.util.fast_dataclass import dataclass
 
 # Alignment of tensor starts in bytes (two cache lines); pointer-cast vector loads require it.
 ALIGNMENT_BYTES = 128
 
 
-@dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True, order=True)  # has an order
 class MatrixShape:
     """A matrix instruction and its shape: (rows x depth) times (depth x columns).
 
