@@ -336,14 +336,17 @@ def pure(function: _Function) -> _Function:
     Keyword arguments are hashable constants, such as thresholds, that do not depend on sizes.
     """
 
-    name = f"{function.__module__}:{function.__qualname__}"
+    # A lambda or local function has no name of its own, by which it could be found again.
+    is_local = "<" in function.__qualname__
+    name = "" if is_local else f"{function.__module__}:{function.__qualname__}"
 
     @lru_cache(maxsize=64)
     def operations_of(constants: tuple[tuple[str, object], ...]) -> _Operations:
         whole = partial(function, **dict(constants)) if constants else function
         return _Operations(whole, _name_with(name, constants))
 
-    _PURE[name] = operations_of
+    if name:
+        _PURE[name] = operations_of
 
     @wraps(function)
     def traced(*numbers: int, **constants: object) -> int | tuple[int, ...]:
@@ -399,7 +402,7 @@ def _name_with(name: str, constants: tuple[tuple[str, object], ...]) -> str:
         name: Name of the function.
         constants: The keyword arguments.
     """
-    if any(type(value) not in (int, float, bool) for _, value in constants):
+    if not name or any(type(value) not in (int, float, bool) for _, value in constants):
         return ""
     return f"{name}{json.dumps(dict(constants))}" if constants else name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clrt.errors import ClrtError
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
 from clrt.ops.decompositions.registry import DecompositionStage, decompose, of_class
@@ -18,7 +19,14 @@ class InlineSubgraphs(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         decomposition = decompose(node, view.names, DecompositionStage.PLANNING)
-        return None if decomposition is None else Match(view, node, payload=decomposition)
+        if decomposition is None:
+            return None
+        for inner in decomposition[0]:
+            try:
+                inner.op.infer(inner.input_types)
+            except ClrtError as error:  # a run reports it
+                return Miss(f"{inner} does not fit its inputs: {error}", node)
+        return Match(view, node, payload=decomposition)
 
     def rewrite(self, match: Match) -> Patch:
         nodes, results = match.payload

@@ -57,6 +57,23 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
         ShapeError,
         "more elements than a tensor may have",
     ),
+    "a resize to 1,000,000,000 rows": (
+        """(float[1,1,4,4] x) => (float[1,1,k,l] y)
+            <float[8] roi = {0, 0, 0, 0, 1, 1, 1, 1}, int64[4] sizes = {1, 1, 1000000000, 1}> {
+            y = Resize<coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear">
+                (x, roi, "", sizes)
+        }""",
+        ClrtError,
+        "CLRT_HOST_LIMIT",
+    ),
+    "a loop of one iteration whose body does not fit its state": (
+        """(float[0,2] h, float[1,2,2] x) => (float[a,2] g) {
+            g = Scan<num_scan_inputs = 1, body = step (float[2,2] s, float[2,2] e)
+                => (float[2,2] t) { t = Mul(s, e) }>(h, x)
+        }""",
+        ClrtError,
+        "",
+    ),
     "indices whose difference exceeds 64 bits": (
         """(float[3,4] x) => (float[3,2] y)
             <int64[2] i = {-9223372036854775808, 1073741823}> { y = Gather<axis = 1>(x, i) }""",

@@ -27,6 +27,7 @@ from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
 from clrt.ops.vision.resample_launches import sample_launches
 from clrt.util.fast_dataclass import dataclass
+from clrt.util.host_limits import check_host_bytes
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[
@@ -37,6 +38,9 @@ _Coordinates: TypeAlias = Literal[
 _Nearest: TypeAlias = Literal[
     "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
 ]
+
+# Host memory per output and source element on one side, in bytes, while tables are computed.
+_TABLE_BYTES = 64
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -264,8 +268,9 @@ class Resize(Op):
         return AxisSampling(axis, size, outputs, taps, extrapolates, make)
 
     def _tables(self, size: int, outputs: int, placing: _CoordinateParams) -> SamplingTables:
-        mode, k = self.coordinate_transformation_mode, np.arange(outputs, dtype=placing.dtype)
         scale = outputs / size if placing.scale is None else placing.scale
+        check_host_bytes(outputs * self._reach(scale) * _TABLE_BYTES, "Tables of a Resize")
+        mode, k = self.coordinate_transformation_mode, np.arange(outputs, dtype=placing.dtype)
         x = _COORDINATES[mode](k, size, scale, outputs, placing.window)
         values = None
         if self.mode == "nearest":
@@ -280,6 +285,15 @@ class Resize(Op):
                 values = np.where(outside, self.extrapolation_value, 0.0)
         return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
 
+    def _shrink(self, scale: float) -> float:
+        """Returns the factor by which antialiasing widens the filter; 1 without antialiasing."""
+        return min(scale, 1.0) if self.antialias else 1.0
+
+    def _reach(self, scale: float) -> int:
+        """Returns the number of source elements on each side of a sample that the filter reads."""
+        width = 2 if self.mode == "cubic" else 1
+        return math.ceil(width / self._shrink(scale))
+
     def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
         """Returns the source elements and weights of linear or cubic sampling.
 
@@ -291,8 +305,7 @@ class Resize(Op):
         Returns:
             Indices, which may be outside the source, and weights: `[outputs, taps]` each.
         """
-        shrink = min(scale, 1.0) if self.antialias else 1.0
-        reach = math.ceil((1 if self.mode == "linear" else 2) / shrink)
+        shrink, reach = self._shrink(scale), self._reach(scale)
         indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
         distance = np.abs(indices - x[:, None]) * shrink
         if self.mode == "linear":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clrt.ir.symbolic_trace import ShapeTrace, pure, untraced
+from clrt.ir.symbolic_trace import ShapeTrace, StoredTrace, clamp, pure, untraced
+from clrt.kernels.size_formulas import log2
 
 _Code = Callable[[int, int], int]
 
@@ -159,3 +162,31 @@ def test_traced_pure_function_keeps_keyword_constants() -> None:
     assert evaluation is not None
     assert [evaluation.numbers[trace.formula(n)] for n in (fours, tens)] == [20, 20]
     assert (untraced(fours), untraced(tens)) == (12, 10)
+
+
+def test_stored_trace_computes_and_guards_as_before() -> None:
+    trace = ShapeTrace({"n": 12, "m": 5})
+    n, m = trace.start().values()
+    rows = clamp((n + 3) * m // 2, 1, 1000)
+    kept = [trace.formula(x) for x in (rows, log2(n + 4), -m)]
+    assert m < 7
+    again = ShapeTrace.from_stored(StoredTrace(**json.loads(json.dumps(asdict(trace.to_stored())))))
+    for sizes in ({"n": 28, "m": 6}, {"n": 4, "m": 1}, {"n": 12, "m": 7}):
+        expected, found = trace.evaluate(sizes), again.evaluate(sizes)
+        assert (expected is None) == (found is None)
+        if expected is not None and found is not None:
+            assert [found.numbers[i] for i in kept] == [expected.numbers[i] for i in kept]
+
+
+def test_local_function_cannot_be_stored() -> None:
+    trace = ShapeTrace({"n": 12})
+    (n,) = trace.start().values()
+    assert pure(lambda size: size + 1)(n) == 13
+    with pytest.raises(ValueError, match="no numbers"):
+        trace.to_stored()
+
+
+@pytest.mark.parametrize("text", ["os:system", "clrt.ops.base:f", "clrt.kernels.spec:launch", "x"])
+def test_stored_trace_names_only_marked_functions(text: str) -> None:
+    with pytest.raises(ValueError, match="no operation"):
+        ShapeTrace.from_stored(StoredTrace(["n"], [1, 2], [[1, 0, 0]], [], [text]))
