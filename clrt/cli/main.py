@@ -15,7 +15,7 @@ from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 # Command name -> first sentence of its help, so that `clrt --help` need not import the command.
 COMMANDS = {
     "run": "Run a model on the arrays of an .npz file, and write its outputs to another.",
-    "cache": "Show the folder of compiled programs and tuning records, and its size.",
+    "cache": "Show the folder of compiled programs, plans and tuning records, and its size.",
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
     "report-device": "Write a report about a device for the project: capabilities, self-test "
     "results, speed.",
