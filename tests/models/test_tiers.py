@@ -28,6 +28,7 @@ from tests.models.onnx_text import DEVICES, parsed
 
 ROOT = Path(__file__).parents[2]
 CPUS = pytest.mark.parametrize("device", [d for d in all_devices() if d.caps.is_cpu], ids=name_of)
+QUICKEST = pytest.mark.parametrize("device", [quick_device()], ids=name_of)
 # Longest wait for a compiler process, in seconds.
 WAIT_S = 120.0
 
@@ -194,7 +195,7 @@ def test_warmup_returns_with_optimized_programs(
         assert not jobs and not quick_launches(model)
 
 
-@CPUS
+@QUICKEST
 def test_profile_counts_launches_without_optimization(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
@@ -208,7 +209,7 @@ def test_profile_counts_launches_without_optimization(
         assert not profile.unoptimized and "without optimization" not in str(profile)
 
 
-@CPUS
+@QUICKEST
 def test_failed_optimization_warns_once_and_keeps_the_quick_program(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
@@ -230,7 +231,7 @@ def test_failed_optimization_warns_once_and_keeps_the_quick_program(
         assert set(model.explain(shapes).unoptimized) <= {jobs[0].spec.entry}
 
 
-@CPUS
+@QUICKEST
 def test_tuner_measures_optimized_programs(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
