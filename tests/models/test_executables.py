@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import Launch
 from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.runtime.executables.stored_graph import StoredGraph
+from clrt.runtime.model import executable_store
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, quick_device
 from tests.models.fixtures import load_family
@@ -352,6 +355,7 @@ def test_compiled_model_and_folder_have_executables(tmp_path: Path) -> None:
 
 _PLAY = """
 import sys
+import weakref
 import numpy as np
 import clrt
 
@@ -389,3 +393,20 @@ def test_sentence_encoder_starts_from_executables(tmp_path: Path) -> None:
     second = clrt.SentenceEncoder(folder, **options)
     assert np.array_equal(second.encode(texts), expected)
     assert all(map(_is_closed, (second.model, *second._pooling._models.values())))
+
+
+def test_model_that_is_gone_frees_its_memory_and_is_stored(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+
+    def run() -> tuple[weakref.ref[Any], weakref.ref[Any]]:
+        model = _load(path, tmp_path)
+        model.run(_feeds(3))
+        return weakref.ref(model), weakref.ref(model._runner.room)
+
+    references = run()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    executable_store._AT_EXIT.save()
+    model = _load(path, tmp_path)
+    assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
+    assert _is_closed(model)

@@ -375,6 +375,15 @@ class Planner:
         self._stored.clear()
         self.forget()
 
+    def seen(self, graph: Graph) -> list[tuple[Shapes, DeviceIo]]:
+        """Returns the input shapes of each first plan of a graph, and what it has on the device."""
+        found: list[tuple[Shapes, DeviceIo]] = []
+        for key, first in self._templates.families():
+            of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
+            if of is graph and not data and first is not None:
+                found.append(({v.name: v.dims for v in first[1].graph.inputs}, contract))
+        return found
+
     def learned(self, graph: Graph) -> list[PlanTemplate]:
         """Returns the templates of a graph's plans so far, stored ones included.
 

@@ -17,17 +17,26 @@ from functools import cache
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+import numpy as np
 
 import clrt
 from clrt.errors import ClrtError
 from clrt.formats.checksum import digest_of, text_digest
+from clrt.ir.mmap_arrays import is_mapped
 from clrt.ir.op import TensorType
+from clrt.plan.device_io import DeviceIo
+from clrt.plan.memory import Shapes
 from clrt.plan.stored_template import Unstorable
+from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.executable import (
     Executable,
     ExecutableWriter,
     read_executable,
 )
+from clrt.runtime.executables.stored_graph import StoredGraph
+from clrt.runtime.execution.planner import Planner
 from clrt.util import env_vars
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import is_private, make_cache_folder
@@ -35,7 +44,6 @@ from clrt.util.files import is_private, make_cache_folder
 if TYPE_CHECKING:
     from clrt.device.caps import DeviceCaps
     from clrt.ir.graph import Graph
-    from clrt.runtime.execution.planner import Planner
     from clrt.runtime.execution.runner import Runner
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +52,8 @@ _FOLDER, _SUFFIX = "executables", ".clexe"
 # recently used ones are removed.
 _MAX_CONSTANT_BYTES = 1 << 30
 _MAX_FOLDER_BYTES = 4 << 30
+# Maximum host memory of constants, in bytes, that is kept until the end for a model that is gone.
+_MAX_KEPT_BYTES = 32 << 20
 # Maximum number of models that wait for the end of the process, and seconds that writing may take.
 _MAX_WAITING = 8
 _END_S = 2.0
@@ -132,7 +142,8 @@ class Recording:
     Attributes:
         key: Identifies the executable.
         graph: Graph of the model.
-        planner: Planner of the model.
+        runner: Runner of the model; None once the model is gone, whose memory is then free.
+        caps: Capabilities of the device.
         shapes: Sets of input shapes that a compiled model was made for.
         base: The executable that was found; None if there was none.
         saved: Number of templates written that `base` lacks.
@@ -140,10 +151,35 @@ class Recording:
 
     key: ExecutableKey
     graph: Graph
-    planner: Planner
+    runner: Runner | None
+    caps: DeviceCaps
     shapes: Sequence[Mapping[str, Sequence[int]]] = ()
     base: Executable | None = None
     saved: int = 0
+    _seen: Sequence[tuple[Shapes, DeviceIo]] = ()
+
+    def detach(self) -> None:
+        """Lets go of a model that is gone; keeps its graph and the shapes to plan for, if small."""
+        if self.runner is not None:
+            self._seen = self.runner.planner.seen(self.graph)
+            self.runner = None
+        if isinstance(self.graph, StoredGraph) or self._host_bytes() > _MAX_KEPT_BYTES:
+            _AT_EXIT.drop(self)
+
+    def _host_bytes(self) -> int:
+        """Returns the size of the graph's constants that lie in no mapped file."""
+        known = (v.type.known_elements for v in self.graph.constants())
+        return sum(a.nbytes for a in known if isinstance(a, np.ndarray) and not is_mapped(a))
+
+    def _templates(self) -> list[PlanTemplate]:
+        """Returns the templates of the model's plans."""
+        if self.runner is not None:
+            with self.runner.lock:
+                return self.runner.planner.learned(self.graph)
+        planner = Planner(self.graph, self.caps, False, self.caps.global_mem_bytes)
+        for shapes, contract in self._seen:
+            planner.stage(self.graph, shapes, contract=contract)
+        return planner.learned(self.graph)
 
     def save(self) -> None:
         """Writes the executable, unless the file has all templates already.
@@ -152,7 +188,7 @@ class Recording:
             ClrtError, OSError: The file cannot be written.
         """
         known = () if self.base is None else self.base.templates
-        templates = [t for t in self.planner.learned(self.graph) if t not in known]
+        templates = [t for t in self._templates() if t not in known]
         if len(templates) <= self.saved:
             return
         writer = ExecutableWriter(self.graph, self.key.files, self.shapes, self.base)
@@ -204,6 +240,11 @@ class _AtExit:
             self._waiting.append(recording)
             del self._waiting[:-_MAX_WAITING]
 
+    def drop(self, recording: Recording) -> None:
+        with self._lock:
+            if recording in self._waiting:
+                self._waiting.remove(recording)
+
     def save_now(self, graph: Graph) -> None:
         for recording in tuple(self._waiting):
             if recording.graph is graph:
@@ -242,6 +283,11 @@ def save_now(graph: Graph) -> None:
     _AT_EXIT.save_now(graph)
 
 
-def save_at_exit(recording: Recording) -> None:
-    """Writes an executable when the process ends, if its model was planned by then."""
+def save_at_exit(recording: Recording, model: object) -> None:
+    """Writes an executable when the process ends, if its model was planned by then.
+
+    Args:
+        model: The model, whose memory is free once nobody else refers to it.
+    """
     _AT_EXIT.add(recording)
+    finalize(model, recording.detach).atexit = False

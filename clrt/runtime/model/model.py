@@ -153,7 +153,8 @@ def load(
         model = _new_model(opened.graph, options, opened.report, opened.shapes)
         model._runner.check = opened.check
         if key is not None and is_storable(model._runner):
-            save_at_exit(Recording(key, model._graph, model._runner.planner, opened.shapes))
+            recording = Recording(key, model._graph, model._runner, info.caps, opened.shapes)
+            save_at_exit(recording, model)
         return model
     return _stored_model(key, found, options, source)
 
@@ -209,7 +210,8 @@ def _stored_model(
         return opened.graph
 
     found.graph.read = read
-    save_at_exit(Recording(key, found.graph, runner.planner, found.shapes, found))
+    recording = Recording(key, found.graph, runner, model.device.caps, found.shapes, found)
+    save_at_exit(recording, model)
     return model
 
 

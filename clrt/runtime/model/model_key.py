@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def model_key(source: Any, caps: DeviceCaps, level: int, programs: Path) -> Exec
         files = [file] if file is not None else _folder_files(path)
     except (ModelError, OSError):
         return None
-    if not files or not all(f.is_file() for f in files):
+    if not files or not all(map(os.path.isfile, files)):  # `Path.is_file` raises for some paths
         return None
     return key_for(files, digest_of(files), caps, level, programs)
 
