@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from clrt.cli.convert import app
 from clrt.errors import InputError, ModelError
+from clrt.formats import checksum as digest
 from clrt.generation.compiled import is_compiled_language_model
-from clrt.models import checksum as digest
 from tests.generation.onnx_folders import load_configs, write_onnx
 from tests.generation.text_folders import (
     make_generator,
