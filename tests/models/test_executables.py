@@ -410,3 +410,12 @@ def test_model_that_is_gone_frees_its_memory_and_is_stored(tmp_path: Path) -> No
     model = _load(path, tmp_path)
     assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
     assert _is_closed(model)
+
+
+def test_executable_of_file_changed_in_place_is_not_written(tmp_path: Path) -> None:
+    path = _small(tmp_path / "m.onnx")
+    model = _load(path, tmp_path)
+    model.run(_feeds(3))
+    os.utime(path, (1, 1))
+    model.save_programs()
+    assert not _files(tmp_path)

@@ -67,11 +67,13 @@ class ExecutableKey:
         folder: Folder of the executables.
         digest: Digest of all that the plans depend on.
         files: Absolute paths of the model's files.
+        stamps: Size and time of each of these files when they were read.
     """
 
     folder: Path
     digest: str
     files: tuple[Path, ...]
+    stamps: tuple[tuple[int, int], ...]
 
     @property
     def path(self) -> Path:
@@ -97,8 +99,14 @@ def key_for(
     tuning = digest_of([env_vars.cache_dir() / "tuning.json"])
     limits = (env_vars.FOLD_LIMIT.get(), env_vars.MAX_PATCHES.get())
     parts = (clrt.__version__, _code(), content, caps.to_json(), str(level), tuning, str(limits))
-    digest = text_digest(parts)
-    return ExecutableKey(cache_folder / _FOLDER, digest, tuple(f.absolute() for f in files))
+    paths = tuple(f.absolute() for f in files)
+    return ExecutableKey(cache_folder / _FOLDER, text_digest(parts), paths, _stamps(paths))
+
+
+def _stamps(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    """Returns size in bytes and time of the last change, in nanoseconds, of each file."""
+    found = [file.stat() for file in files]
+    return tuple((status.st_size, status.st_mtime_ns) for status in found)
 
 
 @cache
@@ -184,9 +192,13 @@ class Recording:
     def save(self) -> None:
         """Writes the executable, unless the file has all templates already.
 
+        Does nothing if a file of the model was changed since: its weights are mapped.
+
         Raises:
             ClrtError, OSError: The file cannot be written.
         """
+        if _stamps(self.key.files) != self.key.stamps:
+            return
         known = () if self.base is None else self.base.templates
         templates = [t for t in self._templates() if t not in known]
         if len(templates) <= self.saved:
