@@ -195,8 +195,9 @@ def _lower_priority() -> None:
         return  # the parent process asked for a lower priority
     with suppress(OSError):
         os.nice(_NICE)
-    with suppress(AttributeError, OSError):  # Linux: a batch process interrupts no other one
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    if sys.platform == "linux":  # a batch process interrupts no other one
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _set_least_priority() -> None:
