@@ -21,8 +21,6 @@ from typing import Any, TypeVar, cast
 _Operation = Callable[..., Any]
 # By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
-# Names of operations in a `StoredTrace`, "" of those that cannot be stored.
-_NAMES: dict[_Operation, str] = {}
 # Packages whose functions a stored template may name.
 _HOMES = ("clrt.ir.", "clrt.kernels.", "clrt.plan.")
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
@@ -380,14 +378,14 @@ class _Operations:
         # Caches results: the formulas of a NamedTuple are evaluated one after another.
         latest = lru_cache(maxsize=8)(whole)
         self.whole = whole
-        _NAMES[whole] = name
+        whole.__dict__["stored_name"] = name
 
         @cache
         def field(index: int) -> _Operation:
             def compute(*numbers: int) -> int:
                 return cast("tuple[int, ...]", latest(*numbers))[index]
 
-            _NAMES[compute] = f"{name}#{index}" if name else ""
+            compute.__dict__["stored_name"] = f"{name}#{index}" if name else ""
             return compute
 
         self.field = field
@@ -504,7 +502,7 @@ _BY_NAME: dict[str, _Operation] = {
     **{name: operation for name, operation, _ in _OPERATIONS},
     **{name: getattr(operator, name) for name in _COMPARISONS},
 }
-_NAMES.update({operation: name for name, operation in _BY_NAME.items()})
+_NAMES = {operation: name for name, operation in _BY_NAME.items()}
 
 
 def _name_of(operation: _Operation) -> str:
@@ -513,9 +511,10 @@ def _name_of(operation: _Operation) -> str:
     Raises:
         ValueError: It has none.
     """
-    if not (name := _NAMES[operation]):
+    name = _NAMES.get(operation) or operation.__dict__["stored_name"]
+    if not name:
         raise ValueError("a function whose arguments are no numbers")
-    return name
+    return cast(str, name)
 
 
 def _operation(name: str) -> _Operation:

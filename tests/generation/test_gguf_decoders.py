@@ -24,7 +24,7 @@ from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
-from clrt.runtime.execution import planner
+from clrt.runtime.execution import plan_maker
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
@@ -125,7 +125,7 @@ def test_gpu_kernels_read_quantized_gguf_weights(
         own = TUNED[kernel].defaults if kernel in TUNED else {}
         return {k: v for k, v in SHORT.items() if k in own} or record_for(kernel, caps)
 
-    monkeypatch.setattr(planner, "record_for", record)
+    monkeypatch.setattr(plan_maker, "record_for", record)
     own = quick_device()
     units = own.caps.compute_units + 1
     caps = replace(own.caps, kind="gpu", compute_units=units, matrix_shapes=frozenset())

@@ -206,7 +206,7 @@ def test_precompile_skips_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "programs").iterdir())
     lines = [line for line in result.stdout.splitlines() if " compiled for " in line]
     assert len(lines) == len([d for d in real if d.usable])
-    assert all(re.search(r"^[1-9]\d* programs? compiled for .* s$", line) for line in lines)
+    assert all(re.search(r"^[1-9]\d* programs? compiled for .* s\b", line) for line in lines)
 
 
 def test_verify_above_tolerance_fails_and_writes_nothing(tmp_path: Path) -> None:
