@@ -8,6 +8,7 @@ Its metadata hold, as text,
 | `format`, `version` | "clrt executable" and the version of this format |
 | `key` | digest of all that the plans depend on: model, options, device, version of clrt |
 | `record` | JSON: the interface of the model, its constants, and its templates |
+| `record_digest` | XXH3-128 of the record, which is checked before a run |
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
 A constant is a tensor of the file, in the layout that kernels read, or a range of a file of the
@@ -27,7 +28,7 @@ import numpy as np
 import xxhash
 
 from clrt.errors import ModelError
-from clrt.formats.checksum import DigestCheck, canonical, digest_of
+from clrt.formats.checksum import DigestCheck, canonical, digest_of, text_digest
 from clrt.formats.safetensors import SafetensorsHeader, Table, read_header
 from clrt.ir.dim_operations import parse_dim
 from clrt.ir.dtypes import DType
@@ -95,6 +96,9 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     found = metadata.get("format"), metadata.get("version"), metadata.get("key")
     if found != (FORMAT, VERSION, key):
         raise ModelError(f"'{path}' is not the executable {key}.")
+    # `check` may end after a run has begun; addresses must be right before.
+    if text_digest([metadata["record"]]) != metadata["record_digest"]:
+        raise ModelError(f"The record of '{path}' is damaged.")
     check = DigestCheck(header)
     record = json.loads(metadata["record"])
     folder = _folder_of(files)
@@ -293,7 +297,9 @@ class ExecutableWriter:
             "constants": self._rows,
             "templates": self._templates,
         }
-        table = Table({"format": FORMAT, "version": VERSION, "key": key, "record": _dump(record)})
+        text = _dump(record)
+        table = Table({"format": FORMAT, "version": VERSION, "key": key, "record": text})
+        table.metadata["record_digest"] = text_digest([text])
         digest = xxhash.xxh3_128()
         for name, array in self._tensors.items():
             for part in table.add(name, array):
