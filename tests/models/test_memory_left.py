@@ -31,7 +31,7 @@ clrt.load, clrt.devices()  # modules, and those that planning imports
 import clrt.runtime.execution.plan_maker
 import clrt.runtime.model.open_model
 from clrt.ops import REGISTRY
-REGISTRY.import_all()
+REGISTRY.all_classes()
 for _ in range(2):
     before = resident()
     model = clrt.load(sys.argv[1], device=int(sys.argv[2]))
