@@ -46,7 +46,7 @@ VERSION = "1"
 
 
 class Origin(NamedTuple):
-    """Where a constant of an executable comes from.
+    """Origin of a constant of an executable.
 
     Attributes:
         number: Index among the constants of the model's graph; -1 if planning computed it.

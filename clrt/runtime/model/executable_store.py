@@ -145,7 +145,7 @@ def find_executable(key: ExecutableKey) -> Executable | None:
 
 @dataclass(eq=False)
 class Recording:
-    """What is needed to write the executable of a model, once its runs have shown which plans.
+    """Data with which the executable of a model is written, once its runs have made plans.
 
     Attributes:
         key: Identifies the executable.

@@ -114,7 +114,7 @@ class PlannedModel:
 
     @property
     def _tiers(self) -> ModelTiers:
-        """Which programs of the model were compiled quickly, and are to be replaced."""
+        """Tiers of the model: the programs that were compiled quickly, and are to be replaced."""
         return self._runner.room.weights.tiers
 
     @property
