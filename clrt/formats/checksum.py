@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -13,7 +13,9 @@ from typing import Any
 import xxhash
 
 from clrt.errors import ModelError
-from clrt.formats.safetensors import SafetensorsHeader, damaged
+from clrt.formats.safetensors import SafetensorsHeader, Table, damaged
+from clrt.ir.op import Array
+from clrt.util.files import atomic_write
 
 # Maximum size in bytes of a file whose digest is checked while it is opened. Larger files are
 # checked in a thread, because reading them takes longer than mapping them.
@@ -90,6 +92,43 @@ class DigestCheck:
         if self._error is None and digest.hexdigest() != expected:
             self._error = damaged(header.file, "its checksum is wrong")
         self._done = True
+
+
+def write_with_digest(
+    path: Path,
+    metadata: dict[str, str],
+    tensors: Mapping[str, Callable[[], Array]],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    sync: bool = True,
+) -> None:
+    """Writes a safetensors file whose metadata get the checksum that `DigestCheck` verifies.
+
+    If that fails, `path` is unchanged.
+
+    Args:
+        metadata: Metadata strings without "digest".
+        tensors: Returns the elements of each tensor, by name; called twice, so that the elements
+            of one tensor are in memory at a time.
+        progress: Called with (bytes written, total bytes).
+        sync: Whether to wait until the file is on the disk.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    table, digest = Table(dict(metadata)), xxhash.xxh3_128()
+    for name, elements in tensors.items():
+        for part in table.add(name, elements()):
+            digest.update(part)
+    digest.update(canonical(table.metadata, table.entries))
+    table.metadata["digest"] = digest.hexdigest()
+    written = Table({})
+    with atomic_write(path, sync=sync) as stream:
+        stream.write(table.encode())
+        for name, elements in tensors.items():
+            for part in written.add(name, elements()):
+                stream.write(part)
+            progress(written.data_bytes, table.data_bytes)
 
 
 def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:

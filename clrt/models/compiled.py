@@ -24,21 +24,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.formats import safetensors
-from clrt.formats.checksum import DigestCheck, canonical
+from clrt.formats.checksum import DigestCheck, write_with_digest
 from clrt.formats.safetensors import (
     PADDING,
     SafetensorsHeader,
-    Table,
     damaged,
 )
 from clrt.ir.dims import Dim, Expr, is_symbol
@@ -63,7 +62,6 @@ from clrt.models.compiled_file import (
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.util.fast_dataclass import dataclass
-from clrt.util.files import atomic_write
 
 # Maximum number of elements of a constant printed in the graph's text; a stored tensor would take a
 # page and a header entry.
@@ -117,34 +115,20 @@ def write_compiled(
         return keys.setdefault(value, f"{len(keys)}/{value.name}")
 
     text = print_graph(model.graph, store)
-    table = Table(
-        {
-            "format": FORMAT,
-            "version": str(VERSION),
-            "producer": producer,
-            "graph": text,
-            "nodes": _dump([{n.name: [n.origins, n.made_by] for n in g.nodes} for g in graphs]),
-            "layouts": _dump({key: forms[v].layout for v, key in keys.items() if v in forms}),
-            "shapes": _dump(model.shapes),
-            "extras": _dump(model.extras),
-        }
-    )
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "producer": producer,
+        "graph": text,
+        "nodes": _dump([{n.name: [n.origins, n.made_by] for n in g.nodes} for g in graphs]),
+        "layouts": _dump({key: forms[v].layout for v, key in keys.items() if v in forms}),
+        "shapes": _dump(model.shapes),
+        "extras": _dump(model.extras),
+    }
     if model.graph.properties:
-        table.metadata["properties"] = _dump(model.graph.properties)
-    digest = xxhash.xxh3_128()
-    for value, key in keys.items():
-        for part in table.add(key, _stored(value, forms)):
-            digest.update(part)
-    digest.update(canonical(table.metadata, table.entries))
-    table.metadata["digest"] = digest.hexdigest()
-    total = table.data_bytes
-    written = Table({})
-    with atomic_write(path) as stream:
-        stream.write(table.encode())
-        for value, key in keys.items():
-            for part in written.add(key, _stored(value, forms)):
-                stream.write(part)
-            progress(written.data_bytes, total)
+        metadata["properties"] = _dump(model.graph.properties)
+    tensors = {key: partial(_stored, value, forms) for value, key in keys.items()}
+    write_with_digest(path, metadata, tensors, progress)
 
 
 def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:

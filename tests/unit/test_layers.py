@@ -23,7 +23,7 @@ ONLY_IN = {
     "jinja2": {"generation/sandbox.py"},
     "llguidance": {"generation/constraints.py"},
     "google": {"models/onnx/read.py"},
-    "xxhash": {"formats/checksum.py", "models/compiled.py", "runtime/executables"},
+    "xxhash": {"formats/checksum.py"},
     "typer": {"cli"},
     "rich": {"cli", "runtime/inspection", "runtime/profiling", "util/table_text.py"},
 }

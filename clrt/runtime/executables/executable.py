@@ -21,15 +21,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from clrt.errors import ModelError
-from clrt.formats.checksum import DigestCheck, canonical, digest_of, text_digest
-from clrt.formats.safetensors import SafetensorsHeader, Table, read_header
+from clrt.formats.checksum import DigestCheck, digest_of, text_digest, write_with_digest
+from clrt.formats.safetensors import SafetensorsHeader, read_header
 from clrt.ir.dim_operations import parse_dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
@@ -39,7 +39,7 @@ from clrt.kernels.spec import PackedWeight
 from clrt.plan.stored_template import Constant, TemplateWriter, read_template
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.stored_graph import StoredGraph
-from clrt.util.files import atomic_write, stays_below
+from clrt.util.files import stays_below
 
 FORMAT = "clrt executable"
 VERSION = "1"
@@ -298,20 +298,10 @@ class ExecutableWriter:
             "templates": self._templates,
         }
         text = _dump(record)
-        table = Table({"format": FORMAT, "version": VERSION, "key": key, "record": text})
-        table.metadata["record_digest"] = text_digest([text])
-        digest = xxhash.xxh3_128()
-        for name, array in self._tensors.items():
-            for part in table.add(name, array):
-                digest.update(part)
-        digest.update(canonical(table.metadata, table.entries))
-        table.metadata["digest"] = digest.hexdigest()
-        again = Table({})
-        with atomic_write(path, sync=False) as stream:  # a torn file fails its digest
-            stream.write(table.encode())
-            for name, array in self._tensors.items():
-                for part in again.add(name, array):
-                    stream.write(part)
+        metadata = {"format": FORMAT, "version": VERSION, "key": key, "record": text}
+        metadata["record_digest"] = text_digest([text])
+        tensors = {name: partial(np.asarray, array) for name, array in self._tensors.items()}
+        write_with_digest(path, metadata, tensors, sync=False)  # a torn file fails its digest
 
 
 def _value_row(value: Value) -> list[Any]:
