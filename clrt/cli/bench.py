@@ -176,8 +176,9 @@ def take_turns(
 
     Args:
         runs: Name and function of each runtime.
-        seconds: Total measuring time in seconds, without warm-up runs before each measurement; each
-            function is measured at least once per round.
+        seconds: Total measuring time in seconds, for all functions and rounds; the warm-up runs
+            before each measurement take additional time. Each function is measured at least once
+            per round.
 
     Returns:
         Run times of each function, in the order of `runs`.

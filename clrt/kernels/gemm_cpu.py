@@ -108,11 +108,14 @@ def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -
 
 
 def placeholder_args(args: Mapping[str, Any], accessed: Buffer) -> dict[str, Any]:
-    """Returns arguments with all tensors replaced by a placeholder that a launch never reads.
+    """Returns arguments for a launch that does not access their tensors.
+
+    Each tensor is replaced by a placeholder.
 
     Args:
         args: The arguments by name; numbers are kept.
-        accessed: A buffer that the launch accesses anyway, used as the placeholder.
+        accessed: Buffer to pass as the placeholder: one that the launch already has as another
+            argument.
     """
     numbers, placeholder = (int, float), unread_arg(accessed)
     return {name: a if isinstance(a, numbers) else placeholder for name, a in args.items()}

@@ -46,7 +46,7 @@ class Worklist:
         self._log.append(node)
 
     def drop(self, node: Node) -> None:
-        """Removes a node, which readers then no longer visit."""
+        """Removes a node that left the graph: `due` no longer yields it to any reader."""
         del self.places[node]
 
     def touch(self, node: Node | None) -> None:

@@ -96,11 +96,13 @@ class SpectrogramMaker:
         self._model.close()
 
     def _parts(self, samples: FloatArray, frames: int) -> Iterator[FloatArray]:
-        """Yields log10 of mel bands, `[mels, frames]`, window by window.
+        """Yields log10 of mel bands, one array `[mels, frames of the window]` per window.
+
+        The last window may have fewer frames than the others.
 
         Args:
             samples: float32 `[samples]`.
-            frames: Total number of frames.
+            frames: Total number of frames of all windows.
         """
         preset, hop = self.preset, self.preset.hop_length
         before = preset.n_fft // 2

@@ -192,7 +192,8 @@ class Recording:
     def save(self) -> None:
         """Writes the executable, unless the file has all templates already.
 
-        Does nothing if a file of the model was changed since: its weights are mapped.
+        Does nothing if a file of the model was changed after the model was loaded: weights mapped
+        from the file may have changed with it.
 
         Raises:
             ClrtError, OSError: The file cannot be written.

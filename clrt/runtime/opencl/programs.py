@@ -246,11 +246,13 @@ class ProgramCache:
             model.report()
 
     def _finish(self, job: CompileJob, is_compiled: bool) -> None:
-        """Takes over a program from the compiler process, or compiles it; called by its threads.
+        """Takes over a program that a compiler process built, or compiles it in this process.
+
+        The threads of the `BackgroundCompiler` call this method.
 
         Args:
-            is_compiled: Whether the program is in the cache folder; on devices that compile at the
-                first launch, in the driver's own cache.
+            is_compiled: Whether a compiler process built the program: into the cache folder, or, on
+                devices that compile at the first launch, into the driver's own cache.
         """
         if not any(job.spec in model.pending for model in tuple(self._waiting)):
             return  # all models are closed
