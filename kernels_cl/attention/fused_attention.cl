@@ -73,8 +73,9 @@
 
 typedef float4 __attribute__((aligned(4))) F4_UNALIGNED;
 
-// to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat
-// it.
+// Reads `width` rows of `columns` elements transposed: to[c * width + r] =
+// from[min(r, last) * step + c]. Row r starts at r * step; rows after `last` repeat it. `width` is
+// a multiple of 4.
 static inline void read_transposed(float *to, const int width, __global const float *from,
                                    const IDX_T step, const IDX_T last, const IDX_T columns) {
   for (int r = 0; r < width; r += 4) {
@@ -99,7 +100,8 @@ static inline void read_transposed(float *to, const int width, __global const fl
   }
 }
 
-// to[r * step + c] = from[c * width + r], for r < rows and c < columns.
+// Writes `rows` rows of `columns` elements, the transpose of `from`: to[r * step + c] =
+// from[c * width + r].
 static inline void write_transposed(__global float *to, const IDX_T step, const float *from,
                                     const int width, const int rows, const int columns) {
   int r = 0;
@@ -124,8 +126,10 @@ static inline void write_transposed(__global float *to, const IDX_T step, const 
 }
 
 #if MASK == 2
-// Copies the mask of `count` keys of a block to to[key * width + query], as numbers to add, and
-// repeats the last key to a multiple of T_MK. Queries past `last` repeat it.
+// Reads the mask of `width` queries and `count` keys as numbers to add to scores:
+// to[key * width + query]; a bool mask becomes 0 or -infinity. In `from`, queries are `step`
+// elements apart and keys `key_step`. Queries after `last` repeat it; the last key is repeated up
+// to a multiple of T_MK keys.
 static inline void read_mask(float *to, const int width, __global const MASK_T *from,
                              const IDX_T step, const IDX_T key_step, const IDX_T last,
                              const IDX_T count) {

@@ -65,8 +65,9 @@ DOT_ROWS(dot_others, S_OTHERS)
 #define TAKE(i, j) const F acc##i##_##j = dots[(i * PAGE + k) / VW + j];
 #define TAKE_ROW(i) KEYS(TAKE, i)
 
-// Quantizes the queries of a tile into its records `to`. queries[i] is the offset in q of query i,
-// of `count`; rows past them repeat the last query.
+// Quantizes a tile of queries to int8, in blocks of DOT_BLOCK elements: writes T_MR rows to the
+// records `to` (common/dots.clh). Query i of `count` has S_D floats at q + queries[i]; rows after
+// the last query repeat it.
 static inline void round_queries(__global uchar *to, __global const float *q, const IDX_T *queries,
                                  const IDX_T count) {
   for (IDX_T i = 0; i < T_MR; ++i) {
@@ -135,8 +136,9 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
 
 #if BIASES
-// Position biases of VW adjacent keys; the first one is `distance` positions before the query. Keys
-// after the query get any value, as their scores are discarded.
+// Returns the position biases of VW adjacent keys, the first of them `distance` positions before
+// the query. biases[d] is for a key d positions before the query; larger distances use the last
+// one, biases[distances - 1]. Keys after the query get any value, as their scores are discarded.
 static inline F bias_of(__global const float *const biases, const IDX_T distances,
                         const IDX_T distance) {
   if (distance - (VW - 1) >= distances - 1) return (F)(biases[distances - 1]);
@@ -149,8 +151,8 @@ static inline F bias_of(__global const float *const biases, const IDX_T distance
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
-// Merges the partial results parts [split][query][PART] into y, for all queries whose pages are
-// split.
+// Merges the partial results of each query whose pages were split among work-groups: parts
+// [split][query][PART] (common/paged_partials.clh) into y [query][S_DV].
 static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {
   for (IDX_T query = 0; query < queries; ++query) {
     __global const float *const own = parts + query * PART;
@@ -170,12 +172,12 @@ static void join_parts(__global float *y, __global const float *parts, const IDX
   }
 }
 
-// One work-group of one work-item per (KV head, tokens, split): a KV head and the query heads that
-// share it, for `span` tokens, or, if span is 0, for all consecutive tokens of a sequence,
-// beginning at its first one. It processes T_ROWS queries of one sequence at a time: queries are
-// broadcast against vectors of keys, then weights against vectors of value columns. The pages are
-// divided into up to `splits` parts of at least T_PAGES pages, in order. The last work-item to
-// finish merges the parts, so none waits for another.
+// Attention over a paged KV cache. One work-group of one work-item per (KV head, tokens, split).
+// It has a KV head with the query heads that share it; `span` tokens, or, if span is 0, all
+// consecutive tokens of a sequence, beginning at its first one; and one of up to `splits` parts of
+// the pages, in order, of at least T_PAGES pages each. It processes T_ROWS queries of one sequence
+// at a time: queries are broadcast against vectors of keys, then weights against vectors of value
+// columns. The last work-item to finish merges the parts, so none waits for another.
 __kernel SINGLE_ITEM
 void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
                          const IDX_T span, const IDX_T splits) {

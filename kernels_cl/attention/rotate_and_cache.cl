@@ -53,8 +53,8 @@
 #define EACH_OF_LANE(d, count) for (int d = LANE; d < (count); d += T_ITEMS)
 
 #if INT8_CACHE
-// Stores scale n of `scales` (half), which quantizes the `count` elements of x to at most 127 in
-// magnitude; returns its inverse, 0 for a scale of 0.
+// Stores the int8 scale of the `count` elements of x, their largest magnitude / 127, as half
+// number n of `scales`. Returns 1 / scale, or 0 if the scale is 0.
 static inline float keep_scale(__global uchar *scales, const IDX_T n,
                                HEAD_MEMORY const float *x, const int count) {
   float most = 0.0f;
@@ -67,7 +67,8 @@ static inline float keep_scale(__global uchar *scales, const IDX_T n,
   return unit > 0.0f ? 1.0f / unit : 0.0f;
 }
 
-// Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the lowest bits.
+// Returns x * inverse rounded to the nearest integer, clamped to -127..127. Adding 1.5 * 2^23 does
+// the rounding: the integer is then in the lowest bits of the float.
 static inline int level_of(const float x, const float inverse) {
 #pragma OPENCL FP_CONTRACT OFF
   const float scaled = x * inverse;

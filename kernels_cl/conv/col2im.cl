@@ -20,7 +20,7 @@
 #define VALUE_T float
 #endif
 
-// Returns, along one axis, the window position p = from / stride; -1 if that is no integer in
+// Returns the window position p along one axis with p * stride == from; -1 if there is none in
 // 0..count-1. `from` is the image coordinate plus padding minus the window element's offset.
 static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T count) {
   if (from < 0) return -1;
@@ -58,7 +58,7 @@ __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T plane
 
 #else
 #define PIECE 256
-// Returns the number of positions p with p * stride < from.
+// Returns the number of window positions p >= 0 along one axis with p * stride < from.
 static inline IDX_T positions_before(const IDX_T from, const IDX_T stride) {
   return from <= 0 ? 0 : stride == 1 ? from : (from - 1) / stride + 1;
 }

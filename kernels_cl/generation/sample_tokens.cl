@@ -76,7 +76,7 @@
 #define LIMITS 4
 #define JOIN_TOP(a, b) PICK((a) > (b), a, b)
 
-// NaN counts as -inf, and inf as the largest float.
+// Returns v with NaN replaced by -inf, and inf by the largest float.
 static inline F usable(const F v) {
   const F number = PICK(v == v, v, (F)(-INFINITY));
   return PICK(number > (F)(FLT_MAX), (F)(FLT_MAX), number);
@@ -86,7 +86,8 @@ static inline float usable_one(const float v) {
   return v != v ? -INFINITY : (v > FLT_MAX ? FLT_MAX : v);
 }
 
-// Loads the logits from token i on; those past the last of n are -inf.
+// Returns the VW logits of a row of n tokens from token i on, made finite or -inf by `usable`;
+// -inf past the last token.
 static inline F load_logits(__global const DATA_T *const row, const IDX_T i, const IDX_T n) {
   if (i + VW <= n) return usable(LOAD_WIDE(STORAGE, row + i));
   F v = (F)(-INFINITY);
@@ -94,8 +95,8 @@ static inline F load_logits(__global const DATA_T *const row, const IDX_T i, con
   return usable(v);
 }
 
-// Writes the extremes of logits `begin` to `end` of a row: the maximum to parts[1], the sum of
-// exp(logit - maximum) to parts[2].
+// Summarizes the logits of tokens `begin` to `end` (exclusive) of a row of n tokens: writes their
+// maximum to parts[1], and the sum of exp(logit - maximum) to parts[2].
 static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin, const IDX_T end,
                              const IDX_T n, __global float *const parts) {
   F top = (F)(-INFINITY), sum = (F)(0.0f);
@@ -112,7 +113,7 @@ static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin
   parts[2] = ((const float *)&sum)[0];
 }
 
-// Returns the maximum of scores `begin` to `end`.
+// Returns the maximum of scores[begin] to scores[end - 1].
 static inline float top_of(__global const float *const scores, const IDX_T begin,
                            const IDX_T end) {
   F top = (F)(-INFINITY);
@@ -121,9 +122,11 @@ static inline float top_of(__global const float *const scores, const IDX_T begin
   return ((const float *)&top)[0];
 }
 
-// Penalizes the tokens of a history that are in begin..begin + span - 1, each once: repetition for
-// all, presence and frequency by the occurrences after the prompt of settings[7] tokens.
-// counts[token] is valid only for tokens of the history, and is -1 once the token is penalized.
+// Applies the penalties in `settings` to the scores of tokens begin..begin + span - 1 that occur
+// in the history of `length` tokens, once per token. The repetition penalty is for every such
+// token; presence and frequency penalties count the occurrences after the prompt, which is the
+// first settings[7] tokens. counts [token] is scratch: initialized here for tokens of the history
+// only, and -1 once a token is penalized.
 static inline void penalise(__global float *const scores, __global int *const counts,
                             __global const int *const history, const IDX_T length,
                             __global const float *const settings, const IDX_T begin,
@@ -258,7 +261,8 @@ void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits
 #endif
 #else  // F_ALLOWED
 
-// Returns the token of the row's maximum score, the first of equals.
+// Returns the first token whose score is the row's maximum. parts [chunk][PARTS] holds each
+// chunk's maximum score.
 JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
                                 const Shared *const my) {
   ulong best = 0;
@@ -271,7 +275,8 @@ JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
   return (IDX_T) ~(uint)largest_of(best, my);
 }
 
-// Returns the log of the sum of exp(logit) of a row, from its chunks' extremes.
+// Returns the log of the sum of exp(logit) of a row, from each chunk's maximum logit and sum in
+// parts [chunk][PARTS].
 JOINT float log_sum(const Row *const row, __global const float *const parts,
                             const Shared *const my) {
   ulong best = 0, sum = 0;
@@ -292,8 +297,8 @@ static inline int next_step(int step, const int wanted) {
   return step;
 }
 
-// Returns the steps of a draw (TOP_K, …) that a row's settings need, as bits 1 << step; 0 if the
-// row is greedy.
+// Returns the steps of a draw (TOP_K, …) that a row's settings need, as a mask of bits 1 << step;
+// 0 if the row is greedy.
 static inline int steps_of(__global const float *const settings, const int top_k, const IDX_T n) {
   if (!(settings[0] > 0.0f)) return 0;
   const bool typical = settings[3] > 0.0f && settings[3] < 1.0f;
@@ -316,8 +321,9 @@ typedef struct {
   __global const ulong *weights;
 } Made;
 
-// Samples a token of a row by the steps `wanted`, with random word `word`; returns `other` if there
-// is no step (greedy).
+// Samples a token of a row by the steps of bit mask `wanted`, in order: cut-offs (TOP_K, TOP_P,
+// TYPICAL) leave fewer tokens in `row`, DRAW picks one by the random 32-bit `word`. Returns the
+// token; `other` if there is no step (greedy).
 JOINT IDX_T draw_token(Row *const row, const Made made,
                                __global const float *const settings,
                                const int top_k, const int wanted, const uint word,
@@ -366,7 +372,7 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
   return token;
 }
 
-// Returns the maximum score of a row, from its chunks' extremes.
+// Returns the maximum score of a row, from each chunk's maximum in parts [chunk][PARTS].
 JOINT float top_score(__global const float *const parts, const IDX_T chunks,
                               const Shared *const my) {
   ulong best = 0;
@@ -395,7 +401,8 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
 #define MADE_INPUTS
 #define MADE(at) {0, 0}
 #else
-// Adds a chunk's histogram in local memory to that of its row in global memory.
+// Adds the histogram of a chunk, my->masses in local memory, to that of its row in global memory:
+// BUCKETS sums, each as a low and a high 32-bit word.
 JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   SYNC
   for (int b = ITEM; b < BUCKETS; b += T_ITEMS) {
@@ -406,7 +413,8 @@ JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   }
 }
 
-// Clears the histogram, and chooses `chunk` for the next pass, or none unless `wanted`.
+// Clears the local histogram, and makes `chunk` the only chunk of the row that the next pass
+// (count_scores or weigh_chunks) adds to it; if not `wanted`, the pass adds none.
 JOINT void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
   clear(my->counts, my->masses, BUCKETS + 1);
   if (ITEM == 0) {

@@ -74,7 +74,8 @@
 #define WIDTH 4
 #define NUMBER(word, i) as_float((word)[i])
 #endif
-// Dot product of a row of A with a vector of B.
+// Returns the dot product of WIDTH elements of a row of A, `step` apart from `from` on, with w, as
+// many elements of a column of B (16 bytes of it, converted to float).
 static inline float times_vector(__global const float *from, const IDX_T step, const float *w) {
   float sum = 0.0f;
   UNROLLED(i, WIDTH / 4) {
@@ -94,7 +95,9 @@ static inline float times_vector(__global const float *from, const IDX_T step, c
 #endif
 
 #ifdef BITS
-// Dot product of a row of A with a word of B.
+// Returns the dot product of a row of A with low-bit B over the WORD elements of K from k on. w
+// has these elements of B, unpacked from a 32-bit word; those of A are `step` apart in the row
+// `from`. Elements past K count as 0.
 static inline float times_word(__global const float *from, const IDX_T k, const IDX_T K,
                                const IDX_T step, const float *w) {
   float sum = 0.0f;

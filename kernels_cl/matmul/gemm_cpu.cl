@@ -85,7 +85,9 @@
 #endif
 
 #if HAS_UNIT
-// Not inlined: inlined it would take registers from the loops of the other path.
+// gemm_cpu for many rows, by the CPU's matrix unit or int16 dot products: computes the work-item's
+// pieces of y (MMA_INPUTS). The parameters are those of gemm_cpu. Not inlined: inlined it would
+// take registers from the loops of the other path.
 __attribute__((noinline))
 static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                              const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,

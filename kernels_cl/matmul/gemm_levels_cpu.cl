@@ -52,9 +52,9 @@
 DOT_TILE(dot_one, 1)
 DOT_TILE(dot_four, 4)
 
-// Quantizes the K elements x of a row, times `factor` (and `scale`), into the records of a tile of
-// `rows` rows, block by block; `to` is the row's part of the first record. The last block is padded
-// with 0.
+// Quantizes a row of A, K floats x times `factor` (and times scale [K], if fused), to int8 levels
+// in blocks of DOT_BLOCK elements. The blocks are written to the records of a tile of `rows` rows
+// (common/dots.clh); `to` is the row's part of the first record. The last block is padded with 0.
 static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
                                 const IDX_T K, const float factor NORM_POINTER) {
 #pragma OPENCL FP_CONTRACT OFF

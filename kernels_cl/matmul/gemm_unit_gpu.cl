@@ -71,7 +71,8 @@
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
-// Rounds a float to the unit's operand type, to nearest, ties to even.
+// Returns the bits of v rounded to the unit's operand type, half or bfloat16: to nearest, ties to
+// even.
 static inline uint rounded(const float v) {
 #if OPERAND == 1
   ushort bits;
@@ -83,8 +84,9 @@ static inline uint rounded(const float v) {
 #endif
 }
 
-// Returns the next bfloat16 term of a float, and leaves the rest in it. The first term is rounded,
-// so that the others have either sign.
+// Returns the bits of the next bfloat16 term of *v, and subtracts the term from *v. Term number
+// `part` 0 is rounded to nearest, so that the rest may have either sign; later terms are
+// truncated.
 static inline uint split(float *v, const int part) {
   const uint bits = as_uint(*v) + (part ? 0 : 0x8000u);
   *v -= as_float(bits & 0xffff0000u);
@@ -147,7 +149,8 @@ static inline uint split(float *v, const int part) {
   MMA_EACH(j, BLOCKS_N) MMA_EACH(e, MMA_SUMS) sums[i][j][e] += of_slice[j][e];
 #endif
 
-// Computes one sum by multiply-adds.
+// Returns the dot product of a row of A and a column of B over K by multiply-adds, without the
+// matrix unit. a_k, b_k: strides along K in elements.
 static inline float plain_sum(__global const A_T *a, __global const B_T *b, const IDX_T K,
                               const IDX_T a_k, const IDX_T b_k) {
   float sum = 0.0f;

@@ -6,8 +6,9 @@
 #define DATA_T float
 #endif
 
-// y[row, vector] = |x[row] - vectors[vector]|^2; all of DATA_T: x [rows, features], vectors [count,
-// features], y [rows, count]. One work-item per (vector, row).
+// Squared distances of rows of x to support vectors: y[row, vector] =
+// |x[row] - vectors[vector]|^2. All of DATA_T: x [rows, features], vectors [count, features],
+// y [rows, count]. One work-item per (vector, row).
 __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y),
                                const IDX_T count, const IDX_T features) {
   const IDX_T vector = get_global_id(0), row = get_global_id(1);
@@ -29,9 +30,10 @@ static inline float wins(__global const float *pairs, const IDX_T k, const IDX_T
   return i < j ? LIMIT(pairs[PAIR(i, j)]) : 1.0f - LIMIT(pairs[PAIR(j, i)]);
 }
 
-// y float32 [rows, k], written: class probabilities, computed from x float32 [rows, k (k - 1) / 2],
-// the probabilities of pairs of classes, by iteration (see clrt/ops/ml/svm.py). scratch [rows, k *
-// k + k] holds the matrix Q and Q p. One work-item per row.
+// Class probabilities from probabilities of pairs of classes, by iteration (see
+// clrt/ops/ml/svm.py). x, read: float32 [rows, k (k - 1) / 2], one per pair. y, written: float32
+// [rows, k]. scratch: float32 [rows, k * k + k], a row's matrix Q and vector Q p. One work-item
+// per row.
 __kernel void couple_pairs(IN(float, x), OUT(float, y), OUT(float, scratch), const IDX_T rows,
                            const IDX_T k) {
   const IDX_T row = get_global_id(0);

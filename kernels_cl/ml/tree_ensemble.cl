@@ -14,8 +14,8 @@
 #define AGGREGATE 1
 #endif
 
-// Returns whether a node's condition on feature value v is true; mode & 7 is the comparison with
-// `split`.
+// Returns whether a node's condition holds for feature value v: v compared with the threshold
+// `split` by the comparison that mode & 7 selects.
 static inline int goes(const int mode, const REAL_T v, const REAL_T split) {
   switch (mode & 7) {
     case 0: return v <= split;
@@ -27,9 +27,10 @@ static inline int goes(const int mode, const REAL_T v, const REAL_T split) {
   }
 }
 
-// found [row, tree] = leaf of x [row, features]. nodes [node, 4]: feature, mode (8 and more: NaN
-// takes the true branch), true child, false child; splits [node]; roots [tree]: child at the root.
-// One work-item per (tree, row).
+// Finds the leaf that each row of x [row, features] reaches in each tree: found [row, tree], its
+// index. nodes [node, 4]: feature, mode (as in `goes`; 8 and more: NaN takes the true branch),
+// true child, false child. splits [node]: thresholds. roots [tree]: child at the root. One
+// work-item per (tree, row).
 __kernel void tree_leaves(IN(DATA_T, x), IN(int, nodes), IN(REAL_T, splits), IN(int, roots),
                           OUT(int, found), const IDX_T trees, const IDX_T features) {
   const IDX_T tree = get_global_id(0), row = get_global_id(1);
@@ -44,8 +45,9 @@ __kernel void tree_leaves(IN(DATA_T, x), IN(int, nodes), IN(REAL_T, splits), IN(
   AT(found)[row * trees + tree] = ~at;
 }
 
-// y [rows, targets] from found [rows, trees]: leaf l has the weights starts[l] to starts[l + 1] -
-// 1, weight i is for target entries[i]. sums [rows, targets] is scratch. One work-item per row.
+// Aggregates the weights of the leaves found [rows, trees] per target: y [rows, targets]. Leaf l
+// has weights[starts[l]] to weights[starts[l + 1] - 1]; weights[i] is for target entries[i]. sums
+// [rows, targets] is scratch. One work-item per row.
 __kernel void tree_targets(IN(int, found), IN(int, starts), IN(int, entries), IN(REAL_T, weights),
                            OUT(DATA_T, y), OUT(REAL_T, sums), const IDX_T rows, const IDX_T trees,
                            const IDX_T targets) {

@@ -20,9 +20,10 @@
 #define EACH 4
 #define TILE (EACH * T_ITEMS)
 
-// src is contiguous along d4 (s4 is 1), dst along d5 (t5 is 1). A work-group of T_ITEMS has a tile
-// of 2^wide elements along d4 and 2^high along d5, TILE in all: it reads along d4 and writes along
-// d5. Tile rows are padded by one element, against bank conflicts in both directions.
+// Transposing copy, by tiles in local memory. src is contiguous along d4 (s4 is 1), dst along d5
+// (t5 is 1). A work-group of T_ITEMS has a tile of 2^wide elements along d4 and 2^high along d5,
+// TILE in all: it reads along d4 and writes along d5. Tile rows are padded by one element, against
+// bank conflicts in both directions.
 __kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
 void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), PARAMS_6(d), PARAMS_6(s), PARAMS_6(t), const IDX_T wide,
                 const IDX_T high) {
@@ -76,7 +77,8 @@ static inline void copy_row(__global DATA_T *to, __global const DATA_T *from, co
   for (; j < n; ++j) to[j * t] = from[j * s];
 }
 
-// to[i * t + j] = from[j * s + i], for i < rows and j < columns, at most SIDE of each.
+// Copies a tile transposed: to[i * t + j] = from[j * s + i], for i < rows and j < columns, at most
+// SIDE of each.
 static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *from,
                                   const IDX_T rows, const IDX_T columns, const IDX_T t,
                                   const IDX_T s) {
@@ -100,8 +102,10 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
   for (; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
 }
 
-// A work-item copies up to `width` elements along d5 of `height` rows; rows are numbered through d0
-// to d4. If `tiled`, src is contiguous along d4 and dst along d5, and the rows differ in d4 only.
+// Strided copy of up to `width` elements along axis 5 of `height` rows per work-item. A row is one
+// index into axes 0 to 4; rows are numbered in row-major order. If `tiled`, src is contiguous
+// along axis 4 and dst along axis 5, and the work-item's rows differ along axis 4 only: they are
+// transposed tile by tile.
 __kernel SINGLE_ITEM
 void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), PARAMS_6(d), PARAMS_6(s), PARAMS_6(t),
                       const IDX_T height, const IDX_T width, const IDX_T tiled) {

@@ -13,7 +13,9 @@
 #define MODE 1
 #endif
 
-// Returns the index in 0..n-1 from which element i of a padded axis is copied, by MODE.
+// Returns the index in 0..n-1 of the element of x that is copied to coordinate i of an axis of y,
+// by MODE. i counts from the first element of x: it is negative in the border before x, and n or
+// more in the border after it.
 static inline IDX_T source(IDX_T i, const IDX_T n) {
 #if MODE == 2
   return i < 0 ? 0 : i >= n ? n - 1 : i;
@@ -44,8 +46,8 @@ __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), ELEMENT_PARAMS, PARAMS_6
 }
 
 #else
-// Copies positions `begin` to `end` of a row of y, `inner` elements each, from row `from` of x,
-// which has `size` positions and starts at position `lead` of y.
+// Writes positions `begin` to `end` (exclusive) of a row of y, `inner` elements each, from a row
+// of x by MODE. The row `from` has `size` positions and starts at position `lead` of y.
 static inline void mirror_places(__global DATA_T *to, __global const DATA_T *from, IDX_T begin,
                                  const IDX_T end, const IDX_T lead, const IDX_T size,
                                  const IDX_T inner) {
@@ -55,8 +57,9 @@ static inline void mirror_places(__global DATA_T *to, __global const DATA_T *fro
   }
 }
 
-// Positions along axis 5 have `inner` contiguous elements each. A work-item has up to `width`
-// positions of `height` rows, which are numbered through d0 to d4.
+// Pads x to y, by MODE, in rows along axis 5, whose positions have `inner` contiguous elements
+// each. A work-item writes up to `width` positions of each of `height` rows, which are numbered in
+// row-major order of axes 0 to 4.
 __kernel SINGLE_ITEM
 void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), PARAMS_6(d), PARAMS_6(k), PARAMS_6(s), PARAMS_6(b),
                      const IDX_T inner, const IDX_T height, const IDX_T width) {

@@ -87,7 +87,7 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
 #include "common/rows.clh"
 #include "common/row_moments.clh"
 
-// to[i] = (from[i] - mean) * factor + shift for i < n.
+// Normalizes a row of n elements: to[i] = (from[i] - mean) * factor + shift.
 static inline void scale_row(__global float *to, __global const float *from, const IDX_T n,
                              const float mean, const float factor, const float shift) {
   const IDX_T whole = n / VW * VW;

@@ -132,9 +132,9 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
 
 #include "common/columns.clh"
 
-// Softmax along n of `vectors` vectors of adjacent columns: element (i, c) is at i * step + c.
-// `left` is the number of columns before the end of a row; the last vector may have fewer than VW
-// of them.
+// Softmax along an axis of n elements for adjacent columns, in `vectors` vectors of VW columns.
+// Element (i, c) is at i * step + c of `from` and `to`. `left` is the number of columns before the
+// end of a row; the last vector may have fewer than VW of them.
 static inline void softmax_block(__global float *to, __global const float *from, const IDX_T n,
                                  const IDX_T step, const IDX_T left, const IDX_T vectors) {
   F top[T_NV], sum[T_NV];

@@ -90,8 +90,8 @@ REST(ushort, bfloat16)
 #define SHARE T_ELEMS
 #endif
 
-// A work-item computes T_ELEMS elements, a part of a row or several rows; with FUSE_NORM `rows`
-// whole rows of n elements.
+// Computes y row by row along axis 5. A work-item computes T_ELEMS elements, a part of a row or
+// several rows; with FUSE_NORM it computes and normalizes `rows` whole rows of n elements.
 __kernel SINGLE_ITEM
 void elementwise_cpu(OUT(OUT_T, y) INPUTS, PARAMS_6(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;

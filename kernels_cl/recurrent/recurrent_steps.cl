@@ -102,7 +102,8 @@ FUNCTIONS
 #define ADD_ROW(i) VECTORS(ADD_TO_ROW, i)
 #define ADD_TO_ROW(i, j) tile[i * T_NV + j] += acc##i##_##j;
 
-// Adds a [depth] times panel [depth][GATES * VW] to tile [GATES] vectors.
+// Multiplies a vector a [depth] by a panel [depth][GATES * VW], and adds the product to `tile`,
+// GATES vectors.
 __attribute__((always_inline))
 static inline void multiply_one(F *tile, __global const float *a, const IDX_T depth,
                                 __global const float *panel) {
@@ -199,10 +200,10 @@ static inline bool takes_part(volatile __global int *board, const IDX_T s, const
   return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
 }
 
-// Claims an unclaimed part of step s and returns it; returns `parts` once all parts are finished.
-// `own` is tried first. *late: last step in which this work-item claimed another work-item's part;
-// in that step and the next one it waits for FEW_LOOKS reads of the board, not for PATIENCE, before
-// it claims one again.
+// Claims an unclaimed part of step s, `own` if possible, and returns it; returns `parts` once all
+// parts are finished. *late: last step in which this work-item claimed another work-item's part;
+// in that step and the next one it waits for FEW_LOOKS reads of the board, not for PATIENCE,
+// before it claims one again.
 static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
                               const IDX_T parts, IDX_T *late) {
   if (takes_part(board, s, own)) return own;
@@ -393,8 +394,8 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(SUM_T, g
 }
 
 #if !BYTES
-// Packs weights x [D, GATES, H, K] as y [D][block][k][gate][T_VW], zero past state H. A work-item
-// has one block of one direction.
+// Packs weights x [D, GATES, H, K] as y [D][block][k][gate][T_VW], in blocks of T_VW states; lanes
+// past state H are zero. One work-item per (direction, block).
 __kernel SINGLE_ITEM
 void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
   const IDX_T blocks = (H + VW - 1) / VW;

@@ -208,7 +208,8 @@ void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
   EACH STORE_COLUMNS(to, UNSHIFT(FINISH(total[k], COUNT), top[k]))
 }
 
-// A work-group of one work-item computes T_ROWS outputs, each from vectors of adjacent elements.
+// Reduces adjacent elements of x (t2 = 1) in vectors. A work-group of one work-item computes
+// T_ROWS outputs.
 __kernel SINGLE_ITEM
 void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T whole = r2 / VW * VW;

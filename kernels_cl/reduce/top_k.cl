@@ -39,7 +39,8 @@ static inline bool less(const VALUE_T a, const VALUE_T b) {
 #endif
 }
 
-// Returns whether element a at index i comes before b at index j.
+// Returns whether element a, at index i, ranks before element b, at index j: it is better
+// (LARGEST), or equal with a lower index.
 static inline bool before(const VALUE_T a, const IDX_T i, const VALUE_T b, const IDX_T j) {
   const bool first = LARGEST ? less(b, a) : less(a, b);
   const bool second = LARGEST ? less(a, b) : less(b, a);
@@ -105,7 +106,8 @@ __kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(
 
 #define ENTRY(place) LOAD(x, (place) * inner)
 
-// Restores the order of a heap of `size` indices into x, worst at the root, below node p.
+// Moves the entry of heap node p down to its place, so that the heap is in order below p. The heap
+// has `size` indices of elements of x, which are `inner` apart, the worst element's at the root.
 static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
                              __global const DATA_T *x, const IDX_T inner) {
   const IDX_T place = heap[p];

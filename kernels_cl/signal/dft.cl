@@ -40,9 +40,9 @@ __kernel void dft_table(OUT(ACC_T, table), const IDX_T n, const IDX_T sign) {
   AT(table)[2 * i + 1] = sine;
 }
 
-// s0, s1, s2: strides of x between blocks, lines and elements; t0, t1, t2: those of y. Their unit
-// is a complex element of 2 numbers for an x with COMPLEX, and for a y without REAL; else one
-// number.
+// Transforms each line of x to a line of y. s0, s1, s2: strides of x between blocks, lines and
+// elements; t0, t1, t2: those of y. Strides of complex data count complex elements, of 2 numbers
+// each: x with COMPLEX, y without REAL.
 __kernel void dft(OUT(DATA_T, y), IN(DATA_T, x), IN(ACC_T, table) WINDOW_INPUT, const IDX_T n,
                   const IDX_T length, const IDX_T outputs, const IDX_T s0, const IDX_T s1,
                   const IDX_T s2, const IDX_T t0, const IDX_T t1, const IDX_T t2,

@@ -16,8 +16,8 @@
 // No contraction: intersections must round as the reference's.
 #pragma OPENCL FP_CONTRACT OFF
 
-// Returns whether box i of score a comes before box j of score b: by score, NaN last, then by
-// index.
+// Returns whether box i of score a ranks before box j of score b: higher scores first, NaN last,
+// equal scores by index.
 static inline bool before(const float a, const IDX_T i, const float b, const IDX_T j) {
   const bool first = a > b || (a == a && b != b);
   const bool second = b > a || (b == b && a != a);
@@ -28,7 +28,7 @@ static inline bool before(const float a, const IDX_T i, const float b, const IDX
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
-// Lower and upper bound of a box along an axis, 0 or 1.
+// low, high: the lower and the upper bound of a box along `axis`, 0 or 1.
 static inline float low(__global const float *const box, const int axis) {
   const float a = box[axis], b = box[axis + 2];
   return CENTRES ? a - b / 2 : LESSER(a, b);
@@ -58,7 +58,8 @@ static inline bool overlaps(__global const float *const a, __global const float 
   return common > 0.0f && common > limit;
 }
 
-// Restores the order of a heap of n box indices, the best at its top, below node `root`.
+// Moves the box of heap node `root` down to its place, so that the heap is in order below `root`.
+// The heap has n box indices, the best box at its top.
 static inline void sink(__global int *const heap, __global const float *const scores, IDX_T root,
                         const IDX_T n) {
   const IDX_T place = heap[root];

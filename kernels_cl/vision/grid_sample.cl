@@ -37,8 +37,9 @@ static inline float reflected(const float x, const float low, const float high) 
   return (x < low) == even ? low + rest : high - rest;
 }
 
-// Computes index[TAPS], the elements around coordinate `where` along an axis of `size` elements
-// (-1: none), and their weights.
+// Finds the source elements of an interpolation at coordinate `where` (grid units, -1 to 1) along
+// an axis of `size` elements: writes their indices (-1: none) to index[TAPS], their weights to
+// weight[TAPS].
 static void taps(const float where, const IDX_T size, IDX_T *index, float *weight) {
   const float low = CORNERS ? 0.0f : -0.5f, high = CORNERS ? size - 1.0f : size - 0.5f;
   float x = CORNERS ? (where + 1.0f) / 2.0f * (size - 1) : ((where + 1.0f) * size - 1.0f) / 2.0f;

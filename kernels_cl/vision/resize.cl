@@ -127,8 +127,10 @@ __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
 }
 
 #if CPU
-// Tables: down int32 and down_weights [outputs_down, down_taps], down_values [outputs_down]; across
-// and across_weights [across_taps, outputs], across_values [outputs]. lines [work-groups, width] is
+// Resizes planes along both axes, in float32. Tables for rows: `down` int32
+// [outputs_down, down_taps] has the source rows of each output row, down_weights their weights,
+// down_values [outputs_down] what is added. Tables for columns alike, but taps first: `across` and
+// across_weights [across_taps, outputs], across_values [outputs]. lines [work-groups, width] is
 // scratch.
 __kernel SINGLE_ITEM
 void resize_planes(OUT(OUT_T, y), IN(DATA_T, x), OUT(float, lines), IN(int, down),

@@ -43,7 +43,8 @@ typedef float8 __attribute__((aligned(4))) FLOATS8;
 #define TO_BYTE(sum) convert_uchar_sat((sum) >> BITS)
 
 #if HAS(0)
-// Resamples pixels along rows. One work-item per (output column, row of pixels).
+// Resamples each row of `pixels` to `outputs` pixels, and writes them to `planes`, by channel. One
+// work-item per (output column, row).
 __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, columns),
                             IN(int, column_weights), OUT(long, status), const IDX_T width,
                             const IDX_T height, const IDX_T outputs, const IDX_T taps) {
@@ -67,9 +68,10 @@ __kernel void image_columns(OUT(uchar, planes), IN(uchar, pixels), IN(int, colum
 #endif
 
 #if HAS(1)
-// Weights for image_columns_cpu: lanes int32 [outputs, vectors * 12], one per byte of `vectors`
-// groups of four pixels, from pixel firsts [outputs] on, which is moved back if the groups would
-// exceed the row. One work-item per (byte, output).
+// Expands column_weights for image_columns_cpu, which reads whole groups of four pixels (12
+// bytes): lanes int32 [outputs, vectors * 12] has a weight per byte of the `vectors` groups of an
+// output, 0 for pixels that are none of its taps. firsts int32 [outputs] is the first pixel of the
+// groups, moved back if they would exceed the row. One work-item per (byte, output).
 __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), IN(int, column_weights),
                           OUT(long, status), const IDX_T width, const IDX_T taps,
                           const IDX_T vectors) {
@@ -104,7 +106,8 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
   const int8 low = READ(INTS8, w + 12 * j);                                                 \
   const int4 high = READ(INTS4, w + 12 * j + 8);
 
-// Resamples pixels along rows, four rows at a time. Work-group of one work-item: `block` rows.
+// image_columns on CPUs, with `lanes` and `firsts` from image_lanes, four rows at a time. A
+// work-group of one work-item has `block` rows of pixels.
 __kernel SINGLE_ITEM
 void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN(int, firsts),
                        const IDX_T width, const IDX_T height, const IDX_T outputs,
@@ -158,8 +161,8 @@ static inline int sum_of_column(__global const uchar *p, __global const int *w, 
 }
 
 #if HAS(3)
-// Resamples planes down columns, with the border. One work-item per (column, row, channel) of an
-// image of the batch.
+// Resamples `planes` down columns, and writes an image of the batch: the result at its place, and
+// the colour of the border around it. One work-item per (column, row, channel) of the image.
 __kernel void image_rows(ROW_PARAMS) {
   const IDX_T x = get_global_id(0), y = get_global_id(1), c = get_global_id(2);
   if (x >= wide) return;
@@ -177,8 +180,8 @@ __kernel void image_rows(ROW_PARAMS) {
 #endif
 
 #if HAS(4)
-// Resamples planes down columns, with the border. Work-group (row, channel) of an image of the
-// batch, of one work-item. The last vector of a row overlaps the previous one.
+// image_rows on CPUs. A work-group of one work-item writes a row of a channel of the image: group
+// (row, channel). In the resampled part, the last vector of 8 columns overlaps the one before it.
 __kernel SINGLE_ITEM
 void image_rows_cpu(ROW_PARAMS) {
   const IDX_T y = get_global_id(0), c = get_global_id(1);

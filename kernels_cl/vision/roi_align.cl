@@ -23,8 +23,9 @@
 #endif
 #define FAR 1e9f
 
-// Range of the `count` samples at start + (i + 0.5) * step, step 0.5 to 1, that may be inside an
-// image of `size`. A NaN or far start has none.
+// Returns the range (first, end), end exclusive, of those of the `count` samples of a bin along
+// one axis that may be inside an image of `size` pixels; (0, 0) if `start` is NaN or far outside.
+// Sample i is at start + (i + 0.5) * step, with a step of 0.5 to 1 pixels.
 static inline int2 samples_near(const float start, const float step, const float count,
                                 const IDX_T size) {
   if (!(fabs(start) < FAR && count >= 1.0f && count < FAR)) return (int2)(0);
@@ -32,8 +33,8 @@ static inline int2 samples_near(const float start, const float step, const float
                             0.0f, count));
 }
 
-// Computes at[4], the offsets in a plane of the pixels around point (v, u), and share[4], their
-// weights; returns false if the point is outside of the image.
+// Finds the four pixels around point (v, u), row and column: their offsets in a plane at[4], and
+// bilinear weights share[4]. Returns false if the point is outside of the image.
 static inline bool find_corners(float v, float u, const IDX_T height, const IDX_T width, IDX_T *at,
                                 float *share) {
   if (!(height > 0 && width > 0 && v >= -1.0f && v <= height && u >= -1.0f && u <= width))
@@ -122,7 +123,9 @@ __kernel void roi_align(PARAMS) {
 #else
 #define SAMPLES 64
 #define CHANNELS 64
-// Joins `count` samples, four corners each (at, share), to sums[c] of `channels` planes of x.
+// Adds `count` samples to sums[c] for each of `channels` planes of x, `plane` elements apart from
+// `from` on (with MAX: takes the maximum of the products). A sample is four pixels: offsets at[4]
+// and weights share[4].
 static inline void join_samples(float *sums, __global const DATA_T *from, const IDX_T channels,
                                 const IDX_T plane, const IDX_T *at, const float *share,
                                 const IDX_T count) {
