@@ -94,7 +94,7 @@ def test_hook_bundles_pocl_and_linker(hook: ModuleType, tmp_path: Path) -> None:
     assert b"ld" in shown.stdout
 
 
-def test_hook_settings_exclude_linker_and_cpus(hook: ModuleType, tmp_path: Path) -> None:
+def test_hook_settings_omit_linker_and_unlisted_cpus(hook: ModuleType, tmp_path: Path) -> None:
     added = _added(hook, tmp_path, linker=False, cpus=["avx2"])
     assert [p for p in added if p.endswith(".bc")] == [
         "pocl_binary_distribution/.libs/share/pocl/kernel-x86_64-unknown-linux-gnu-avx2.bc"
@@ -156,7 +156,7 @@ def test_nuitka_options_include_pocl_and_linker() -> None:
     assert all(Path(s).is_file() for s in sources)
 
 
-def test_linker_is_none_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linker_search_without_path_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert linker() is not None
     monkeypatch.setenv("PATH", "")
     assert linker() is None
