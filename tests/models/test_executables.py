@@ -97,7 +97,7 @@ def _is_closed(model: clrt.Model) -> bool:
 
 @pytest.mark.parametrize("device", all_devices(), ids=name_of)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_stored_plans_compute_what_planning_does(
+def test_stored_plan_results_match_fresh_planning(
     name: str, device: DeviceInfo, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -129,7 +129,7 @@ def _random_feeds(model: clrt.Model, batch: int, sequence: int = 16) -> dict[str
     return feeds
 
 
-def test_launches_of_stored_plan_equal_planned_ones(tmp_path: Path) -> None:
+def test_stored_plan_launches_equal_fresh_launches(tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx")
     _run_and_store(path, _feeds(3))
     model, fresh = _load(path, tmp_path), _load(path, tmp_path / "other")
@@ -148,7 +148,7 @@ def _facts(launch: Launch) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
-def test_other_content_is_planned_anew(external: bool, tmp_path: Path) -> None:
+def test_executable_of_changed_model_file_is_not_used(external: bool, tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx", external)
     _run_and_store(path, _feeds(3))
     model = _load(path, tmp_path)
@@ -209,7 +209,7 @@ def test_executable_writable_by_others_is_not_used(what: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_executable_serves_one_text_and_several(batch: int, tmp_path: Path) -> None:
+def test_executable_serves_batch_of_one_and_several(batch: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(load_family("bert_dynamo18"), path)
     fresh = _load(path, tmp_path)
@@ -222,7 +222,7 @@ def test_executable_serves_one_text_and_several(batch: int, tmp_path: Path) -> N
     assert _is_closed(model)
 
 
-def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Path) -> None:
+def test_run_without_stored_plan_opens_graph_and_adds_plan(tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx")
     _run_and_store(path, _feeds(3))
     model = _load(path, tmp_path)
@@ -268,7 +268,7 @@ def test_sizes_that_need_another_plan_open_the_graph_and_are_stored(tmp_path: Pa
         "interface",
     ],
 )
-def test_stored_model_answers_as_a_planned_one(
+def test_stored_model_inspection_matches_fresh_model(
     look: Callable[[clrt.Model], Any], tmp_path: Path
 ) -> None:
     path = _small(tmp_path / "m.onnx")
@@ -294,7 +294,7 @@ def test_index_error_of_stored_plan_names_input(tmp_path: Path) -> None:
     assert messages[0] == messages[1]
 
 
-def test_device_tensors_and_states_have_stored_plans(tmp_path: Path) -> None:
+def test_stored_plans_cover_device_tensors_and_states(tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx")
 
     def results(model: clrt.Model) -> list[Array]:
@@ -367,7 +367,7 @@ print(*[m for m in sys.modules if m.startswith(heavy)])
 """
 
 
-def test_second_process_plays_what_the_first_stored_at_exit(tmp_path: Path) -> None:
+def test_second_process_runs_plans_stored_at_exit_of_first(tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx")
     np.savez(tmp_path / "feeds.npz", **_feeds(5))
     environment = os.environ | {"CLRT_CACHE_DIR": str(tmp_path / "cache")}
@@ -395,7 +395,7 @@ def test_sentence_encoder_starts_from_executables(tmp_path: Path) -> None:
     assert all(map(_is_closed, (second.model, *second._pooling._models.values())))
 
 
-def test_model_that_is_gone_frees_its_memory_and_is_stored(tmp_path: Path) -> None:
+def test_collected_model_frees_memory_and_is_stored_at_exit(tmp_path: Path) -> None:
     path = _small(tmp_path / "m.onnx")
 
     def run() -> tuple[weakref.ref[Any], weakref.ref[Any]]:

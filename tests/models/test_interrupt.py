@@ -170,7 +170,7 @@ def test_close_ends_run_in_other_thread(device: DeviceInfo, launches: Launches) 
 
 
 @DEVICES
-def test_close_does_not_wait_and_run_frees_memory(
+def test_close_returns_before_run_that_then_frees_memory(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clrt.runtime.execution.runner._CLOSE_S", 0.01)

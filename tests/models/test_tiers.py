@@ -147,7 +147,7 @@ def test_launches_change_to_optimized_programs_one_kernel_at_a_time(
 
 @DEVICES
 @pytest.mark.filterwarnings("error")  # threads do not change each other's filters of warnings
-def test_two_models_change_over_during_runs_of_other_threads(
+def test_optimized_programs_replace_quick_ones_during_threaded_runs(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
     with load(device, tmp_path / "good", tiers=False) as model:
@@ -299,7 +299,7 @@ def _job(key: str, source: str = "__kernel void f() {}", value: float = 0.0) -> 
     return CompileJob(SimpleNamespace(), key, source, (), value)  # type: ignore[arg-type]
 
 
-def test_program_that_does_not_compile_fails_with_the_log(tmp_path: Path) -> None:
+def test_background_compile_error_reports_compiler_log(tmp_path: Path) -> None:
     outcome = Outcome()
     compiler = outcome.compiler(quick_device(), tmp_path)
     compiler.submit([_job("wrong", "nonsense"), _job("right")])
@@ -308,7 +308,7 @@ def test_program_that_does_not_compile_fails_with_the_log(tmp_path: Path) -> Non
     assert "nonsense" in outcome.failed["wrong"] and not compiler.jobs
 
 
-def test_jobs_of_a_killed_compiler_are_done_by_another(tmp_path: Path) -> None:
+def test_jobs_of_killed_compiler_are_done_by_another_process(tmp_path: Path) -> None:
     outcome = Outcome()
     compiler = outcome.compiler(quick_device(), tmp_path)
     compiler.submit([_job(f"{n}", f"__kernel void f{n}() {{}}", -n) for n in range(20)])
@@ -320,7 +320,7 @@ def test_jobs_of_a_killed_compiler_are_done_by_another(tmp_path: Path) -> None:
     assert all(outcome.finished.values()) or "0" in outcome.finished
 
 
-def test_job_during_the_writing_of_costly_binaries_is_done(tmp_path: Path) -> None:
+def test_job_submitted_during_binary_writing_is_compiled(tmp_path: Path) -> None:
     device = next((d for d in all_devices() if "compiles-at-launch" in d.caps.quirks), None)
     if device is None:
         pytest.skip("no device with costly binaries")
@@ -334,7 +334,7 @@ def test_job_during_the_writing_of_costly_binaries_is_done(tmp_path: Path) -> No
     assert outcome.finished["late"] and not outcome.failed
 
 
-def test_without_a_compiler_process_this_process_compiles(
+def test_missing_compiler_process_leaves_jobs_to_own_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     false = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -362,7 +362,7 @@ def test_cancelled_program_is_not_compiled(tmp_path: Path) -> None:
 
 
 @CPUS
-def test_process_that_ends_at_once_leaves_a_complete_cache(
+def test_early_process_exit_leaves_complete_program_cache(
     device: clrt.DeviceInfo, tmp_path: Path
 ) -> None:
     script = (

@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("system", ["win32", "darwin"])
-def test_application_checks_pass_on_other_systems(system: str, folder: Path) -> None:
+def test_application_checks_pass_on_simulated_systems(system: str, folder: Path) -> None:
     program = [sys.executable, "-X", "warn_default_encoding", "-m", "tests.platforms.application"]
     done = subprocess.run(
         [*program, system, str(folder), str(quick_device().index)],

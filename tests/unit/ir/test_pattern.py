@@ -72,7 +72,7 @@ def test_attributes_and_node_tests_select_nodes() -> None:
     assert find(op(Transpose, X, when=lambda n: n.arg(0).type.rank == 3 or "rank"), body) == "rank"
 
 
-def test_pattern_requires_equal_input_count_unless_open() -> None:
+def test_pattern_input_count_is_exact_unless_ellipsis() -> None:
     body = "%y: float32[B,12] = Concat{axis=1}(%a, %a, %a)"
     assert find(op(Concat, X), body) is None
     assert matched(find(op(Concat, X, ...), body)) == ["y"]

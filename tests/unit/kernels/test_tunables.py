@@ -39,7 +39,7 @@ def test_tunables_have_unit_and_reason(kernel: str, declared: Mapping[str, Tunab
         assert each.default > 0, name
 
 
-def test_no_group_is_named_like_kernel() -> None:
+def test_thresholds_group_names_differ_from_kernel_names() -> None:
     assert not TUNED.keys() & GROUPS.keys()
 
 
@@ -76,7 +76,7 @@ def _product() -> Graph:
     return build.graph("product", [x, w], [build.add(FusedMatMul(), x, w)], ["y"])
 
 
-def test_users_record_changes_plan() -> None:
+def test_user_record_changes_plan() -> None:
     def groups() -> list[tuple[int, ...]]:
         launches = launches_of(plan(_product()).steps)
         return [x.global_size for x in launches if x.kernel.entry == "gemm_cpu"]
@@ -87,7 +87,7 @@ def test_users_record_changes_plan() -> None:
     assert max(after) > max(before)
 
 
-def test_command_lists_users_record() -> None:
+def test_tunables_command_lists_user_record() -> None:
     save([{"kernel": "gemm_shares", "tunables": {"stripe": 5}}])
     shown = CliRunner().invoke(app, ["tunables", "gemm_shares"])
     assert "stripe = 5 row blocks  (your record; default 16)" in shown.stdout, shown.output

@@ -20,7 +20,7 @@ from tools.op_index import TARGET, index_text
 OPS = Path(clrt.ops.__file__).parent
 
 
-def test_index_lists_what_modules_define() -> None:
+def test_op_index_matches_module_definitions() -> None:
     assert TARGET.read_text("utf-8") == index_text(), "run `python tools/op_index.py`"
 
 
@@ -61,7 +61,7 @@ def test_modules_set_no_attributes_of_other_modules_classes() -> None:
                     assert is_own or f".{path.stem}  #" in package, f"{path}:{node.lineno}"
 
 
-def test_unknown_op_is_none_and_imports_nothing() -> None:
+def test_unknown_op_lookup_returns_none_without_imports() -> None:
     script = (
         "import sys\nfrom clrt.ops import REGISTRY\nbefore = set(sys.modules)\n"
         "assert REGISTRY.find('', 'os') is None and REGISTRY.find('no.such', 'Op') is None\n"
@@ -73,7 +73,7 @@ def test_unknown_op_is_none_and_imports_nothing() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
-def test_threads_find_complete_classes() -> None:
+def test_concurrent_op_lookups_find_complete_classes() -> None:
     """A thread that looks an op up while another one imports its module waits for the import."""
     script = (
         "import sys, threading\nfrom clrt.ops import REGISTRY\nsys.setswitchinterval(1e-6)\n"

@@ -15,7 +15,7 @@ from clrt.plan.subview_placement import _Fit, _fit, _SubviewLocation
     ("octets", "offset", "pitch", "fits"),
     [(False, 3, 21, True), (True, 8, 24, True), (True, 4, 24, False), (True, 8, 20, False)],
 )
-def test_octet_reads_require_aligned_offset_and_pitch(
+def test_eight_element_reads_require_aligned_offset_and_pitch(
     octets: bool, offset: int, pitch: int, fits: bool
 ) -> None:
     value = Value("x", TensorType(DType.FLOAT32, (3, 16)))

@@ -24,7 +24,7 @@ def _ended_call() -> ActiveCall:
     return ActiveCall()
 
 
-def test_mutex_released_while_another_thread_takes_it_is_intact() -> None:
+def test_mutex_released_during_take_is_not_torn() -> None:
     for owner in (ActiveCall(), _ended_call()):
         mutex = _Contended()
         assert mutex.try_take(owner)
@@ -34,7 +34,7 @@ def test_mutex_released_while_another_thread_takes_it_is_intact() -> None:
         assert not mutex.is_torn
 
 
-def test_mutex_of_ended_call_is_torn() -> None:
+def test_mutex_left_by_ended_call_is_torn() -> None:
     mutex = CallMutex()
     assert mutex.try_take(_ended_call())
     assert mutex.is_left
@@ -57,7 +57,7 @@ class _Ending:
     _holder = call
 
 
-def test_owner_released_while_another_thread_reads_it_is_not_over() -> None:
+def test_owner_released_during_check_is_not_interrupted() -> None:
     for state in (Execution.is_left, Scheduler._is_interrupted):
         assert isinstance(state, property) and state.fget is not None
         assert not state.fget(_Ending(ActiveCall()))

@@ -111,7 +111,7 @@ def test_electra_embeddings_of_hidden_size_need_no_projection(
     assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
-def test_masked_lm_prefers_its_own_decoder(tmp_path: Path) -> None:
+def test_masked_lm_prefers_own_decoder_to_tied_embedding(tmp_path: Path) -> None:
     config, tensors = make_config("bert", "ForMaskedLM"), make_tensors("bert", "ForMaskedLM")
     own = np.full((VOCABULARY, HIDDEN), 0.25, np.float32)
     tensors["cls.predictions.decoder.weight"] = own

@@ -25,7 +25,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_no_linker_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linker_is_missing_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_linker()
     monkeypatch.delenv("PATH")  # Python's `which` would look in /usr/bin
     assert not has_linker()

@@ -53,7 +53,7 @@ def test_read_only_pages_of_new_libraries_are_dropped(tmp_path: Path) -> None:
     assert hasattr(library, "PyInit__multiarray_umath")
 
 
-def test_drop_code_of_no_files_keeps_resident_pages(tmp_path: Path) -> None:
+def test_drop_code_without_known_files_keeps_resident_pages(tmp_path: Path) -> None:
     path = tmp_path / "new.so"
     library = _loaded(path)
     before = _resident_kib(path, writable=False)
