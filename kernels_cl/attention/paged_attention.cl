@@ -172,12 +172,13 @@ static void join_parts(__global float *y, __global const float *parts, const IDX
   }
 }
 
-// Attention over a paged KV cache. One work-group of one work-item per (KV head, tokens, split).
-// It has a KV head with the query heads that share it; `span` tokens, or, if span is 0, all
-// consecutive tokens of a sequence, beginning at its first one; and one of up to `splits` parts of
-// the pages, in order, of at least T_PAGES pages each. It processes T_ROWS queries of one sequence
-// at a time: queries are broadcast against vectors of keys, then weights against vectors of value
-// columns. The last work-item to finish merges the parts, so none waits for another.
+// Attention over a paged KV cache. A work-group of one work-item has, by its index along
+// dimensions 0 to 2: a KV head, with the query heads that share it; `span` tokens, or, if span is
+// 0, all consecutive tokens of a sequence, if its token is the first of them; and a split of the
+// pages, one of up to `splits` parts in order, of at least T_PAGES pages each. It processes T_ROWS
+// queries of one sequence at a time: queries are broadcast against vectors of keys, then weights
+// against vectors of value columns. The last work-item to finish merges the parts, so none waits
+// for another.
 __kernel SINGLE_ITEM
 void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
                          const IDX_T span, const IDX_T splits) {

@@ -208,8 +208,8 @@ void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
   EACH STORE_COLUMNS(to, UNSHIFT(FINISH(total[k], COUNT), top[k]))
 }
 
-// Reduces adjacent elements of x (t2 = 1) in vectors. A work-group of one work-item computes
-// T_ROWS outputs.
+// Reduces elements that are adjacent in x (t2 = 1), a vector at a time. A work-group of one
+// work-item computes T_ROWS outputs.
 __kernel SINGLE_ITEM
 void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T whole = r2 / VW * VW;

@@ -28,7 +28,7 @@ static inline bool before(const float a, const IDX_T i, const float b, const IDX
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
-// low, high: the lower and the upper bound of a box along `axis`, 0 or 1.
+// low, high: return the lower and the upper bound of a box along `axis`, 0 or 1.
 static inline float low(__global const float *const box, const int axis) {
   const float a = box[axis], b = box[axis + 2];
   return CENTRES ? a - b / 2 : LESSER(a, b);

@@ -127,11 +127,11 @@ __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
 }
 
 #if CPU
-// Resizes planes along both axes, in float32. Tables for rows: `down` int32
-// [outputs_down, down_taps] has the source rows of each output row, down_weights their weights,
-// down_values [outputs_down] what is added. Tables for columns alike, but taps first: `across` and
-// across_weights [across_taps, outputs], across_values [outputs]. lines [work-groups, width] is
-// scratch.
+// Resizes planes along both axes at once, in float32. For each output row, `down` int32
+// [outputs_down, down_taps] has the source rows, down_weights their weights, and down_values
+// [outputs_down] a number that is added. For each output column likewise, but taps first: `across`
+// and across_weights [across_taps, outputs], across_values [outputs]. lines [work-groups, width]
+// is scratch: the weighted sum of source rows.
 __kernel SINGLE_ITEM
 void resize_planes(OUT(OUT_T, y), IN(DATA_T, x), OUT(float, lines), IN(int, down),
                    IN(float, down_weights), IN(float, down_values), IN(int, across),

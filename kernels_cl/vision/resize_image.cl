@@ -180,8 +180,9 @@ __kernel void image_rows(ROW_PARAMS) {
 #endif
 
 #if HAS(4)
-// image_rows on CPUs. A work-group of one work-item writes a row of a channel of the image: group
-// (row, channel). In the resampled part, the last vector of 8 columns overlaps the one before it.
+// image_rows on CPUs. Work-group (row, channel), of one work-item, writes this row of the image.
+// Resampled columns are computed in vectors of 8; the last vector ends at the last of them, so it
+// may overlap the previous one.
 __kernel SINGLE_ITEM
 void image_rows_cpu(ROW_PARAMS) {
   const IDX_T y = get_global_id(0), c = get_global_id(1);
