@@ -47,7 +47,7 @@ def test_overridable_initializers_match_onnxruntime() -> None:
             assert model.feeds(feeds).keys() == feeds.keys()
 
 
-def test_invalid_overridable_initializers_are_refused() -> None:
+def test_invalid_feeds_of_overridable_model_are_refused() -> None:
     with clrt.load(model_bytes(), device=quick_device().index) as model:
         with pytest.raises(InputError, match="no input 'u'"):
             model.run({"x": X, "w": X, "u": X})

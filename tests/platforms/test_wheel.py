@@ -61,7 +61,7 @@ def test_wheel_contains_all_package_files(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_wheel_requirements_match_system(wheel: Path, system: str) -> None:
+def test_wheel_markers_select_requirements_of_each_platform(wheel: Path, system: str) -> None:
     """`make check-wheels` checks the same against the package index."""
     with ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
