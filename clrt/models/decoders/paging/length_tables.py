@@ -113,9 +113,9 @@ def _constant(branch: Graph, index: int, captured: Sequence[Value | None]) -> Ar
 
 
 def _limit(condition: Value, probe: DecodeStepProbe) -> int | None:
-    """Returns the maximum length for which a condition has another value than for longer sequences.
+    """Returns the last length before a condition on the length flips: 4096 for `length > 4096`.
 
-    Returns None if it is not a comparison of the length with a constant.
+    Returns None unless the condition compares the length of a sequence with a constant.
     """
     node = condition.producer
     while node is not None and isinstance(node.op, (View, Cast, Not)):
