@@ -106,8 +106,8 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
   const int8 low = READ(INTS8, w + 12 * j);                                                 \
   const int4 high = READ(INTS4, w + 12 * j + 8);
 
-// image_columns on CPUs, with `lanes` and `firsts` from image_lanes, four rows at a time. A
-// work-group of one work-item has `block` rows of pixels.
+// Resamples rows of `pixels` to `planes`, as image_columns does, on CPUs: four rows at a time, with
+// `lanes` and `firsts` from image_lanes. A work-group of one work-item has `block` rows of pixels.
 __kernel SINGLE_ITEM
 void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN(int, firsts),
                        const IDX_T width, const IDX_T height, const IDX_T outputs,
@@ -180,9 +180,9 @@ __kernel void image_rows(ROW_PARAMS) {
 #endif
 
 #if HAS(4)
-// image_rows on CPUs. Work-group (row, channel), of one work-item, writes this row of the image.
-// Resampled columns are computed in vectors of 8; the last vector ends at the last of them, so it
-// may overlap the previous one.
+// Resamples `planes` down columns, as image_rows does, on CPUs. Work-group (y, c) of one work-item
+// writes row y of channel c of an image of the batch, border included. Columns are resampled in
+// vectors of 8; the last vector ends at the last column, so it may overlap the previous one.
 __kernel SINGLE_ITEM
 void image_rows_cpu(ROW_PARAMS) {
   const IDX_T y = get_global_id(0), c = get_global_id(1);
