@@ -82,7 +82,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Planned]:
 
 
 @pytest.mark.lengthy
-def test_gpu_profiles_plan_models_or_state_shortfall(plans: list[Planned]) -> None:
+def test_models_plan_for_gpu_profiles_without_host_fallback(plans: list[Planned]) -> None:
+    """Only the least profile may lack memory for a model; the error says how much."""
     for planned in plans:
         where = f"{planned.model} on {planned.profile.name}"
         if planned.error:

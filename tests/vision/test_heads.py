@@ -120,7 +120,7 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("head", "shape", "classes"), COLUMNS)
-def test_box_head_reads_boxes_and_class_scores_by_column(
+def test_box_head_reads_one_box_per_column(
     head: BoxHead, shape: tuple[int, int], classes: int
 ) -> None:
     """Rows after the classes (mask coefficients, keypoints) are no scores."""

@@ -35,7 +35,7 @@ def test_stripping_symbols_keeps_loaded_segments(path: Path) -> None:
             assert small[new[2] : new[2] + new[5]] == data[old[2] : old[2] + old[5]]
 
 
-def test_stripped_patchelf_library_loads(tmp_path: Path) -> None:
+def test_patchelf_library_loads_after_stripping_symbols(tmp_path: Path) -> None:
     (path,) = (p for p in _SHARED if "hwloc" in p.name)
     copy = tmp_path / path.name
     copy.write_bytes(without_symbols(path.read_bytes()))

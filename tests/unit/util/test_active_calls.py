@@ -34,7 +34,7 @@ def test_mutex_released_during_take_is_not_torn() -> None:
         assert not mutex.is_torn
 
 
-def test_mutex_left_by_ended_call_is_torn() -> None:
+def test_taking_mutex_of_ended_call_marks_it_torn() -> None:
     mutex = CallMutex()
     assert mutex.try_take(_ended_call())
     assert mutex.is_left
