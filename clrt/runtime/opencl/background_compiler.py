@@ -97,7 +97,10 @@ class _Process:
     writing: Any = field(default_factory=RLock)
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Writes lines to the process; one that has ended leaves its jobs to `_read`."""
+        """Writes lines to the process; stops without an error if the process has ended.
+
+        `BackgroundCompiler._read` then handles the jobs of the process.
+        """
         with self.writing, suppress(OSError, ValueError):
             for line in lines:
                 rest = memoryview(line)
