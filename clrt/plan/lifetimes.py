@@ -34,7 +34,17 @@ class MemoryEvent:
 
 
 def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
-    """Returns the memory events of a plan's steps in order; lifetimes are indices of this list."""
+    """Returns one event for each step of a plan, or each launch if the step is a region, in order.
+
+    Lifetimes of buffers are counted in these events: a buffer lives from the first event that
+    accesses it to the last one.
+
+    Args:
+        steps: Steps of the plan.
+
+    Returns:
+        The events. A region with nodes that no launch computes has one event more than launches.
+    """
     events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
         if isinstance(step, Region):
