@@ -14,8 +14,8 @@ from clrt.generation.engine import CHUNK
 from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.sequences import ScheduledSequence
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.files import atomic_write
 
 _FORMAT = "clrt-cache"

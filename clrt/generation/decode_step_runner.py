@@ -13,7 +13,6 @@ from clrt.generation.sampler import TokenSampler
 from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.generation.speculative_decoding import SpeculativeDecoder
 from clrt.ir.op import Array
-from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -210,6 +209,6 @@ def _failed_row(
     if not isinstance(cause, NumberError) or cause.node is None:
         return None
     row = int(cause.number) - 1
-    if not isinstance(cause.node.op, SampleTokens) or not rows or row < 0:
+    if cause.node.op.name != "SampleTokens" or not rows or row < 0:
         return None
     return rows[row] if row < len(rows) else rows[0]  # padding rows repeat row 0

@@ -12,12 +12,12 @@ from typing import Any
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.engine import CHUNK, DecoderEngine
 from clrt.generation.generation_state import GenerationState
-from clrt.generation.model_reader import read_language_model
 from clrt.generation.model_spec import LanguageModel
+from clrt.generation.open_model import open_language_model
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.generation.speculation_policy import DecodeTimeModel
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import expanded
 
@@ -232,7 +232,9 @@ def open_drafter(
     """
     if not isinstance(source, str | Path):
         raise InputError(f"The draft is {source!r}; expected the path of a smaller model.")
-    draft = read_language_model(expanded(Path(source)), None, cache)
+    draft = open_language_model(
+        expanded(Path(source)), None, cache, (), options.get("device"), options.get("cache_dir")
+    )
     for one in (model, draft):
         one.check_decoder("`draft=`")
     check_same_tokens(model, draft)

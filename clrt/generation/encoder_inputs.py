@@ -11,9 +11,9 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.generation.page_pool import NOTHING
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import DecoderConfig
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 

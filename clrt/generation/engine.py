@@ -34,9 +34,9 @@ from clrt.generation.sequences import (
 from clrt.generation.speculation_policy import bucket_size
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import DecoderConfig
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo

@@ -9,8 +9,8 @@ from clrt.generation.kv_cache import KvCache
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.sequences import KvSequence
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.models.decoders.decoder import DecoderConfig
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.math import ceil_div

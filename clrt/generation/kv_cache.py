@@ -10,9 +10,8 @@ import numpy as np
 from clrt.errors import OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, KvPagePool
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.runtime.execution.state import State
 from clrt.runtime.opencl.row_transfers import read_rows, write_rows
 from clrt.runtime.opencl.session import DeviceSession

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from clrt.errors import InputError, ModelError, UnsupportedError, explain_missing_extra
 from clrt.formats.gguf.file import find_gguf, read_gguf
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.compiled import MAX_CONTEXT, read_compiled_language_model
+from clrt.generation.compiled import read_compiled_language_model
 from clrt.generation.generation_config import read_proposed
+from clrt.generation.model_settings import CACHES, check_options
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
-from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
-from clrt.ir.dtypes import DType
+from clrt.generation.options import Sampling, eos_tokens, start_token
 from clrt.ir.graph import Graph, Value
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, ConcatenatedRows
 from clrt.models.decoders.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
@@ -31,7 +32,6 @@ from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.huggingface.model_files import file_exists, read_text
 from clrt.models.sources import is_compiled
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.opencl.devices import start_drivers
 from clrt.util.files import check_link
 from clrt.util.math import ceil_div
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from clrt.models.tokenizers.gguf_tokenizer import GgufTokenizer
 
-CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
-"""Dtypes of the KV cache by name; int8 values are stored with their scales as bytes."""
 # Number of elements of each weight in a fingerprint: within a file page that is read anyway.
 _FINGERPRINT_ELEMS = 64
 
@@ -68,15 +66,7 @@ def read_language_model(
         UnsupportedError: The model family is unknown, or the model's format takes no adapters.
         InputError: An option has no valid value, or a folder holds several models.
     """
-    if cache not in CACHES:
-        raise InputError(f"cache is {cache!r}; expected one of {', '.join(CACHES)}.")
-    if context is not None:
-        context = whole_number("context", context, MAX_CONTEXT)
-    try:
-        source.stat()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ModelError(f"'{source}' cannot be read: {reason}.") from error
+    context = check_options(source, context, cache)
     start_drivers()  # they load in parallel with the model
     if is_compiled(source):
         if adapters:
@@ -113,7 +103,7 @@ def read_language_model(
         fingerprint_of(decoder, graph, cache, more),
         decoder.context,
         decoder.vocabulary,
-        tokenizer,
+        lambda: tokenizer,
         ends,
         Sampling.checked(proposed.options, proposed.file),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
@@ -262,7 +252,7 @@ def _read_gguf_model(
         fingerprint=fingerprint_of(decoder, graph, cache, more),
         context=decoder.context,
         vocabulary=decoder.vocabulary,
-        tokenizer=tokenizer.library,
+        load_tokenizer=lambda: tokenizer.library,
         ends=tokenizer.end_ids,
         sampling=Sampling.from_gguf(file.metadata),
         template=_gguf_template(tokenizer, path),

@@ -29,12 +29,13 @@ class LanguageModel:
 
     Attributes:
         name: Name of the model in messages.
-        graph: Graph built by `clrt.models.decoders.graph`, or the header of its compiled file.
+        graph: Graph built by `clrt.models.decoders.graph`, the recipe of one, or the header of its
+            compiled file.
         decoder: Configuration that the graph was built from.
         fingerprint: Hash that differs between models whose KV caches differ.
         context: Maximum number of tokens of a sequence.
         vocabulary: Number of logits.
-        tokenizer: Tokenizer, without truncation and padding.
+        load_tokenizer: Returns the tokenizer, without truncation and padding.
         ends: Token ids that end a text.
         sampling: Sampling options proposed by the model's files.
         template: Creates the chat template; None if the model has none.
@@ -50,7 +51,7 @@ class LanguageModel:
     fingerprint: str
     context: int
     vocabulary: int
-    tokenizer: Tokenizer
+    load_tokenizer: Callable[[], Tokenizer]
     ends: frozenset[int]
     sampling: Sampling
     template: Callable[[], ChatTemplate] | None = None
@@ -85,6 +86,11 @@ class LanguageModel:
             raise UnsupportedError(
                 f"{what} works only for models without an encoder; '{self.name}' has one."
             )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer, without truncation and padding."""
+        return self.load_tokenizer()
 
     @cached_property
     def chat_template(self) -> ChatTemplate:

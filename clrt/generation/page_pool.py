@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeAlias
 
 from clrt.errors import OutOfMemoryError
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 
 # Identity of a page's content: the content id of the page before it; then the tokens of the page,
 # or its part of an encoder input.

@@ -14,8 +14,8 @@ from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import FinishReason
 from clrt.generation.sequences import KvSequence
 from clrt.generation.speculative_decoding import SpeculativeDecoder
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.active_calls import LOOK_S, ActiveCall, CallMutex
 
 T = TypeVar("T")

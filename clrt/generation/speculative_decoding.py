@@ -9,7 +9,7 @@ from clrt.generation.draft_model import DraftModel
 from clrt.generation.generation_state import GenerationState
 from clrt.generation.prompt_lookup import LookupIndex
 from clrt.generation.speculation_policy import AcceptanceRate, DecodeTimeModel, DraftBudget
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.util.fast_dataclass import dataclass
 
 # Lookup matches of at least these lengths, in tokens, have acceptance rates of their own.

@@ -17,7 +17,7 @@ from clrt.generation.chat import Chat
 from clrt.generation.draft_model import open_drafter
 from clrt.generation.engine import DecoderEngine
 from clrt.generation.generation_state import GenerationState
-from clrt.generation.model_reader import read_language_model
+from clrt.generation.open_model import open_language_model
 from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
@@ -91,7 +91,9 @@ class TextGenerator(TextMeasures):
                 f"The source is {source!r}; expected the path of a model folder or file."
             )
         named = named_adapters(lora)
-        self._model = read_language_model(expanded(Path(source)), context, cache, named)
+        self._model = open_language_model(
+            expanded(Path(source)), context, cache, named, device, cache_dir
+        )
         options = dict[str, Any](
             sequences=sequences, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )

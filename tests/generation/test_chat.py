@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.generation.chat import Chat
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from tests.generation.chats import CALL, RESULT, WEATHER
 from tests.generation.text_folders import (
     END,

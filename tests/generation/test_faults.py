@@ -14,7 +14,7 @@ from clrt.generation import forced_decoding, scoring
 from clrt.generation.engine import CHUNK, DecoderEngine
 from clrt.generation.kv_cache import KvCache
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,

@@ -8,7 +8,7 @@ import pytest
 
 from clrt.errors import OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, KvPagePool
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 
 
 def pool_of(*sizes: int) -> KvPagePool:

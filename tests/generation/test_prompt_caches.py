@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import clrt
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from tests.generation.checkpoints import load_json, write_folder
 from tests.generation.text_folders import computed, make_generator, pages_in_use, write_texts
 

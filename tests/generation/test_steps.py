@@ -12,7 +12,7 @@ import pytest
 
 from clrt.generation.engine import DecoderEngine
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.plan.steps import HostStep, Region
 from tests.generation.gguf_decoders import case_file
 from tests.generation.test_gguf_models import TOKENS

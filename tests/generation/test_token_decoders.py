@@ -12,10 +12,10 @@ import clrt
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import MAX_SLABS
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.passes.pipeline import optimize
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, GIVEN, LENGTHS

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE_TOKENS, page_form
+from clrt.ops.attention.page_layout import page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import MAX_SLABS
 
 KV_HEADS, GROUP = 2, 3
 

@@ -11,10 +11,9 @@ import pytest
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.models.decoders.io_names import DecoderNames, PastPair
 from clrt.models.decoders.paging.rewrite import page_decoder
-from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.reference_interpreter import evaluate
 from tests.passes.helpers import graph_of
 

@@ -13,7 +13,7 @@ from benchmark.turns import time_turn
 from gpus.decoders import SOUND_PLACES, TEXT_PLACES
 from gpus.models import MODELS
 
-from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 
 from .state import Found, Item, Place
 from .torch_peer import time_model

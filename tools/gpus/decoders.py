@@ -15,12 +15,12 @@ import numpy as np
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
+from clrt.ir.kv_cache_sizes import MAX_SLABS
 from clrt.ir.op import Array
 from clrt.models.decoders.config import read_decoder
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.weight_source import QuantizedMatrix
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.plan.device_io import DeviceIo
 
 _GPT2: dict[str, Any] = {

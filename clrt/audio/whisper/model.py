@@ -12,15 +12,16 @@ from clrt.audio.feature_extractors import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.errors import ModelError
 from clrt.formats.safetensors import SafetensorsHeader, damaged
-from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
+from clrt.generation.compiled import write_decoder
+from clrt.generation.model_settings import decoder_of, sizes_of
 from clrt.ir.graph import Graph
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.models.compiled_file import extras_of, open_compiled
 from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
 from clrt.models.sources import is_compiled
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.fast_dataclass import dataclass
 
 _EXTRA = "speech"

@@ -18,8 +18,8 @@ from clrt.audio.whisper.window_decoding import WindowReader
 from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import DecoderEngine
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.symbolic_trace import clamp
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.util.active_calls import ActiveCall, CallMutex

@@ -10,6 +10,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from clrt.formats.gguf.metadata import ByteReader, Metadata, read_metadata
 from clrt.formats.safetensors import damaged, open_weights
 from clrt.util.fast_dataclass import dataclass
 
+GGUF_SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
@@ -111,6 +113,22 @@ def find_gguf(folder: Path) -> list[Path]:
         if not path.name.startswith("mmproj") and (shard is None or int(shard[2]) == 1):
             models.append(path)
     return models
+
+
+def shards_of(path: Path) -> list[Path]:
+    """Returns the files of a GGUF model by their names: `path`, or all shards of a sharded one.
+
+    Returns [] if a file is missing.
+
+    Args:
+        path: The file, or any shard.
+    """
+    name = _SHARD.fullmatch(path.name)
+    files = [path]
+    if name is not None:
+        files = sorted(path.parent.glob(f"{glob.escape(name[1])}-*-of-{name[3]}.gguf"))
+        files = files if len(files) == int(name[3]) else []
+    return files if all(map(os.path.isfile, files)) else []
 
 
 def _join(any_shard: GgufFile, count: int) -> GgufFile:

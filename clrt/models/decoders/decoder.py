@@ -8,9 +8,8 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import HEAD_SIZE_STEP, MAX_HEAD_SIZE
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import page_form
-from clrt.ops.attention.paged_cache import HEAD_SIZE_STEP, MAX_HEAD_SIZE
 from clrt.util.fast_dataclass import dataclass
 
 # Kinds of layers in config.json: attention to all positions, or to a sliding window.
@@ -232,4 +231,6 @@ class DecoderConfig:
         Args:
             cache: Dtype of the KV cache.
         """
+        from clrt.ops.attention.page_layout import page_form  # imported late to speed up the start
+
         return self.layers * self.kv_heads * page_form(self.head_size, cache).head_elements

@@ -9,6 +9,7 @@ import numpy as np
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
+from clrt.ir.kv_cache_sizes import MAX_SLABS
 from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
 from clrt.models.decoders.encoder_graph import EncoderGraph
 from clrt.models.decoders.feed_forward import feed_forward
@@ -16,7 +17,6 @@ from clrt.models.decoders.layers import DecoderBuilder
 from clrt.models.decoders.sampling_head import sample_next
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.table import Add

@@ -8,11 +8,11 @@ import numpy as np
 
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering
-from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
+from clrt.ops.attention.paged_cache import PagedOp
 from clrt.ops.attention.rotate_and_cache import by_heads, copy_slabs, launch_heads
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need

@@ -7,14 +7,12 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import PAGE_TOKENS
 from clrt.ir.op import Array
 from clrt.kernels.quantized_panels_cpu import ROW_TAIL, WIDTH, rounded_rows
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
-# Token positions of a page. A multiple of the SIMD lanes; small, since a sequence leaves part of
-# its last page empty, and sequences share whole pages of a common prefix.
-PAGE_TOKENS = 32
 FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _SCALE = np.dtype(np.float16)
 # Maximum magnitude of a quantized element, stored value of the integer 0 in keys, and consecutive

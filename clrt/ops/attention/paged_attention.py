@@ -15,6 +15,7 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
+from clrt.ir.kv_cache_sizes import MAX_SLABS
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PlainEfficiency
@@ -24,7 +25,7 @@ from clrt.kernels.thresholds import Thresholds, Tunable, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_layout import Int8PageLayout, PageLayout
-from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp, is_matrix, visible
+from clrt.ops.attention.paged_cache import PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register

@@ -13,18 +13,13 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
+from clrt.ir.kv_cache_sizes import HEAD_SIZE_STEP, MAX_HEAD_SIZE, MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import StatusWord
-from clrt.ops.attention.page_layout import FLOATS, PAGE_TOKENS, PageLayout, page_form
+from clrt.ops.attention.page_layout import FLOATS, PageLayout, page_form
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.util.fast_dataclass import dataclass
-
-# Number of slab inputs: each growth of a cache adds a slab, so that existing pages are not copied.
-MAX_SLABS = 6
-# Head sizes in elements that kernels support: multiples of HEAD_SIZE_STEP up to the maximum, since
-# kernels hold a head in private memory.
-MAX_HEAD_SIZE, HEAD_SIZE_STEP = 512, 4
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Emit, Lowering, Variant
-from clrt.ops.attention.page_layout import PAGE_TOKENS
-from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
+from clrt.ops.attention.paged_cache import PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register

@@ -7,13 +7,15 @@ Its metadata hold, as text,
 |---|---|
 | `format`, `version` | "clrt executable" and the version of this format |
 | `key` | digest of all that the plans depend on: model, options, device, version of clrt |
-| `record` | JSON: the interface of the model, its constants, and its templates |
-| `record_digest` | XXH3-128 of the record, which is checked before a run |
+| `record_digest` | XXH3-128 of the record and the texts, which is checked before a run |
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
-A constant is a tensor of the file, in the layout that kernels read, or a range of a file of the
-model. An executable holds code of kernels and addresses that nothing checks any more, as program
-binaries do; like these, it is read only from a folder that no other user can write to.
+Its tensor `record` holds JSON: the interface of the model, its constants, and its templates.
+Tensors such as `text.tokenizer` hold other texts of the model. A constant is a tensor of the file,
+in the layout that kernels read, or a range of a file of the model.
+
+An executable holds code of kernels and addresses that nothing checks any more, as program binaries
+do; like these, it is read only from a folder that no other user can write to.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.util.files import stays_below
 
 FORMAT = "clrt executable"
-VERSION = "1"
+VERSION = "2"
+_RECORD, _TEXT = "record", "text."
 
 
 class Origin(NamedTuple):
@@ -68,6 +71,7 @@ class Executable:
         shapes: Sets of input shapes that a compiled model was made for.
         check: Waits until checksums are verified; raises ModelError if a file is damaged.
         record: The record in the file.
+        texts: Texts that are stored beside the plans, by name.
         tensors: Tensors of the file by name, as bytes.
     """
 
@@ -77,7 +81,19 @@ class Executable:
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
     check: Callable[[], None]
     record: Mapping[str, Any]
+    texts: Mapping[str, str]
     tensors: Mapping[str, Array]
+
+    def serves(self, template: PlanTemplate, max_slab_bytes: int) -> bool:
+        """Returns whether a template holds at the sizes that another one was made with.
+
+        Args:
+            template: The other template, of the same model.
+            max_slab_bytes: Maximum size of one device allocation, in bytes.
+        """
+        sizes, io = template.trace.sizes, template.plan.device_io
+        mine = (t for t in self.templates if t.plan.device_io == io)
+        return any(t.instantiate(sizes, max_slab_bytes) is not None for t in mine)
 
 
 def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
@@ -96,11 +112,15 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     found = metadata.get("format"), metadata.get("version"), metadata.get("key")
     if found != (FORMAT, VERSION, key):
         raise ModelError(f"'{path}' is not the executable {key}.")
+    own = _MappedFiles(header, ())
+    names = [name for name in header.tensors if name.startswith(_TEXT)]
+    text, *more = (str(own.bytes_of(name).data, "utf-8") for name in (_RECORD, *names))
     # `check` may end after a run has begun; addresses must be right before.
-    if text_digest([metadata["record"]]) != metadata["record_digest"]:
+    if text_digest([text, *names, *more]) != metadata["record_digest"]:
         raise ModelError(f"The record of '{path}' is damaged.")
     check = DigestCheck(header)
-    record = json.loads(metadata["record"])
+    record = json.loads(text)
+    texts = {name.removeprefix(_TEXT): each for name, each in zip(names, more, strict=True)}
     folder = _folder_of(files)
     beside = [folder / name for name, _ in record["beside"] if stays_below(name)]
     if [digest_of([file]) for file in beside] != [digest for _, digest in record["beside"]]:
@@ -118,7 +138,7 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     tensors = {
         row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)
     }
-    return Executable(graph, templates, origins, shapes, check, record, tensors)
+    return Executable(graph, templates, origins, shapes, check, record, texts, tensors)
 
 
 def _folder_of(files: Sequence[Path]) -> Path:
@@ -206,12 +226,14 @@ class ExecutableWriter:
         graph: Graph of the model.
         files: Files of the model.
         shapes: Sets of input shapes that a compiled model was made for.
+        texts: Texts to store beside the plans, by name.
         base: Executable whose templates are written again; None for none.
     """
 
     graph: Graph
     files: Sequence[Path]
     shapes: Sequence[Mapping[str, Sequence[int]]]
+    texts: Mapping[str, str]
     base: Executable | None = None
     _indices: dict[Value, int] = field(default_factory=dict)
     _rows: list[Any] = field(default_factory=list)
@@ -298,9 +320,14 @@ class ExecutableWriter:
             "templates": self._templates,
         }
         text = _dump(record)
-        metadata = {"format": FORMAT, "version": VERSION, "key": key, "record": text}
-        metadata["record_digest"] = text_digest([text])
-        tensors = {name: partial(np.asarray, array) for name, array in self._tensors.items()}
+        texts = {f"{_TEXT}{name}": each for name, each in self.texts.items()}
+        metadata = {"format": FORMAT, "version": VERSION, "key": key}
+        metadata["record_digest"] = text_digest([text, *texts, *texts.values()])
+        stored = {_RECORD: text, **texts}
+        tensors: dict[str, Callable[[], Array]] = {
+            name: partial(np.frombuffer, each.encode(), np.uint8) for name, each in stored.items()
+        }
+        tensors |= {name: partial(np.asarray, array) for name, array in self._tensors.items()}
         write_with_digest(path, metadata, tensors, sync=False)  # a torn file fails its digest
 
 

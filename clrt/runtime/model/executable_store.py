@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import RLock
@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 _FOLDER, _SUFFIX = "executables", ".clexe"
 # Maximum size of the constants of one executable, and of all in a folder, in bytes; the least
 # recently used ones are removed.
-_MAX_CONSTANT_BYTES = 1 << 30
+MAX_CONSTANT_BYTES = 1 << 30
 _MAX_FOLDER_BYTES = 4 << 30
 # Maximum host memory of constants, in bytes, that is kept until the end for a model that is gone.
 _MAX_KEPT_BYTES = 32 << 20
@@ -154,6 +154,7 @@ class Recording:
         caps: Capabilities of the device.
         shapes: Sets of input shapes that a compiled model was made for.
         base: The executable that was found; None if there was none.
+        texts: Returns texts to store beside the plans, by name.
         saved: Number of templates written that `base` lacks.
     """
 
@@ -163,6 +164,7 @@ class Recording:
     caps: DeviceCaps
     shapes: Sequence[Mapping[str, Sequence[int]]] = ()
     base: Executable | None = None
+    texts: Callable[[], Mapping[str, str]] = dict
     saved: int = 0
     _seen: Sequence[tuple[Shapes, DeviceIo]] = ()
 
@@ -204,15 +206,18 @@ class Recording:
         templates = [t for t in self._templates() if t not in known]
         if len(templates) <= self.saved:
             return
-        writer = ExecutableWriter(self.graph, self.key.files, self.shapes, self.base)
+        base = find_executable(self.key)  # another model or process may have written it meanwhile
+        texts = self.texts() if base is None else base.texts
+        writer = ExecutableWriter(self.graph, self.key.files, self.shapes, texts, base)
         try:
             for template in templates:
-                writer.add(template)
+                if base is None or not base.serves(template, self.caps.max_alloc_bytes):
+                    writer.add(template)
         except Unstorable as error:
             _LOG.debug("no executable of %s: %s", self.graph.name, error)
             return
         self.saved = len(templates)
-        if writer.nbytes > _MAX_CONSTANT_BYTES:
+        if writer.nbytes > MAX_CONSTANT_BYTES:
             return
         folder = self.key.folder
         make_cache_folder(folder)

@@ -31,6 +31,7 @@ from clrt.runtime.model.executable_store import (
     save_at_exit,
     save_now,
 )
+from clrt.runtime.model.graph_recipe import GraphRecipe
 from clrt.runtime.model.model_key import model_key
 from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
@@ -143,8 +144,7 @@ def load(
         source = expanded(source)
     level = 2 if isinstance(source, SafetensorsHeader) or is_compiled(source) else optimize_level
     programs = session_for(info, folder).programs.folder
-    key = model_key(source, info.caps, level, programs)
-    found = None if key is None else find_executable(key)
+    key, found = _look_up(source, info, level, programs)
     options = _Options(info, strict, folder, limit, priority, level, tiers, on_progress)
     if key is None or found is None:
         from clrt.runtime.model.open_model import open_model  # imports ops and passes
@@ -154,9 +154,47 @@ def load(
         model._runner.check = opened.check
         if key is not None and is_storable(model._runner):
             recording = Recording(key, model._graph, model._runner, info.caps, opened.shapes)
+            if isinstance(source, GraphRecipe):
+                recording.texts = source.texts
             save_at_exit(recording, model)
         return model
     return _stored_model(key, found, options, source)
+
+
+def _look_up(
+    source: Source | SafetensorsHeader, info: DeviceInfo, level: int, programs: Path
+) -> tuple[ExecutableKey | None, Executable | None]:
+    """Returns the key of a model's executable, and the executable; None for what there is not.
+
+    Args:
+        source: Source of the model, as for `load`.
+        level: `optimize_level` of `load`.
+        programs: Folder of compiled programs.
+    """
+    if isinstance(source, GraphRecipe) and source.lookup is not None:
+        lookup, source.lookup = source.lookup, None
+        return lookup
+    key = model_key(source, info.caps, level, programs)
+    return key, None if key is None else find_executable(key)
+
+
+def stored_texts(
+    recipe: GraphRecipe,
+    device: str | int | DeviceInfo | None,
+    cache_dir: str | Path | None,
+) -> Mapping[str, str]:
+    """Returns the texts that are stored beside the plans of a recipe; {} if there are no plans.
+
+    Args:
+        recipe: A recipe, which `load` is called with next, with the same device and folder.
+        device: As for `load`.
+        cache_dir: As for `load`.
+    """
+    info = choose_device(device)
+    folder = None if cache_dir is None else expanded(cache_dir)
+    recipe.lookup = _look_up(recipe, info, 2, session_for(info, folder).programs.folder)
+    found = recipe.lookup[1]
+    return {} if found is None else found.texts
 
 
 def _new_model(

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array, ElementwiseInstruction
 from clrt.ops.attention.fused_attention import FusedAttention
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv

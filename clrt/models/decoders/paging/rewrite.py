@@ -21,6 +21,7 @@ import numpy as np
 from clrt.ir.dims import Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.kv_cache_sizes import MAX_SLABS
 from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames
 from clrt.models.decoders.paging.cached_attention import (
     LayerAttention,
@@ -38,7 +39,6 @@ from clrt.models.decoders.paging.visibility import MOST_KEYS, VisibilityReader
 from clrt.models.decoders.sampling_head import SAMPLER_INPUTS, sample_next
 from clrt.ops.attention.page_layout import page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import View

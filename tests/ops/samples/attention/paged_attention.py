@@ -9,11 +9,11 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
+from clrt.ir.kv_cache_sizes import MAX_SLABS, PAGE_TOKENS
 from clrt.ir.op import Array
 from clrt.ops.attention.cache_states import CacheStates
-from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
+from clrt.ops.attention.paged_cache import PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
