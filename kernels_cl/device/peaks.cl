@@ -89,9 +89,9 @@ __kernel void cached_add(__global const vec *x, __global const vec *y, __global 
 #if USE_AMX
 #include "common/matrix_unit.clh"
 
-// Runs the CPU's matrix unit at its peak: 24 products of tiles of zeros per step, as many as 4
-// products of float32 tiles need (common/amx_split_gemm.clh). One tile per work-item is written to
-// `out`.
+// Runs the CPU's matrix unit at its peak, to measure it: each of `steps` steps multiplies 24 pairs
+// of bfloat16 tiles of zeros. Those are 4 products of float32 tiles, of 6 bfloat16 products each
+// (common/amx_split_gemm.clh). Each work-item writes one result tile to `out`.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void unit_peak(__global uint *out,
                                                                        const int steps) {
   MMA_START

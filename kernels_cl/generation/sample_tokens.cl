@@ -413,8 +413,8 @@ JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   }
 }
 
-// Clears the local histogram, and makes `chunk` the only chunk of the row that the next pass
-// (count_scores or weigh_chunks) adds to it; if not `wanted`, the pass adds none.
+// Prepares the local histogram for the next pass (count_scores or weigh_chunks): clears it, and
+// restricts the pass to one chunk of the row, or to none if `wanted` is false.
 JOINT void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
   clear(my->counts, my->masses, BUCKETS + 1);
   if (ITEM == 0) {

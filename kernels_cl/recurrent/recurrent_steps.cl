@@ -200,10 +200,10 @@ static inline bool takes_part(volatile __global int *board, const IDX_T s, const
   return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
 }
 
-// Claims an unclaimed part of step s, `own` if possible, and returns it; returns `parts` once all
-// parts are finished. *late: last step in which this work-item claimed another work-item's part;
-// in that step and the next one it waits for FEW_LOOKS reads of the board, not for PATIENCE,
-// before it claims one again.
+// Claims an unclaimed part of step s and returns it: `own`, or if that is claimed already, a part
+// of another work-item that is late. A part is late after PATIENCE reads of the board, or after
+// FEW_LOOKS if this work-item claimed a late part in this step or the one before. *late is the last
+// step in which it did. Returns `parts` once all parts are finished.
 static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
                               const IDX_T parts, IDX_T *late) {
   if (takes_part(board, s, own)) return own;
