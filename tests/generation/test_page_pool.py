@@ -39,7 +39,7 @@ def test_page_pool_shares_common_prefixes() -> None:
     assert pool.match_prefix([*common, 1])[0] == first[:2]
 
 
-def test_page_pool_evicts_free_then_trailing_pages() -> None:
+def test_page_pool_allocates_free_then_trailing_pages() -> None:
     pool = pool_of(4)
     tokens = list(range(3 * PAGE_TOKENS))
     pages = filled(pool, tokens)

@@ -58,7 +58,7 @@ def _at(rate: int, cached: bool) -> dict[str, Any]:
 
 
 @DEVICES
-def test_branch_input_gets_one_unbroken_plan_per_value(
+def test_if_on_input_gets_one_plan_per_value_without_graph_break(
     device: DeviceInfo,
 ) -> None:
     every = [_at(rate, cached) for rate in (8000, 16000) for cached in (True, False)]

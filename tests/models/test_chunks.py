@@ -127,7 +127,7 @@ def test_unrepeatable_loop_bodies_run_without_chunks(
     assert not _made(ours)
 
 
-def test_chunk_size_is_limited_by_node_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_chunk_size_is_limited_by_node_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_MAX_NODES", 40)
     with clrt.load(parsed(COUNTED), device="portable") as model:
         found = [model.run(_feeds(200, 0))["numbers"] for _ in range(2)]
@@ -145,7 +145,9 @@ def test_heavy_loop_bodies_run_without_chunks(
 
 
 @DEVICES
-def test_chunks_shrink_to_memory_limit(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_chunk_size_is_limited_by_output_bytes(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunks, "_MAX_OUTPUT_BYTES", 16 * 8 * 4)
     ours = agree(parsed(COUNTED), device, *[_feeds(50, 0)] * 6)
     assert ours._runner.planner.notes

@@ -87,7 +87,7 @@ def test_profile_stages_do_not_overlap(tmp_path: Path) -> None:
     assert {e["tid"] for e in events if e["ph"] == "X"} == {0, 1, 2}
 
 
-def test_gather_bytes_equal_output_size() -> None:
+def test_profiled_gather_bytes_omit_unread_table_rows() -> None:
     table = numpy_helper.from_array(np.ones((5000, 64), np.float32), "table")
     nodes = [helper.make_node("Gather", ["table", "x"], ["y"], "rows")]
     model = _model(nodes, ["n"], [table])

@@ -196,7 +196,7 @@ def test_warmup_returns_with_optimized_programs(
 
 
 @QUICKEST
-def test_profile_counts_launches_without_optimization(
+def test_profile_counts_unoptimized_launches(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
     with load(device, tmp_path) as model:

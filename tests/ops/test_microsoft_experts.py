@@ -194,7 +194,7 @@ def _both(case: Case, changed: dict[int, Array], attrs: dict[str, Any], device: 
 
 @DEVICES
 @pytest.mark.parametrize("op", ["MoE", "QMoE"])
-def test_moe_gate_layouts_give_equal_results(op: str, device: DeviceInfo) -> None:
+def test_moe_swiglu_layouts_give_equal_results(op: str, device: DeviceInfo) -> None:
     """ONNX Runtime supports only interleaved gates on CPUs."""
     if op == "MoE":
         attrs: dict[str, Any] = {"k": 2, "activation_type": "swiglu", "swiglu_fusion": 1, **LIMITS}

@@ -102,6 +102,8 @@ CASES = [*_gates(), *_norms(), *_rotations(), *_integers()]
 
 @DEVICES
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
-def test_microsoft_gate_op_matches_onnxruntime(case: Case, device: DeviceInfo) -> None:
+def test_microsoft_gate_norm_rotary_or_integer_op_matches_onnxruntime(
+    case: Case, device: DeviceInfo
+) -> None:
     halves = any(a is not None and a.dtype == np.float16 for a in case.inputs)
     check(case, device, 5e-3 if halves else 1e-4)

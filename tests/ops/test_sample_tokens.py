@@ -80,7 +80,9 @@ def test_sampled_token_is_independent_of_batch(device: DeviceInfo) -> None:
 
 @DEVICES
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_sampling_row_without_tokens_is_refused(temperature: float, device: DeviceInfo) -> None:
+def test_sampling_row_without_allowed_tokens_is_refused(
+    temperature: float, device: DeviceInfo
+) -> None:
     logits = np.zeros((3, 40), np.float32)
     logits[1] = [np.nan, -np.inf] * 20
     inputs = request(logits, temperature=temperature)

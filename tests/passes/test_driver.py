@@ -120,7 +120,7 @@ def test_max_patches_limits_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.patches <= 2
 
 
-def test_endless_pass_raises_no_fixpoint() -> None:
+def test_endless_pass_raises_pass_error() -> None:
     with pytest.raises(PassError, match="no fixpoint"):
         run_pass(graph_of(CHAIN, X), Endless())
 

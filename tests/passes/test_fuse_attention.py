@@ -409,7 +409,7 @@ def test_projections_of_rank_4_are_not_merged() -> None:
     )
 
 
-def test_projections_with_different_steps_are_not_merged() -> None:
+def test_projections_with_different_epilogues_are_not_merged() -> None:
     check_miss(
         MergeQkv(),
         "%x: float32[B,S,8]",

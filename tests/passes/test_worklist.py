@@ -57,7 +57,7 @@ def test_unchanged_graph_is_not_visited_again() -> None:
     assert len(watch.seen) == 6
 
 
-def test_equal_passes_share_visits() -> None:
+def test_equal_pass_skips_nodes_visited_before() -> None:
     seen: list[str] = []
 
     class Shared(Pass):

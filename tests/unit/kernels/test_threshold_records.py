@@ -324,7 +324,7 @@ def test_record_of_rate_changes_choice_of_variant() -> None:
     assert kernels() == {"conv_rows_cpu"}
 
 
-def test_command_imports_every_module_with_thresholds() -> None:
+def test_tunables_command_imports_every_module_with_thresholds() -> None:
     pattern = re.compile(r'^    group: ClassVar(?:\[str\])? = "(\w+)"', re.MULTILINE)
     sources = (f.read_text("utf-8") for f in Path(clrt.__file__).parent.rglob("*.py"))
     declared = {name for text in sources for name in pattern.findall(text)}

@@ -12,7 +12,7 @@ from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 
 
 @pytest.mark.parametrize("record", [HostTraits, InputTraits, MemoryTraits, OnnxTraits])
-def test_record_refuses_unknown_trait(record: type) -> None:
+def test_op_traits_refuse_unknown_field(record: type) -> None:
     with pytest.raises(TypeError, match="indexes"):
         record(indexes=(0,))
 

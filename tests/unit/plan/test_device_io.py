@@ -28,7 +28,7 @@ def external(plan: Plan) -> list[str]:
     return [v.name for v in plan.external]
 
 
-def test_host_only_plan_keeps_all_values_in_arena() -> None:
+def test_plan_for_host_inputs_and_outputs_keeps_all_values_in_arena() -> None:
     plan = planned(HOST_ONLY)
     names = {v.name for v, _ in step_lifetimes(plan) if hasattr(v, "name")}
     assert external(plan) == [] and names == {"cache", "rows", "at", "y"}

@@ -60,7 +60,7 @@ def test_environment_variable_selects_device(monkeypatch: pytest.MonkeyPatch) ->
     assert choose_device("gpu").index == 1
 
 
-def test_quirks_decide_between_implementations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_quirks_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(CPU, quirks=frozenset({"slow-launches"}))
     other = replace(CPU, platform="Intel(R) OpenCL", name="Intel x")
     translated = replace(GPU, quirks=frozenset({"translation-layer"}))
