@@ -17,6 +17,7 @@ from clrt.generation.model_settings import check_options, model_of_settings, set
 from clrt.generation.model_spec import LanguageModel
 from clrt.ir.graph import Graph
 from clrt.models.sources import is_compiled
+from clrt.runtime.model.executable_store import MAX_CONSTANT_BYTES
 from clrt.runtime.model.graph_recipe import GraphRecipe
 from clrt.runtime.model.model import stored_texts
 from clrt.runtime.opencl.devices import DeviceInfo, start_drivers
@@ -58,14 +59,16 @@ def open_language_model(
         return read_compiled_language_model(source, context, cache)
     arguments = (source, context, cache, tuple(adapters))
     files, *more = (_model_files(path) for path in (source, *(path for path, _ in adapters)))
-    if not (files and all(more)):
+    chosen = [*files, *chain.from_iterable(more)]
+    size = sum(file.stat().st_size for file in chosen)
+    if not (files and all(more)) or size > MAX_CONSTANT_BYTES:
         return _read(*arguments)
     factors = [factor for _, factor in adapters]
     recipe = GraphRecipe(
         "clrt.generation.open_model:language_graph",
         arguments,
         repr((context, cache, factors)),
-        [*files, *chain.from_iterable(more)],
+        chosen,
     )
     texts = stored_texts(recipe, device, cache_dir)
     if texts:

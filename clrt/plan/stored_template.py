@@ -8,6 +8,7 @@ index, and stored elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +38,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.plan.stored_derivations import Read, StoredDerivation
 from clrt.plan.template import ArenaBuffers, PlanTemplate, varies
+from clrt.util.gc_control import gc_disabled
 
 # A constant in the form that a kernel reads: a value, or its packed form.
 Constant = Value | PackedWeight
@@ -204,11 +206,15 @@ def _kernel_row(spec: KernelSpec) -> list[Any]:
     return [spec.source, spec.entry, spec.defines, spec.opencl_c, spec.options]
 
 
-def read_template(record: Mapping[str, Any], constants: Sequence[Constant]) -> PlanTemplate:
-    """Converts a record to the template that it was made of.
+class StoredTemplate:
+    """A template whose launches are read from its record when sizes ask for them first.
 
     The record is trusted: it holds code of kernels, and addresses that no kernel checks. A file of
     another user or a model must never get here.
+
+    Attributes:
+        trace: Formulas of the plan's numbers.
+        device_io: Inputs and outputs that the plan has on the device.
 
     Args:
         record: A record from `TemplateWriter.record`.
@@ -217,7 +223,36 @@ def read_template(record: Mapping[str, Any], constants: Sequence[Constant]) -> P
     Raises:
         ValueError, TypeError, KeyError, IndexError: The record is damaged.
     """
-    return _Reader(record, constants).template()
+
+    def __init__(self, record: Mapping[str, Any], constants: Sequence[Constant]) -> None:
+        self._record, self._constants = record, constants
+        self.trace = ShapeTrace.from_stored(StoredTrace(*record["trace"]))
+        self.device_io = DeviceIo(*(frozenset(names) for names in record["contract"]))
+
+    @cached_property
+    def template(self) -> PlanTemplate:
+        """The template that the record was made of."""
+        return _read(self._record, self._constants, self.trace, self.device_io)
+
+    @property
+    def kernels(self) -> list[KernelSpec]:
+        """Kernels of the template's launches."""
+        return [_kernel(*row) for row in self._record["kernels"]]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the launches were read."""
+        return "template" in vars(self)
+
+
+@gc_disabled
+def _read(
+    record: Mapping[str, Any],
+    constants: Sequence[Constant],
+    trace: ShapeTrace,
+    device_io: DeviceIo,
+) -> PlanTemplate:
+    return _Reader(record, constants, trace).template(device_io)
 
 
 class _Reader:
@@ -226,11 +261,13 @@ class _Reader:
     Args:
         record: A record from `TemplateWriter.record`.
         constants: The constants, by the indices in the record.
+        trace: Formulas of the plan's numbers.
     """
 
-    def __init__(self, record: Mapping[str, Any], constants: Sequence[Constant]) -> None:
-        self._record, self._constants = record, constants
-        self._trace = ShapeTrace.from_stored(StoredTrace(*record["trace"]))
+    def __init__(
+        self, record: Mapping[str, Any], constants: Sequence[Constant], trace: ShapeTrace
+    ) -> None:
+        self._record, self._constants, self._trace = record, constants, trace
         self._roots: dict[Value, Value] = {}
         self._kernels = [_kernel(*row) for row in record["kernels"]]
         self._derivations: list[StoredDerivation] = []
@@ -240,7 +277,7 @@ class _Reader:
         for row in record["buffers"]:  # a root comes before the values that share its memory
             self._buffers.append(self._buffer(*row))
 
-    def template(self) -> PlanTemplate:
+    def template(self, device_io: DeviceIo) -> PlanTemplate:
         record = self._record
         name, output_names, inputs, outputs = record["graph"]
         graph = Graph(name, [self._value(i) for i in inputs], [self._value(i) for i in outputs], [])
@@ -251,7 +288,6 @@ class _Reader:
         owners = tuple(self._buffers[i] for i in record["owners"])
         spans = tuple((first, last) for first, last in record["spans"])
         external = tuple(self._value(i) for i in record["external"])
-        contract = DeviceIo(*(frozenset(names) for names in record["contract"]))
         words = tuple(self._buffers[i] for i in record["words"])
         also = tuple(self._kernels[i] for i in record["precompiled"])
         plan = Plan(
@@ -262,7 +298,7 @@ class _Reader:
             self._roots,
             0,
             external,
-            contract,
+            device_io,
             words,
             precompiled_kernels=also,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -16,9 +17,22 @@ from clrt.ir.op import (
     TracedConstant,
 )
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced
-from clrt.kernels.spec import Launch, Scratch, i32
+from clrt.kernels.spec import KernelSpec, Launch, Scratch, i32
 
 _T = TypeVar("_T")
+
+
+@cache
+def _is_copied(kind: type) -> bool:
+    """Returns whether objects of a class may hold traced numbers."""
+    shared = (PackedConstant, ConcatenatedRows, KernelSpec)
+    return is_dataclass(kind) and not issubclass(kind, shared)
+
+
+@cache
+def _fields_of(kind: type) -> tuple[str, ...]:
+    """Returns the names of the fields that the constructor of a dataclass takes."""
+    return tuple(f.name for f in fields(kind) if f.init)
 
 
 class TemplateInstantiator:
@@ -51,13 +65,15 @@ class TemplateInstantiator:
             copies = [self._copy(x) for x in traced]
             same = all(a is b for a, b in zip(copies, traced, strict=True))
             return traced if same else type(traced)(copies)
-        if isinstance(traced, (type, PackedConstant, ConcatenatedRows)) or not is_dataclass(traced):
+        kind: Any = type(traced)
+        if not _is_copied(kind):
             return traced
-        if id(traced) not in self._instances:
+        copy = self._instances.get(id(traced))
+        if copy is None:
             self._instances[id(traced)] = copy = self._build(traced)
             if isinstance(traced, (Value, Scratch)):
                 self._sources[id(copy)] = traced
-        return self._instances[id(traced)]
+        return copy
 
     def _number(self, traced: int) -> int:
         return self._evaluation.numbers[self._trace.formula(traced)]
@@ -97,7 +113,8 @@ class TemplateInstantiator:
 
         Returns the instance itself if no field changed.
         """
-        old = {f.name: getattr(traced, f.name) for f in fields(traced) if f.init}
+        kind: Any = type(traced)
+        old = {name: getattr(traced, name) for name in _fields_of(kind)}
         new = {name: self._copy(x) for name, x in old.items()}
         if isinstance(traced, TensorType):
             new["known_elements"] = self._elements(traced)

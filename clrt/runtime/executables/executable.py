@@ -38,7 +38,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.mmap_arrays import file_range
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.kernels.spec import PackedWeight
-from clrt.plan.stored_template import Constant, TemplateWriter, read_template
+from clrt.plan.stored_template import Constant, StoredTemplate, TemplateWriter
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.util.files import stays_below
@@ -76,7 +76,7 @@ class Executable:
     """
 
     graph: StoredGraph
-    templates: Sequence[PlanTemplate]
+    templates: Sequence[StoredTemplate]
     origins: Mapping[Constant, Origin]
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
     check: Callable[[], None]
@@ -84,16 +84,15 @@ class Executable:
     texts: Mapping[str, str]
     tensors: Mapping[str, Array]
 
-    def serves(self, template: PlanTemplate, max_slab_bytes: int) -> bool:
-        """Returns whether a template holds at the sizes that another one was made with.
+    def serves(self, template: PlanTemplate) -> bool:
+        """Returns whether a stored template holds at the sizes that another one was made with.
 
         Args:
             template: The other template, of the same model.
-            max_slab_bytes: Maximum size of one device allocation, in bytes.
         """
         sizes, io = template.trace.sizes, template.plan.device_io
-        mine = (t for t in self.templates if t.plan.device_io == io)
-        return any(t.instantiate(sizes, max_slab_bytes) is not None for t in mine)
+        mine = (t for t in self.templates if t.device_io == io)
+        return any(t.trace.evaluate(sizes) is not None for t in mine)
 
 
 def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
@@ -133,7 +132,7 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         constant, origin = mapped.constant(*row)
         constants.append(constant)
         origins[constant] = origin
-    templates = [read_template(each, constants) for each in record["templates"]]
+    templates = [StoredTemplate(each, constants) for each in record["templates"]]
     shapes = [{n: tuple(dims) for n, dims in each.items()} for each in record["shapes"]]
     tensors = {
         row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)

@@ -39,6 +39,7 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.fast_dataclass import dataclass
+from clrt.util.gc_control import gc_disabled
 
 # Default local sizes, by device kind and number of dimensions, of launches that specify none. They
 # are never derived from shapes, because PoCL recompiles a kernel for each local size.
@@ -189,6 +190,7 @@ class BoundPlan:
                 self._bind_all()
             self._generation = self.slabs.generation
 
+    @gc_disabled
     def _bind_all(self) -> None:
         """Creates a kernel object for each launch, and sets its arguments."""
         tiers = self.weights.tiers

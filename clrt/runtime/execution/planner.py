@@ -27,6 +27,7 @@ from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.graph_break import GraphBreak
 from clrt.plan.memory import Memory, Shapes
 from clrt.plan.plan import Plan
+from clrt.plan.stored_template import StoredTemplate
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.bound_plan import BoundPlan
@@ -197,7 +198,7 @@ class Planner:
         self._caps = caps
         self._strict = strict
         self._templates = Templates(caps.max_alloc_bytes)
-        self._stored: dict[Hashable, list[PlanTemplate]] = {}
+        self._stored: dict[Hashable, list[StoredTemplate]] = {}
 
     def stage(
         self,
@@ -355,14 +356,14 @@ class Planner:
         """
         self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
-    def add_stored(self, graph: Graph, templates: Iterable[PlanTemplate]) -> None:
+    def add_stored(self, graph: Graph, templates: Iterable[StoredTemplate]) -> None:
         """Adds templates of an earlier process.
 
         Args:
             graph: Graph that the templates plan.
         """
         for template in templates:
-            contract = template.plan.device_io
+            contract = template.device_io
             self._stored.setdefault((graph, (), contract), []).append(template)
         self._add_stored()
 
@@ -385,7 +386,7 @@ class Planner:
         return found
 
     def learned(self, graph: Graph) -> list[PlanTemplate]:
-        """Returns the templates of a graph's plans so far, stored ones included.
+        """Returns the templates of a graph's plans so far, with the stored ones that were used.
 
         For plans without a template, planning is traced; also at batch 1 if the first batch was
         larger, else at batch 2, since other kernels may run there.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import RLock, get_ident
+from contextlib import suppress
+from threading import RLock, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph, Value
 from clrt.ir.runtime_values import RuntimeValue
-from clrt.kernels.spec import PackedWeight
+from clrt.kernels.spec import KernelSpec, PackedWeight
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.arena_pool import MAX_ARENAS, ArenaPool
 from clrt.runtime.execution.graph_run import GraphRun
@@ -286,6 +287,14 @@ class Runner:
         self.planner.constants |= values
         self.planner.add_stored(executable.graph, executable.templates)
         executable.graph.on_open = self._share_weights
+        kernels = dict.fromkeys(k for t in executable.templates for k in t.kernels)
+        # The driver releases Python's lock meanwhile.
+        Thread(target=self._load_programs, args=(kernels,), name="clrt-load", daemon=True).start()
+
+    def _load_programs(self, kernels: Collection[KernelSpec]) -> None:
+        """Loads those programs of kernels that are in the cache."""
+        with suppress(ClrtError):  # the first run will report it
+            self._session.programs.missing(kernels, self.room.weights.tiers)
 
     def open(self) -> None:
         """Reads the nodes of a stored graph, whose plans are then made as those of any graph."""

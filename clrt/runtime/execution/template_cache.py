@@ -9,6 +9,7 @@ from dataclasses import field
 from clrt.ir.dims import Bindings
 from clrt.plan.plan import Plan
 from clrt.plan.plan_equivalence import plans_equivalent
+from clrt.plan.stored_template import StoredTemplate
 from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.util.active_calls import RecencyDict
 from clrt.util.fast_dataclass import dataclass
@@ -31,11 +32,13 @@ class _GraphTemplates:
         tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
             that no further attempt is made.
         templates: Templates, most recently used first.
+        stored: Templates of an earlier process that were not used yet.
     """
 
     first: tuple[Bindings, Plan] | None
     tries: int = 0
     templates: list[PlanTemplate] = field(default_factory=list)
+    stored: list[StoredTemplate] = field(default_factory=list)
 
 
 class Templates:
@@ -64,6 +67,13 @@ class Templates:
                 family.templates.remove(template)
                 family.templates.insert(0, template)
                 return plan
+        for stored in tuple(family.stored):
+            if stored.trace.evaluate(bindings) is not None:
+                family.stored.remove(stored)
+                family.templates.insert(0, stored.template)
+                plan = stored.template.instantiate(bindings, self._max_slab_bytes)
+                if plan is not None:
+                    return plan
         return None
 
     def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
@@ -82,13 +92,13 @@ class Templates:
         if len(self._families) > _MAX_GRAPHS:
             self._families.pop_oldest()
 
-    def add(self, key: Hashable, templates: Iterable[PlanTemplate]) -> None:
+    def add(self, key: Hashable, templates: Iterable[StoredTemplate]) -> None:
         """Adds the stored templates of a graph.
 
         Args:
             key: Cache key of the graph.
         """
-        self._families[key] = _GraphTemplates(None, templates=list(templates))
+        self._families[key] = _GraphTemplates(None, stored=list(templates))
 
     def families(self) -> list[tuple[Hashable, tuple[Bindings, Plan] | None]]:
         """Returns the cache keys of all graphs, each with the graph's first plan and its sizes."""

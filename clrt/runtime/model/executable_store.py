@@ -40,6 +40,7 @@ from clrt.runtime.execution.planner import Planner
 from clrt.util import env_vars
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import is_private, make_cache_folder
+from clrt.util.gc_control import gc_disabled
 
 if TYPE_CHECKING:
     from clrt.device.caps import DeviceCaps
@@ -127,6 +128,7 @@ def _code() -> str:
     return text_digest(sorted(facts))
 
 
+@gc_disabled
 def find_executable(key: ExecutableKey) -> Executable | None:
     """Returns a stored executable; None if there is none that is whole and private."""
     path = key.path
@@ -202,7 +204,8 @@ class Recording:
         """
         if _stamps(self.key.files) != self.key.stamps:
             return
-        known = () if self.base is None else self.base.templates
+        stored = () if self.base is None else self.base.templates
+        known = [each.template for each in stored if each.is_read]
         templates = [t for t in self._templates() if t not in known]
         if len(templates) <= self.saved:
             return
@@ -211,7 +214,7 @@ class Recording:
         writer = ExecutableWriter(self.graph, self.key.files, self.shapes, texts, base)
         try:
             for template in templates:
-                if base is None or not base.serves(template, self.caps.max_alloc_bytes):
+                if base is None or not base.serves(template):
                     writer.add(template)
         except Unstorable as error:
             _LOG.debug("no executable of %s: %s", self.graph.name, error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from clrt.formats.checksum import digest_of, text_digest
 from clrt.ir.dims import Substitutes
 from clrt.ir.graph import Graph
 
@@ -41,6 +43,11 @@ class GraphRecipe(Graph):
         self.texts: Callable[[], Mapping[str, str]] = dict
         self.lookup: tuple[ExecutableKey | None, Executable | None] | None = None
         self._built: Graph | None = None
+
+    @cached_property
+    def content(self) -> str:
+        """Digest of the function, the arguments, and the content of the files."""
+        return text_digest([self.function, self.key, digest_of(self.files)])
 
     def provide(self, graph: Graph) -> None:
         """Lets the next `copy` return a graph that was built already.

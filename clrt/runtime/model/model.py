@@ -190,6 +190,7 @@ def stored_texts(
         device: As for `load`.
         cache_dir: As for `load`.
     """
+    _ = recipe.content  # computed while the drivers load
     info = choose_device(device)
     folder = None if cache_dir is None else expanded(cache_dir)
     recipe.lookup = _look_up(recipe, info, 2, session_for(info, folder).programs.folder)

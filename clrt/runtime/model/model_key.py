@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clrt.errors import ModelError
-from clrt.formats.checksum import digest_of, text_digest
+from clrt.formats.checksum import digest_of
 from clrt.formats.safetensors import SafetensorsHeader
 from clrt.models.compiled_file import open_compiled
 from clrt.models.sources import is_compiled, model_files, onnx_file
-from clrt.runtime.model.executable_store import MAX_CONSTANT_BYTES, ExecutableKey, key_for
+from clrt.runtime.model.executable_store import ExecutableKey, key_for
 from clrt.runtime.model.graph_recipe import GraphRecipe
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def model_key(source: Any, caps: DeviceCaps, level: int, programs: Path) -> Exec
             content = source.metadata.get("digest", "")
             return key_for([source.file], content, caps, level, programs) if content else None
         if isinstance(source, GraphRecipe):
-            if sum(file.stat().st_size for file in source.files) > MAX_CONSTANT_BYTES:
-                return None
-            content = text_digest([source.function, source.key, digest_of(source.files)])
-            return key_for(source.files, content, caps, level, programs)
+            return key_for(source.files, source.content, caps, level, programs)
         if not isinstance(source, (str, Path)):
             return None
         path = Path(source)
