@@ -120,6 +120,22 @@ def dims_array(dims: Sequence[Dim]) -> Array:
     return array
 
 
+@dataclass(frozen=True, eq=False)
+class ComputedElements:
+    """Computes the elements of a constant from sizes, at an evaluation of their trace.
+
+    Attributes:
+        make: Computes the elements from the sizes.
+        formulas: Index of the formula of each size.
+    """
+
+    make: Callable[..., Array]
+    formulas: Sequence[int]
+
+    def __call__(self, evaluation: Evaluation) -> Array:
+        return self.make(*[evaluation.numbers[i] for i in self.formulas])
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Static type of a tensor: dtype, shape and, if known, its elements.
@@ -255,11 +271,7 @@ class TensorType:
         if trace is None:
             return cls(dtype, shape, array)
         formulas = [trace.formula(n) for n in sizes]
-
-        def derive(evaluation: Evaluation) -> Array:
-            return make(*[evaluation.numbers[i] for i in formulas])
-
-        return cls(dtype, shape, TracedConstant(array, trace, derive))
+        return cls(dtype, shape, TracedConstant(array, trace, ComputedElements(make, formulas)))
 
     @property
     def on_host(self) -> bool:

@@ -8,21 +8,18 @@ branches, so its results are the formulas' values there.
 
 from __future__ import annotations
 
-import json
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial, wraps
-from importlib import import_module
 from typing import Any, TypeVar, cast
+
+from clrt.ir.stored_functions import import_home, name_of, split_constants, with_constants
 
 _Operation = Callable[..., Any]
 # By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
-# Packages whose functions a stored template may name.
-_HOMES = ("clrt.ir.", "clrt.kernels.", "clrt.plan.")
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 
@@ -334,14 +331,12 @@ def pure(function: _Function) -> _Function:
     Keyword arguments are hashable constants, such as thresholds, that do not depend on sizes.
     """
 
-    # A lambda or local function has no name of its own, by which it could be found again.
-    is_local = "<" in function.__qualname__
-    name = "" if is_local else f"{function.__module__}:{function.__qualname__}"
+    name = name_of(function)
 
     @lru_cache(maxsize=64)
     def operations_of(constants: tuple[tuple[str, object], ...]) -> _Operations:
         whole = partial(function, **dict(constants)) if constants else function
-        return _Operations(whole, _name_with(name, constants))
+        return _Operations(whole, with_constants(name, dict(constants)))
 
     if name:
         _PURE[name] = operations_of
@@ -389,20 +384,6 @@ class _Operations:
             return compute
 
         self.field = field
-
-
-def _name_with(name: str, constants: tuple[tuple[str, object], ...]) -> str:
-    """Returns the name in a `StoredTrace` of a function with keyword arguments.
-
-    "" if an argument is no number.
-
-    Args:
-        name: Name of the function.
-        constants: The keyword arguments.
-    """
-    if not name or any(type(value) not in (int, float, bool) for _, value in constants):
-        return ""
-    return f"{name}{json.dumps(dict(constants))}" if constants else name
 
 
 @pure  # guards of its comparisons would restrict the trace to one side of a bound
@@ -513,7 +494,7 @@ def _name_of(operation: _Operation) -> str:
     """
     name = _NAMES.get(operation) or operation.__dict__["stored_name"]
     if not name:
-        raise ValueError("a function whose arguments are no numbers")
+        raise ValueError("a function that cannot be named")
     return cast(str, name)
 
 
@@ -526,13 +507,10 @@ def _operation(name: str) -> _Operation:
     if name in _BY_NAME:
         return _BY_NAME[name]
     called, _, field = name.partition("#")
-    function, brace, arguments = called.partition("{")
-    module = function.partition(":")[0]
-    if function not in _PURE and module.startswith(_HOMES):
-        with suppress(ImportError):
-            import_module(module)
+    function, constants = split_constants(called)
+    if function not in _PURE:
+        import_home(function)
     if function not in _PURE or not (field.isdigit() or not field):
         raise ValueError(f"no operation {name[:100]!r}")
-    constants = json.loads(brace + arguments) if brace else {}
     operations = _PURE[function](tuple(constants.items()))
     return operations.field(int(field)) if field else operations.whole

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
+from clrt.ir.stored_functions import StorableConstant
 from clrt.util.fast_dataclass import dataclass
 
 T = TypeVar("T", bound="Thresholds")
@@ -41,7 +42,7 @@ def tunable(default: int, unit: str, reason: str, *, most: int = _MAX_VALUE) -> 
     return Tunable(default, unit, reason, most)
 
 
-class Thresholds:
+class Thresholds(StorableConstant):
     """Base class of a group of thresholds: every field is an int declared by `tunable`.
 
     Immutable, and equal to others of its class with equal values. It is no dataclass, because
@@ -85,6 +86,9 @@ class Thresholds:
     def __repr__(self) -> str:
         values = zip(self._tunables, self._values(), strict=True)
         return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in values)})"
+
+    def stored_fields(self) -> Mapping[str, int]:
+        return dict(zip(self._tunables, self._values(), strict=True))
 
     def _values(self) -> tuple[int, ...]:
         return tuple(getattr(self, name) for name in self._tunables)

@@ -16,7 +16,8 @@ import numpy as np
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
+from clrt.ir.op import Array, ComputedElements, IrOp, TensorType, TracedConstant
+from clrt.ir.stored_functions import function_of, text_of
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, StoredTrace, is_traced
 from clrt.ir.text import print_op
 from clrt.kernels.spec import (
@@ -165,6 +166,8 @@ class TemplateWriter:
         known = type_.known_elements
         dtype = str(type_.dtype)
         if isinstance(known, TracedConstant):
+            if isinstance(known.derive, ComputedElements):
+                return _computed_row(known.derive)
             return ["step", *self._step(known.derive)]
         if isinstance(known, np.ndarray) and known.dtype == object:
             shape = [self._number(n) for n in known.shape]
@@ -200,6 +203,18 @@ class TemplateWriter:
 
     def _number(self, number: Any) -> Any:
         return [self._trace.formula(number)] if is_traced(number) else int(number)
+
+
+def _computed_row(elements: ComputedElements) -> list[Any]:
+    """Returns how to compute elements by a function of sizes.
+
+    Raises:
+        Unstorable: The function cannot be named.
+    """
+    text = text_of(elements.make)
+    if not text:
+        raise Unstorable("a constant is computed by a local function")
+    return ["function", text, *elements.formulas]
 
 
 def _kernel_row(spec: KernelSpec) -> list[Any]:
@@ -363,6 +378,8 @@ class _Reader:
                 raise TypeError("a packed constant is no input of a derivation")
             found = elements
             return lambda _: found
+        if kind == "function":
+            return ComputedElements(function_of(row[0]), row[1:])
         if kind != "numbers":
             raise ValueError(f"no kind of elements: {kind[:100]!r}")
         dtype, dims, numbers = row

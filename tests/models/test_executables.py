@@ -353,6 +353,40 @@ def test_compiled_model_and_folder_have_executables(tmp_path: Path) -> None:
     assert _is_closed(again)
 
 
+RESIZES = {
+    "scales": """y = Resize <mode = "linear"> (x, , scales)""",
+    "sizes": """shape = Shape (x)
+                twos = Constant <value_ints = [1, 1, 2, 3]> ()
+                sizes = Mul (shape, twos)
+                y = Resize <mode = "cubic", antialias = 1> (x, , , sizes)""",
+    "shrunk": """shape = Shape (x)
+                 twos = Constant <value_ints = [1, 1, 2, 2]> ()
+                 sizes = Div (shape, twos)
+                 y = Resize <mode = "linear", antialias = 1> (x, , , sizes)""",
+}
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=name_of)
+@pytest.mark.parametrize("kind", RESIZES)
+def test_resize_at_new_sizes_has_stored_plans(
+    kind: str, device: DeviceInfo, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    text = f"""g (float[1, 2, h, w] x) => (float[1, 2, v, u] y) {{
+                 scales = Constant <value_floats = [1.0, 1.0, 2.0, 1.5]> ()
+                 {RESIZES[kind]}
+               }}"""
+    path.write_bytes(parsed(text))
+    fresh = _load(path, tmp_path, device)
+    feeds = [{"x": np.random.default_rng(h).random((1, 2, h, 9), np.float32)} for h in (6, 11)]
+    expected = [fresh.run(each)["y"] for each in feeds]
+    fresh.save_programs()
+    stored = _load(path, tmp_path, device)
+    for each, wanted in zip(feeds, expected, strict=True):
+        assert np.array_equal(stored.run(each)["y"], wanted)
+    assert _is_closed(stored)
+
+
 _PLAY = """
 import sys
 import weakref

@@ -13,13 +13,13 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.resample_tables import cubic_weights
 from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.traits import OnnxTraits
-from clrt.ops.vision.resize import cubic_weights
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 

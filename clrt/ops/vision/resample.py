@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.ir.runtime_values import RuntimeValue, Tensor
+from clrt.kernels.resample_tables import SamplingRule, SamplingTables
 from clrt.ops.base import HostContext
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import fresh_dims
@@ -24,22 +25,6 @@ from clrt.util.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class SamplingTables:
-    """Source elements and weights of each output element along a resampled axis.
-
-    Attributes:
-        indices: `[outputs, taps]`, indices of source elements.
-        weights: `[outputs, taps]`, weights of the source elements.
-        values: `[outputs]`, numbers added to extrapolated outputs, which have zero weights; None if
-            no output is outside the source.
-    """
-
-    indices: Array
-    weights: Array
-    values: Array | None
-
-
-@dataclass(frozen=True)
 class AxisSampling:
     """Resampling of one axis of a tensor.
 
@@ -49,7 +34,7 @@ class AxisSampling:
         outputs: Number of elements along the axis in the output.
         taps: Number of source elements per output element.
         extrapolates: Whether some output elements are outside the source.
-        make: Returns the tables for a source size and a number of outputs.
+        rule: Rule by which the axis is resampled at any size.
     """
 
     axis: int
@@ -57,7 +42,7 @@ class AxisSampling:
     outputs: int
     taps: int
     extrapolates: bool
-    make: Callable[[int, int], SamplingTables]
+    rule: SamplingRule
 
     @property
     def is_copy(self) -> bool:
@@ -70,7 +55,7 @@ class AxisSampling:
 
         `size` and `outputs` must be ints, not traced.
         """
-        return self.make(self.size, self.outputs)
+        return self.rule.tables(self.size, self.outputs)
 
 
 def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> RuntimeValue:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any, ClassVar
-
-import numpy as np
 
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import TensorType
+from clrt.kernels.resample_tables import SamplingRule, sampling_table
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, pitched_args
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
-from clrt.ops.vision.resample import AxisSampling, SamplingTables
+from clrt.ops.vision.resample import AxisSampling
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
@@ -85,12 +85,7 @@ def sample_launches(
 
 def same_axis(axis: int, size: int = 1) -> AxisSampling:
     """Returns an AxisSampling that copies an axis of `size` elements unchanged."""
-    return AxisSampling(axis, size, size, 1, False, _all_rows)
-
-
-def _all_rows(size: int, outputs: int) -> SamplingTables:
-    """Returns the tables that copy an axis of `size` elements; `outputs` equals `size`."""
-    return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
+    return AxisSampling(axis, size, size, 1, False, SamplingRule())
 
 
 @dataclass(frozen=True)
@@ -193,11 +188,8 @@ def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
     """
     dtype = DType.INT32 if kind == "indices" else DType.FLOAT32
 
-    def make(size: int, outputs: int) -> Array:
-        table = getattr(sampling.make(size, outputs), kind)
-        array = np.zeros(outputs) if table is None else table
-        return np.ascontiguousarray(array.T if by_taps else array, dtype.numpy)
-
+    rule = sampling.rule.constants
+    make = partial(sampling_table, kind=kind, by_taps=by_taps, **rule)
     shape = (sampling.outputs,) if kind == "values" else (sampling.outputs, sampling.taps)
     shape = shape[::-1] if by_taps else shape
     sizes = sampling.size, sampling.outputs

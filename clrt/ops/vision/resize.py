@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cmp_to_key, lru_cache
+from collections.abc import Sequence
+from functools import cmp_to_key
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -15,7 +15,12 @@ from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.runtime_values import RuntimeValue, tensor
-from clrt.ir.symbolic_trace import pure
+from clrt.kernels.resample_tables import (
+    SamplingRule,
+    extrapolates,
+    sampling_taps,
+    scaled_size,
+)
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import HostContext, OnnxNode, Op, Types
@@ -24,10 +29,9 @@ from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import elements, fresh_dim, has_input
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
-from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
+from clrt.ops.vision.resample import AxisSampling, sample
 from clrt.ops.vision.resample_launches import sample_launches
 from clrt.util.fast_dataclass import dataclass
-from clrt.util.host_limits import check_host_bytes
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[
@@ -38,9 +42,6 @@ _Coordinates: TypeAlias = Literal[
 _Nearest: TypeAlias = Literal[
     "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
 ]
-
-# Host memory per output and source element on one side, in bytes, while tables are computed.
-_TABLE_BYTES = 64
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -60,21 +61,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 # Maximum scale, more than any tensor has elements.
 _MAX_SCALE = 2.0**31
-
-
-@dataclass(frozen=True)
-class _CoordinateParams:
-    """Parameters that map outputs to source coordinates along an axis of Resize, besides sizes.
-
-    Attributes:
-        scale: Scale of the axis; None to derive it from the sizes.
-        window: Start and end of the roi, as fractions of the axis.
-        dtype: Dtype in which coordinates are computed.
-    """
-
-    scale: float | None
-    window: tuple[float, float]
-    dtype: np.dtype[Any]
 
 
 @register
@@ -231,11 +217,21 @@ class Resize(Op):
                 window = (roi[place], roi[place + len(axes)])
             same = size == outputs and (scale is None or math.isclose(scale, 1))
             if not (same and window == (0.0, 1.0)) and size and outputs:
-                # In float32, the dtype of a scale, 3 / 0.6 is 5; in float64 it is less.
-                positions = np.dtype(np.float64 if sizes else np.float32)
-                samplings.append(
-                    self._sampling(axis, size, outputs, _CoordinateParams(scale, window, positions))
+                rule = SamplingRule(
+                    mode=self.mode,
+                    coordinates=self.coordinate_transformation_mode,
+                    nearest=self.nearest_mode,
+                    cubic=self.cubic_coeff_a,
+                    antialias=self.antialias,
+                    exclude_outside=self.exclude_outside,
+                    extrapolation=self.extrapolation_value,
+                    scale=scale,
+                    start=window[0],
+                    end=window[1],
+                    # In float32, the dtype of a scale, 3 / 0.6 is 5; in float64 it is less.
+                    double=bool(sizes),
                 )
+                samplings.append(self._sampling(axis, size, outputs, rule))
         return sorted(samplings, key=cmp_to_key(_shrinks_more))
 
     def run_host_driven(
@@ -251,71 +247,15 @@ class Resize(Op):
         samplings = self.samplings(x.shape, types)
         return [sample(x, samplings, host) if samplings else x]
 
-    def _sampling(
-        self, axis: int, size: int, outputs: int, placing: _CoordinateParams
-    ) -> AxisSampling:
-        @lru_cache(maxsize=1)
-        def make(size: int, outputs: int) -> SamplingTables:
-            return self._tables(size, outputs, placing)
-
-        taps, extrapolates = 1, False
+    def _sampling(self, axis: int, size: int, outputs: int, rule: SamplingRule) -> AxisSampling:
+        taps, outside = 1, False
         if self.mode != "nearest":
             taps = 2 * (1 if self.mode == "linear" else 2)
             if self.antialias:
-                taps = pure(lambda *sizes: make(*sizes).indices.shape[1])(size, outputs)
+                taps = sampling_taps(size, outputs, **rule.constants)
         if self.coordinate_transformation_mode == "tf_crop_and_resize":
-            extrapolates = bool(pure(lambda *sizes: make(*sizes).values is not None)(size, outputs))
-        return AxisSampling(axis, size, outputs, taps, extrapolates, make)
-
-    def _tables(self, size: int, outputs: int, placing: _CoordinateParams) -> SamplingTables:
-        scale = outputs / size if placing.scale is None else placing.scale
-        check_host_bytes(outputs * self._reach(scale) * _TABLE_BYTES, "Tables of a Resize")
-        mode, k = self.coordinate_transformation_mode, np.arange(outputs, dtype=placing.dtype)
-        x = _COORDINATES[mode](k, size, scale, outputs, placing.window)
-        values = None
-        if self.mode == "nearest":
-            indices = _nearest(x, self.nearest_mode, scale)[:, None]
-            weights = np.ones((outputs, 1))
-        else:
-            indices, weights = self._filter(x, size, scale)
-        if mode == "tf_crop_and_resize":
-            outside = (x < 0) | (x > size - 1)
-            if outside.any():
-                weights = np.where(outside[:, None], 0.0, weights)
-                values = np.where(outside, self.extrapolation_value, 0.0)
-        return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
-
-    def _shrink(self, scale: float) -> float:
-        """Returns the factor by which antialiasing widens the filter; 1 without antialiasing."""
-        return min(scale, 1.0) if self.antialias else 1.0
-
-    def _reach(self, scale: float) -> int:
-        """Returns the number of source elements on each side of a sample that the filter reads."""
-        width = 2 if self.mode == "cubic" else 1
-        return math.ceil(width / self._shrink(scale))
-
-    def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
-        """Returns the source elements and weights of linear or cubic sampling.
-
-        Args:
-            x: Source coordinates, `[outputs]`.
-            size: Size of the source axis.
-            scale: Scale of the axis.
-
-        Returns:
-            Indices, which may be outside the source, and weights: `[outputs, taps]` each.
-        """
-        shrink, reach = self._shrink(scale), self._reach(scale)
-        indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
-        distance = np.abs(indices - x[:, None]) * shrink
-        if self.mode == "linear":
-            weights = np.maximum(1 - distance, 0)
-        else:
-            weights = cubic_weights(distance, self.cubic_coeff_a)
-        if self.exclude_outside:
-            weights = np.where((indices < 0) | (indices >= size), 0, weights)
-        total = weights.sum(1, keepdims=True)
-        return indices, weights / np.where(total == 0, 1, total)
+            outside = bool(extrapolates(size, outputs, **rule.constants))
+        return AxisSampling(axis, size, outputs, taps, outside, rule)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x = inputs[0]
@@ -359,17 +299,8 @@ def _scaled(dim: Dim, scale: float) -> Dim:
     dim.
     """
     if isinstance(dim, int):
-        return _scaling(scale)(dim)
+        return scaled_size(dim, scale=float(scale))
     return dim * int(scale) if float(scale).is_integer() else fresh_dim()
-
-
-@lru_cache(maxsize=256)
-def _scaling(scale: float) -> Callable[[int], int]:
-    """Returns the function that multiplies a size by `scale`, in float32, and rounds it down.
-
-    The function is cached, so that a shape trace has one function per scale.
-    """
-    return pure(lambda size: int(np.float32(size) * np.float32(scale)))
 
 
 def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
@@ -378,18 +309,6 @@ def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
     Axes that shrink most come first, which leaves less work for later axes.
     """
     return a.outputs * b.size - b.outputs * a.size
-
-
-def cubic_weights(distance: Array, a: float) -> Array:
-    """Returns weights of elements by the cubic convolution kernel of Keys (1981).
-
-    Args:
-        distance: Distances from the sampled position, at least 0, in elements.
-        a: Coefficient of the convolution kernel, such as -0.75.
-    """
-    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
-    return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
 
 
 def _old_nearest(scales: Array | None) -> str:
@@ -405,78 +324,3 @@ def _old_nearest(scales: Array | None) -> str:
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "by_scale"
     return "ceil" if (scales < 1).any() else "floor"
-
-
-def _nearest(x: Array, mode: str, scale: float) -> Array:
-    """Rounds source coordinates to indices.
-
-    Args:
-        x: Source coordinates.
-        mode: nearest_mode of Resize, or "by_scale": ceil if `scale` is below 1, else floor.
-        scale: Scale of the axis.
-    """
-    if mode == "by_scale":
-        mode = "ceil" if scale < 1 else "floor"
-    rounded = {
-        "round_prefer_floor": lambda: np.ceil(x - 0.5),
-        "round_prefer_ceil": lambda: np.floor(x + 0.5),
-        "floor": lambda: np.floor(x),
-        "ceil": lambda: np.ceil(x),
-    }
-    return np.asarray(rounded[mode](), np.int64)
-
-
-def _align_corners(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    length = scale * size
-    return np.zeros_like(k) if length == 1 else k * (size - 1) / (length - 1)
-
-
-def _half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return (k + 0.5) / scale - 0.5
-
-
-def _tf_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return (k + 0.5) / scale
-
-
-def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return np.zeros_like(k) if outputs == 1 else (k + 0.5) / scale - 0.5
-
-
-def _half_pixel_symmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    offset = size / 2 * (1 - outputs / (scale * size))
-    return offset + (k + 0.5) / scale - 0.5
-
-
-def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return k / scale
-
-
-def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
-    """Returns the source coordinates of output indices `k` for the mode "tf_crop_and_resize".
-
-    Args:
-        k: Output indices along the axis.
-        size: Size of the source axis.
-        scale: Ignored.
-        outputs: Size of the output axis.
-        window: Start and end of the roi, as fractions of the axis.
-    """
-    # In float32 like the window, and in ONNX's order of operations: the exact coordinate decides
-    # which element is nearest, and whether it is outside.
-    start, end, last = (np.float32(v) for v in (*window, size - 1))
-    if outputs == 1:
-        return np.full_like(k, np.float32(0.5) * (start + end) * last)
-    return k.astype(np.float32) * (end - start) * last / np.float32(outputs - 1) + start * last
-
-
-# coordinate_transformation_mode -> function that returns the source coordinates of outputs k.
-_COORDINATES = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
-    "align_corners": _align_corners,
-    "asymmetric": _asymmetric,
-    "tf_crop_and_resize": _crop,
-    "tf_half_pixel_for_nn": _tf_half_pixel,  # opset 11 only
-}

@@ -182,7 +182,7 @@ def test_local_function_cannot_be_stored() -> None:
     trace = ShapeTrace({"n": 12})
     (n,) = trace.start().values()
     assert pure(lambda size: size + 1)(n) == 13
-    with pytest.raises(ValueError, match="no numbers"):
+    with pytest.raises(ValueError, match="cannot be named"):
         trace.to_stored()
 
 
