@@ -29,6 +29,7 @@ from tests.harness import all_devices, name_of, quick_device
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import parsed
 from tests.models.oracle import model_folder
+from tests.models.test_branch_specializer import _at, _rates
 
 DEVICE = quick_device()
 # One of each way to compute constants from sizes, and one with fixed sizes.
@@ -385,6 +386,72 @@ def test_resize_at_new_sizes_has_stored_plans(
     for each, wanted in zip(feeds, expected, strict=True):
         assert np.array_equal(stored.run(each)["y"], wanted)
     assert _is_closed(stored)
+
+
+BY_SHAPE = """g (float[b, n] x) => (float[b, n] y) {
+                shape = Shape (x)
+                one = Constant <value_ints = [1]> ()
+                four = Constant <value_ints = [4]> ()
+                width = Gather (shape, one)
+                is_four = Equal (width, four)
+                y = If (is_four) <
+                  then_branch = a () => (float[b, n] u) { u = MatMul (x, w) },
+                  else_branch = e () => (float[b, n] v) { v = Tanh (x) }
+                >
+              }"""
+
+
+def _by_shape(path: Path) -> list[dict[str, Array]]:
+    """Writes a model whose widths decide an If; returns inputs of different widths."""
+    proto = onnx.load_from_string(parsed(BY_SHAPE))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(TABLE[:4], "w"))
+    onnx.save(proto, path)
+    noise = np.random.default_rng(1)
+    return [{"x": noise.random((2, n), np.float32)} for n in (4, 5, 4)]
+
+
+def _by_values(path: Path) -> list[dict[str, Array]]:
+    """Writes a model in which a rate and a flag decide Ifs; returns inputs of different ones."""
+    path.write_bytes(_rates())
+    return [_at(rate, cached) for rate in (8000, 16000) for cached in (True, False)]
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=name_of)
+@pytest.mark.parametrize("write", [_by_shape, _by_values])
+def test_branches_chosen_by_inputs_have_stored_plans(
+    write: Callable[[Path], list[dict[str, Array]]], device: DeviceInfo, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    first, *others = write(path)
+    plain = _load(path, tmp_path / "other", device)
+    with _load(path, tmp_path, device) as model:
+        model.run(first)
+        model.save_programs()
+    with _load(path, tmp_path, device) as model:
+        for feeds in (first, first, *others):
+            found, expected = model.run(feeds), plain.run(feeds)
+            assert all(np.array_equal(found[n], expected[n]) for n in expected)
+            assert _is_closed(model) == (feeds is first)
+        model.save_programs()
+    model = _load(path, tmp_path, device)
+    for feeds in (first, *others):
+        found, expected = model.run(feeds), plain.run(feeds)
+        assert all(np.array_equal(found[n], expected[n]) for n in expected)
+    assert _is_closed(model)
+
+
+def test_branch_at_other_sizes_opens_the_graph(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    feeds, *_ = _by_values(path)
+    _run_and_store(path, feeds)
+    model, plain = _load(path, tmp_path), _load(path, tmp_path / "other")
+    model.run(feeds)
+    assert _is_closed(model)
+    kept = model.run(feeds, device_outputs=True)["y"]  # another plan of the same branch
+    assert np.array_equal(kept.numpy(), plain.run(feeds)["y"])
+    assert not _is_closed(model)
+    rate = clrt.tensor(feeds["rate"], device=DEVICE.index)  # nobody reads it before the plan
+    assert np.array_equal(model.run(feeds | {"rate": rate})["y"], plain.run(feeds)["y"])
 
 
 _PLAY = """

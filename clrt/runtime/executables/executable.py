@@ -34,17 +34,24 @@ from clrt.formats.checksum import DigestCheck, digest_of, text_digest, write_wit
 from clrt.formats.safetensors import SafetensorsHeader, read_header
 from clrt.ir.dim_operations import parse_dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.mmap_arrays import file_range
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.kernels.spec import PackedWeight
 from clrt.plan.stored_template import Constant, StoredTemplate, TemplateWriter
 from clrt.plan.template import PlanTemplate
+from clrt.runtime.executables.branches import (
+    BranchKey,
+    BranchPath,
+    StoredBranch,
+    key_of,
+    key_row,
+)
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.util.files import stays_below
 
 FORMAT = "clrt executable"
-VERSION = "2"
+VERSION = "3"
 _RECORD, _TEXT = "record", "text."
 
 
@@ -52,7 +59,8 @@ class Origin(NamedTuple):
     """Origin of a constant of an executable.
 
     Attributes:
-        number: Index among the constants of the model's graph; -1 if planning computed it.
+        number: Index among the constants of the model's graph and its subgraphs; -1 if planning
+            computed it, -2 if it is one of a branch alone.
         layout: Name of the packed layout; "" if the constant is not packed.
     """
 
@@ -65,8 +73,7 @@ class Executable:
     """The content of an executable.
 
     Attributes:
-        graph: Graph of the model.
-        templates: Plan templates of the graph.
+        branch: Graph of the model, its plan templates, and the graphs that specialise it.
         origins: Where each constant comes from.
         shapes: Sets of input shapes that a compiled model was made for.
         check: Waits until checksums are verified; raises ModelError if a file is damaged.
@@ -75,8 +82,7 @@ class Executable:
         tensors: Tensors of the file by name, as bytes.
     """
 
-    graph: StoredGraph
-    templates: Sequence[StoredTemplate]
+    branch: StoredBranch
     origins: Mapping[Constant, Origin]
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
     check: Callable[[], None]
@@ -84,14 +90,26 @@ class Executable:
     texts: Mapping[str, str]
     tensors: Mapping[str, Array]
 
-    def serves(self, template: PlanTemplate) -> bool:
+    @property
+    def graph(self) -> StoredGraph:
+        """Graph of the model."""
+        return self.branch.graph
+
+    @property
+    def templates(self) -> list[StoredTemplate]:
+        """Plan templates of all graphs."""
+        return [template for _, branch in self.branch.paths() for template in branch.templates]
+
+    def serves(self, keys: tuple[BranchKey, ...], template: PlanTemplate) -> bool:
         """Returns whether a stored template holds at the sizes that another one was made with.
 
         Args:
+            keys: Keys that lead to the graph of the other template.
             template: The other template, of the same model.
         """
         sizes, io = template.trace.sizes, template.plan.device_io
-        mine = (t for t in self.templates if t.device_io == io)
+        branch = dict(self.branch.paths()).get(keys)
+        mine = () if branch is None else (t for t in branch.templates if t.device_io == io)
         return any(t.trace.evaluate(sizes) is not None for t in mine)
 
 
@@ -124,20 +142,34 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     beside = [folder / name for name, _ in record["beside"] if stays_below(name)]
     if [digest_of([file]) for file in beside] != [digest for _, digest in record["beside"]]:
         raise ModelError(f"A file in '{folder}' was changed.")
-    name, inputs, outputs, output_names, properties = record["graph"]
-    graph = StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
     mapped = _MappedFiles(header, [*files, *beside])
     constants, origins = [], {}
     for row in record["constants"]:
         constant, origin = mapped.constant(*row)
         constants.append(constant)
         origins[constant] = origin
-    templates = [StoredTemplate(each, constants) for each in record["templates"]]
+    branches: list[StoredBranch] = []
+    for parent, key_text, choosing, by_shape, row in record["graphs"]:
+        branches.append(StoredBranch(_graph(*row), choosing, bool(by_shape)))
+        if parent >= 0:
+            branches[parent].children[key_of(key_text)] = branches[-1]
+    for index, each in record["templates"]:
+        branches[index].templates.append(StoredTemplate(each, constants))
     shapes = [{n: tuple(dims) for n, dims in each.items()} for each in record["shapes"]]
     tensors = {
         row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)
     }
-    return Executable(graph, templates, origins, shapes, check, record, texts, tensors)
+    return Executable(branches[0], origins, shapes, check, record, texts, tensors)
+
+
+def _graph(
+    name: str,
+    inputs: Iterable[Sequence[Any]],
+    outputs: Iterable[Sequence[Any]],
+    output_names: Sequence[str],
+    properties: Mapping[str, str],
+) -> StoredGraph:
+    return StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
 
 
 def _folder_of(files: Sequence[Path]) -> Path:
@@ -239,13 +271,15 @@ class ExecutableWriter:
     _numbers: dict[Any, int] = field(default_factory=dict)
     _tensors: dict[str, Array] = field(default_factory=dict)
     _templates: list[Any] = field(default_factory=list)
+    _graphs: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Reads the nodes of a stored graph: only then there are other templates than stored ones.
-        self._indices = {v: i for i, v in enumerate(self.graph.constants())}
+        self._indices = {v: i for i, v in enumerate(numbered_constants(self.graph))}
         if self.base is not None:
             self._rows += self.base.record["constants"]
             self._templates += self.base.record["templates"]
+            self._graphs += self.base.record["graphs"]
             self._tensors.update(self.base.tensors)
             for index, (number, layout, *_) in enumerate(self._rows):
                 if number >= 0:
@@ -261,13 +295,35 @@ class ExecutableWriter:
         """Files of the model that it names itself, such as those of external data."""
         return [path.absolute() for path in self.graph.data_files]
 
-    def add(self, template: PlanTemplate) -> None:
+    def add_branch(self, path: BranchPath) -> int:
+        """Adds a branch, unless it is there; returns its index. Its parent must be there."""
+        parent = -1
+        for depth in range(len(path.keys) + 1):
+            key = key_row(path.keys[depth - 1]) if depth else None
+            row = json.loads(_dump([parent, key]))  # lists in place of tuples
+            rows = [each[:2] for each in self._graphs]
+            if row not in rows:
+                assert depth == len(path.keys)
+                graph, branch = path.branch.graph, path.branch
+                io = [[_value_row(v) for v in values] for values in (graph.inputs, graph.outputs)]
+                interface = [graph.name, *io, graph.output_names, dict(graph.properties)]
+                self._graphs.append([*row, list(branch.choosing), branch.by_shape, interface])
+                for value in graph.constants():
+                    self._indices.setdefault(value, -2)
+                return len(rows)
+            parent = rows.index(row)
+        return parent
+
+    def add(self, branch: int, template: PlanTemplate) -> None:
         """Adds a template.
+
+        Args:
+            branch: Index of the branch whose graph is planned.
 
         Raises:
             Unstorable: The template has parts that a file cannot hold.
         """
-        self._templates.append(TemplateWriter(template, self._constant).record())
+        self._templates.append([branch, TemplateWriter(template, self._constant).record()])
 
     def _constant(self, constant: Constant) -> int:
         """Returns the index of a constant in the record; adds it at the first call."""
@@ -309,12 +365,11 @@ class ExecutableWriter:
         Raises:
             InputError, OSError: The file cannot be written.
         """
-        graph, folder = self.graph, _folder_of(self.files)
-        io = [[_value_row(v) for v in values] for values in (graph.inputs, graph.outputs)]
+        folder = _folder_of(self.files)
         record = {
             "shapes": self.shapes,
             "beside": [[f.relative_to(folder).as_posix(), digest_of([f])] for f in self._beside],
-            "graph": [graph.name, *io, graph.output_names, dict(graph.properties)],
+            "graphs": self._graphs,
             "constants": self._rows,
             "templates": self._templates,
         }
@@ -328,6 +383,11 @@ class ExecutableWriter:
         }
         tensors |= {name: partial(np.asarray, array) for name, array in self._tensors.items()}
         write_with_digest(path, metadata, tensors, sync=False)  # a torn file fails its digest
+
+
+def numbered_constants(graph: Graph) -> list[Value]:
+    """Returns the constants of a graph and its subgraphs in the order of their numbers."""
+    return list(dict.fromkeys(v for each in all_graphs(graph) for v in each.constants()))
 
 
 def _value_row(value: Value) -> list[Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-
-import numpy as np
 
 from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
@@ -16,6 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ir.runtime_values import RuntimeValue, shapes_of
 from clrt.ops.control.control_flow import If, copy_all
 from clrt.plan.specialise import fix_inputs
+from clrt.runtime.executables.branches import BranchKey, BranchPath, follow, inputs_of
 from clrt.runtime.execution.signature import bind_dims
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class _Branch:
         tensors = all(type(v.type) is TensorType for v in graph.inputs)
         small = len(graph.nodes) <= _MAX_SHAPED_NODES
         self.by_shape = not self.choosing and tensors and small and _ifs(graph) > 0
-        self.specialised: dict[Hashable, _Branch] = {}
+        self.specialised: dict[BranchKey, _Branch] = {}
 
 
 class Branches:
@@ -78,11 +77,6 @@ class Branches:
         self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
-    @property
-    def depends_on_inputs(self) -> bool:
-        """Whether elements or shapes of inputs may decide conditions."""
-        return bool(self._first.choosing) or self._first.by_shape
-
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
         """Returns the graph specialised for the inputs of a run, and that graph's inputs.
 
@@ -93,26 +87,24 @@ class Branches:
             The graph, which is the model's own if nothing can be specialised, and `feeds` without
             the inputs that became constants.
         """
-        branch = self._first
-        while branch.choosing:
-            values = [feeds.get(name) for name in branch.choosing]
-            arrays = [x for x in values if isinstance(x, np.ndarray)]
-            if len(arrays) < len(values):
-                break
-            known = dict(zip(branch.choosing, arrays, strict=True))
-            key = tuple((x.shape, x.tobytes()) for x in arrays)
-            make = partial(_with_values, branch.graph, known)
-            specialised = self._cached(branch, key, make)
-            if specialised is branch:
-                break
-            branch, feeds = specialised, {n: f for n, f in feeds.items() if n not in known}
-        if branch.by_shape:
-            shapes = shapes_of(feeds)
-            make = partial(_with_shapes, branch.graph, shapes)
-            branch = self._cached(branch, tuple(shapes.values()), make)
+        branch, feeds = follow(self._first, feeds, self._cached)
         return branch.graph, feeds
 
-    def _cached(self, branch: _Branch, key: Hashable, make: Callable[[], Graph]) -> _Branch:
+    def paths(self) -> list[BranchPath]:
+        """Returns the branches made so far, each with the keys that lead to it."""
+        found, pending = [], [BranchPath((), self._first)]
+        for path in pending:
+            found.append(path)
+            branch = path.branch
+            assert isinstance(branch, _Branch)
+            pending += [
+                BranchPath((*path.keys, key), each)
+                for key, each in branch.specialised.items()
+                if each is not branch
+            ]
+        return found
+
+    def _cached(self, branch: _Branch, key: BranchKey) -> _Branch:
         """Returns the branch specialised for input values or shapes, from the cache if present.
 
         Returns `branch` itself if the specialised graph has no fewer If nodes or cannot be made, or
@@ -120,12 +112,18 @@ class Branches:
 
         Args:
             branch: Branch to specialise.
-            key: The input values or shapes, hashable.
-            make: Makes the specialised graph, not yet optimised.
+            key: The input values or shapes.
         """
         if key not in branch.specialised:
             if self._count == _MAX_GRAPHS:
                 return branch
+            known = inputs_of(branch.graph, key)
+            by_shape = any(elements is None for _, _, elements in key)
+            make = (
+                partial(_with_shapes, branch.graph, shapes_of(known))
+                if by_shape
+                else partial(_with_values, branch.graph, known)
+            )
             specialised = self._specialise(branch, make)
             self._count += 1
             branch.specialised[key] = specialised

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from threading import RLock, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph, Value
 from clrt.ir.runtime_values import RuntimeValue
 from clrt.kernels.spec import KernelSpec, PackedWeight
+from clrt.runtime.executables.branches import Branch, BranchKey, BranchPath, inputs_of
+from clrt.runtime.executables.executable import numbered_constants
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.execution.arena_pool import MAX_ARENAS, ArenaPool
 from clrt.runtime.execution.graph_run import GraphRun
@@ -103,9 +106,9 @@ class Runner:
         self.room = ArenaPool(session, self.planner, own_limit, self.lock, background)
         self.stop = CancellationToken(_closed)
         self.check: Callable[[], None] | None = None
-        # A stored graph has no branches that depend on inputs: see `is_storable`.
-        is_stored = isinstance(graph, StoredGraph)
-        self._branches = None if is_stored else make_branches(graph, rewrite, self.planner.adopt)
+        self._branches: Branches | None = None
+        if not isinstance(graph, StoredGraph):
+            self._branches = make_branches(graph, rewrite, self.planner.adopt)
         self._session = session
         self._executable: Executable | None = None
         self._calls: list[ActiveCall] = []
@@ -265,16 +268,45 @@ class Runner:
         Returns:
             The run, and the inputs of its graph: `feeds` without inputs that became constants.
         """
+        stored = None
+        if self._executable is not None:
+            stored = self._executable.branch.chosen(feeds)
+            if stored is None:
+                _ = self._executable.graph.nodes  # not under the lock: it takes another one
         with self.lock:
-            graph = self.planner.graph
-            if self._branches is not None:
-                graph, feeds = self._branches.chosen(feeds)
+            graph, feeds = self._all_branches.chosen(feeds) if stored is None else stored
         return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
 
     @property
-    def branches_on_inputs(self) -> bool:
-        """Whether inputs decide which graph runs."""
-        return self._branches is not None and self._branches.depends_on_inputs
+    def _all_branches(self) -> Branches:
+        """Branches of the model; reads the nodes of a stored graph."""
+        if self._branches is None:
+            planner = self.planner
+            self._branches = make_branches(planner.graph, planner.rewrite, planner.adopt)
+        return self._branches
+
+    def branch_paths(self) -> list[BranchPath]:
+        """Returns all graphs that runs have chosen, each with the inputs that lead to it."""
+        paths: dict[Any, Branch] = {}
+        if self._executable is not None:
+            paths.update(self._executable.branch.paths())
+        if self._branches is not None:
+            paths = dict(self._branches.paths()) | paths
+        return [BranchPath(keys, branch) for keys, branch in paths.items()]
+
+    def _read_branch(self, root: StoredGraph, keys: Sequence[BranchKey]) -> Graph:
+        """Returns the graph of a stored branch, made anew.
+
+        Args:
+            root: Graph of the model.
+            keys: Keys that lead to the branch.
+        """
+        feeds: dict[str, Any] = {}
+        for key in keys:
+            feeds |= inputs_of(root, key)
+        _ = root.nodes
+        with self.lock:
+            return self._all_branches.chosen(feeds)[0]
 
     def play(self, executable: Executable) -> None:
         """Runs the model by stored plans from now on, as far as they fit.
@@ -283,9 +315,12 @@ class Runner:
             executable: Stored plans of the model's graph.
         """
         self._executable = executable
-        values = {_value_of(c) for c, origin in executable.origins.items() if origin.number >= 0}
+        values = {_value_of(c) for c, origin in executable.origins.items() if origin.number != -1}
         self.planner.constants |= values
-        self.planner.add_stored(executable.graph, executable.templates)
+        for keys, branch in executable.branch.paths():
+            self.planner.add_stored(branch.graph, branch.templates)
+            if keys:
+                branch.graph.read = partial(self._read_branch, executable.graph, keys)
         executable.graph.on_open = self._share_weights
         kernels = dict.fromkeys(k for t in executable.templates for k in t.kernels)
         # The driver releases Python's lock meanwhile.
@@ -312,7 +347,7 @@ class Runner:
         assert self._executable is not None
         with self.lock:
             self.planner.adopt(graph)
-        constants = list(graph.constants())
+        constants = numbered_constants(graph)
         for stored, origin in self._executable.origins.items():
             if 0 <= origin.number < len(constants):
                 self.room.weights.share(stored, constants[origin.number])
@@ -436,5 +471,6 @@ class Runner:
         self._calls = []
         self._workers = None
         if self._executable is not None:
-            self._executable.graph.after_fork_in_child()
+            for _, branch in self._executable.branch.paths():
+                branch.graph.after_fork_in_child()
         self.room.forget_runs()

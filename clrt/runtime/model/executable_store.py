@@ -30,6 +30,7 @@ from clrt.plan.device_io import DeviceIo
 from clrt.plan.memory import Shapes
 from clrt.plan.stored_template import Unstorable
 from clrt.plan.template import PlanTemplate
+from clrt.runtime.executables.branches import BranchPath
 from clrt.runtime.executables.executable import (
     Executable,
     ExecutableWriter,
@@ -168,12 +169,13 @@ class Recording:
     base: Executable | None = None
     texts: Callable[[], Mapping[str, str]] = dict
     saved: int = 0
-    _seen: Sequence[tuple[Shapes, DeviceIo]] = ()
+    _seen: Sequence[tuple[BranchPath, Sequence[tuple[Shapes, DeviceIo]]]] = ()
 
     def detach(self) -> None:
         """Lets go of a model that is gone; keeps its graph and the shapes to plan for, if small."""
         if self.runner is not None:
-            self._seen = self.runner.planner.seen(self.graph)
+            planner, paths = self.runner.planner, self.runner.branch_paths()
+            self._seen = [(path, planner.seen(path.branch.graph)) for path in paths]
             self.runner = None
         if isinstance(self.graph, StoredGraph) or self._host_bytes() > _MAX_KEPT_BYTES:
             _AT_EXIT.drop(self)
@@ -183,15 +185,20 @@ class Recording:
         known = (v.type.known_elements for v in self.graph.constants())
         return sum(a.nbytes for a in known if isinstance(a, np.ndarray) and not is_mapped(a))
 
-    def _templates(self) -> list[PlanTemplate]:
-        """Returns the templates of the model's plans."""
+    def _templates(self) -> list[tuple[BranchPath, list[PlanTemplate]]]:
+        """Returns the templates of the model's plans, by graph."""
         if self.runner is not None:
             with self.runner.lock:
-                return self.runner.planner.learned(self.graph)
-        planner = Planner(self.graph, self.caps, False, self.caps.global_mem_bytes)
-        for shapes, contract in self._seen:
-            planner.stage(self.graph, shapes, contract=contract)
-        return planner.learned(self.graph)
+                planner, paths = self.runner.planner, self.runner.branch_paths()
+                return [(path, planner.learned(path.branch.graph)) for path in paths]
+        found = []
+        for path, seen in self._seen:
+            graph = path.branch.graph
+            planner = Planner(graph, self.caps, False, self.caps.global_mem_bytes)
+            for shapes, contract in seen:
+                planner.stage(graph, shapes, contract=contract)
+            found.append((path, planner.learned(graph)))
+        return found
 
     def save(self) -> None:
         """Writes the executable, unless the file has all templates already.
@@ -206,20 +213,25 @@ class Recording:
             return
         stored = () if self.base is None else self.base.templates
         known = [each.template for each in stored if each.is_read]
-        templates = [t for t in self._templates() if t not in known]
-        if len(templates) <= self.saved:
+        templates = [
+            (path, [t for t in each if t not in known]) for path, each in self._templates()
+        ]
+        count = sum(len(each) for _, each in templates)
+        if count <= self.saved:
             return
         base = find_executable(self.key)  # another model or process may have written it meanwhile
         texts = self.texts() if base is None else base.texts
         writer = ExecutableWriter(self.graph, self.key.files, self.shapes, texts, base)
         try:
-            for template in templates:
-                if base is None or not base.serves(template):
-                    writer.add(template)
+            for path, new in templates:
+                index = writer.add_branch(path)
+                for template in new:
+                    if base is None or not base.serves(path.keys, template):
+                        writer.add(index, template)
         except Unstorable as error:
             _LOG.debug("no executable of %s: %s", self.graph.name, error)
             return
-        self.saved = len(templates)
+        self.saved = count
         if writer.nbytes > MAX_CONSTANT_BYTES:
             return
         folder = self.key.folder
@@ -288,11 +300,11 @@ _AT_EXIT = _AtExit()
 
 
 def is_storable(runner: Runner) -> bool:
-    """Returns whether stored plans could serve a model: no input decides which graph runs."""
+    """Returns whether stored plans could serve a model."""
     graph = runner.planner.graph
     values = [*graph.inputs, *graph.outputs]
     plain = all(type(v.type) is TensorType for v in values) and len(set(values)) == len(values)
-    return plain and graph.defaults is None and not runner.branches_on_inputs
+    return plain and graph.defaults is None
 
 
 def save_now(graph: Graph) -> None:
