@@ -24,8 +24,12 @@ from tools.benchmark.kernels import Timed, launch_rows
 from tools.benchmark.limits import Sample, median_share
 from tools.benchmark.models import model_rows
 from tools.benchmark.nets import largest_error
-from tools.benchmark.results import Limits, MemoryRow, ModelRow, Report
+from tools.benchmark.results import Limits, MemoryRow, ModelRow, NetRow, Report
 from tools.benchmark.runtimes import ONNXRUNTIME, OPENVINO, short_platform
+from tools.benchmark.small_configs import NETS, TRANSFORMERS
+from tools.benchmark.small_net import draw_feeds, file_stem
+from tools.benchmark.small_shipped import SHIPPED
+from tools.benchmark.small_summary import BETTER, small_results, small_summaries
 from tools.benchmark.tables import all_tables, goal_table
 from tools.benchmark.turns import median_ratio
 
@@ -129,6 +133,77 @@ def test_report_renders_as_tables_and_json() -> None:
     assert table.row_count == 1
     assert goal_table(goals_of(report)).row_count == 2
     assert json.loads(report.to_json())["models"][0]["to_onnxruntime"] == 0.97
+
+
+def _small_rows(name: str, peer_ms: float, **ratios: float) -> list[NetRow]:
+    peer = NetRow(name, 1, ONNXRUNTIME, peer_ms, None, None, None)
+    return [
+        peer,
+        *(
+            NetRow(name, 1, f"clrt {device}", peer_ms * ratio, ratio, None, 1e-6)
+            for device, ratio in ratios.items()
+        ),
+    ]
+
+
+def test_small_net_summaries_have_means_and_worst_of_groups() -> None:
+    rows = [
+        *_small_rows("BERT", 2.0, PoCL=0.5, Intel=0.25),
+        *_small_rows("LSTM of 25 states, 100 steps", 0.05, PoCL=2.0, Intel=4.0),
+        *_small_rows("Magika", 0.4, Intel=1.0),
+        NetRow("ViT", 1, ONNXRUNTIME, 1.0, None, None, None),
+    ]
+    assert [r.name for r in small_results(rows)] == [
+        "LSTM of 25 states, 100 steps",
+        "Magika",
+        "BERT",
+    ]
+    groups = {g.label: g for g in small_summaries(rows)}
+    assert {label: g.count for label, g in groups.items()} == {
+        "all": 3,
+        "under 1 ms": 2,
+        "0.1 ms and more": 2,
+        "under 0.1 ms": 1,
+        "recurrent": 1,
+    }
+    everything = groups["all"]
+    assert everything.mean("clrt PoCL") == pytest.approx(1.0)
+    assert everything.mean(BETTER) == pytest.approx((0.25 * 2.0 * 1.0) ** (1 / 3))
+    assert everything.worst("clrt Intel") == (4.0, "LSTM of 25 states, 100 steps")
+    assert everything.worst(BETTER) == (2.0, "LSTM of 25 states, 100 steps")
+
+
+def test_small_nets_have_tables_and_goals() -> None:
+    rows = [
+        *_small_rows("one Add", 0.005, PoCL=3.0, Intel=2.0),
+        *_small_rows("BERT", 2.0, PoCL=0.5),
+    ]
+    report = Report(small=rows, small_failures={"ViT, clrt PoCL": "ModelError: [x]"})
+    nets, summary, failures = all_tables(report)
+    assert (nets.row_count, summary.row_count, failures.row_count) == (2, 4, 1)
+    met = {
+        g.name.removeprefix("Small nets: time over ONNX Runtime's, "): g.is_met
+        for g in goals_of(report)
+    }
+    assert met == {
+        "PoCL": False,
+        "the better": False,
+        "0.1 ms and more, PoCL": True,
+        "under 0.1 ms, PoCL": False,
+        "under 0.1 ms, Intel": True,
+        "Small nets: largest error": True,
+        "A run of one Add, ms": True,
+    }
+    assert goal_table(goals_of(report)).row_count == len(met)
+
+
+def test_small_nets_are_distinct_with_deterministic_inputs() -> None:
+    assert len(TRANSFORMERS) >= 45
+    assert len({file_stem(n) for n in (*NETS, *SHIPPED)}) == len(NETS) + len(SHIPPED)
+    for net in (*NETS.values(), *SHIPPED.values()):
+        feeds, again = draw_feeds(net.feeds), draw_feeds(net.feeds)
+        assert all(np.array_equal(feeds[n], again[n]) for n in feeds)
+        assert {n: f.shape for n, f in net.feeds.items()} == {n: a.shape for n, a in feeds.items()}
 
 
 def test_least_cosine_is_minimum_over_rows() -> None:

@@ -34,20 +34,21 @@ from .nets import measure_nets
 from .programs import measure_programs
 from .results import Report
 from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed, peer_runtimes
+from .small_nets import can_make_small, measure_small
 from .starts import measure_starts
 from .tables import all_tables, goal_table
 from .turns import open_workers
 
 SECTIONS = (
     *("models", "encode", "gemm", "kernels", "convolutions", "memory", "startup", "neighbours"),
-    *("programs", "install", "nets", "generation"),
+    *("programs", "install", "nets", "small", "generation"),
 )
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
     BERT_BASE: ((1, 128), (8, 128)),
 }
 # The environment of the first lacks it.
-_WITHOUT_MINILM = {"programs", "convolutions", "nets", "generation"}
+_WITHOUT_MINILM = {"programs", "convolutions", "nets", "small", "generation"}
 _USUAL = (8, 128)
 _PEERS = ("onnxruntime", "openvino", "sentence_transformers")
 _VERSIONS = ("numpy", "pyopencl", "onnxruntime", "openvino", "torch", "sentence-transformers")
@@ -113,7 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="what to measure")
     add("--models", nargs="+", choices=(MINILM, BERT_BASE), default=(MINILM, BERT_BASE))
     add("--model", type=Path, help="an ONNX file or Hugging Face folder in place of --models")
-    add("--nets", nargs="+", metavar="NAME", help="parts of names of the nets: resnet, vit, …")
+    add(
+        "--nets",
+        nargs="+",
+        metavar="NAME",
+        help="parts of names of the nets, and small nets: resnet, vit, …",
+    )
     add(
         "--language-models",
         nargs="+",
@@ -157,6 +163,11 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
             options.page.write_text(page(report.convolutions, best), encoding="utf-8")
     if "nets" in sections and is_installed("diffusers"):
         report.nets = measure_nets(runtimes, options.nets, work, turns, pace.seconds)
+    if "small" in sections and is_installed("onnxruntime"):
+        beside = [r for r in runtimes if r.kind != "openvino"]
+        report.small, report.small_failures = measure_small(
+            beside, options.nets, work, turns, pace.seconds
+        )
     if "generation" in sections and options.language_models:
         report.generation = measure_generation(
             options.language_models,
@@ -275,6 +286,12 @@ def _warn_of_nets(notes: Console, sections: Sequence[str]) -> None:
     if "nets" in sections and not is_installed("diffusers"):
         notes.print(
             'The section nets is left out: pip install ".\\[bench-nets]" gets what makes them.',
+            style="yellow",
+        )
+    if "small" in sections and not can_make_small():
+        notes.print(
+            "The section small makes no nets, and measures those of packages and of --work: "
+            'pip install ".\\[bench-nets]" gets what makes the others.',
             style="yellow",
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .results import Report
 from .runtimes import ONNXRUNTIME, OPENVINO
+from .small_summary import ALL, BETTER, LONGER, RECURRENT, TINY, small_summaries
 
 _POCL = "clrt PoCL"
 _ROUNDING = 1e-9
@@ -54,7 +55,12 @@ class Goal:
 
 def goals_of(report: Report) -> list[Goal]:
     """Returns the goals for which there are figures."""
-    goals = [*_model_goals(report), *_kernel_goals(report), *_use_goals(report)]
+    goals = [
+        *_model_goals(report),
+        *_small_goals(report),
+        *_kernel_goals(report),
+        *_use_goals(report),
+    ]
     return [g for g in goals if g.values]
 
 
@@ -72,6 +78,27 @@ def _model_goals(report: Report) -> Iterable[Goal]:
         long, short = [r for r in pocl if r.shape != "1x16"], [r for r in pocl if r.shape == "1x16"]
         yield _goal(f"{peer}, PoCL", 0.85, True, long, *column)
         yield _goal(f"{peer}, PoCL, 1x16", 1.0, True, short, *column)
+
+
+def _small_goals(report: Report) -> Iterable[Goal]:
+    name = "Small nets: time over ONNX Runtime's"
+    groups = {g.label: g for g in small_summaries(report.small)}
+    for device, bound in ((_POCL, 0.85), (BETTER, 0.80)):
+        if ALL in groups and device in groups[ALL].ratios:
+            mean = {device: {"geometric mean": groups[ALL].mean(device)}}
+            yield Goal(f"{name}, {_short(device)}", bound, True, mean)
+    for label, bound in ((LONGER, 1.5), (TINY, 2.5), (RECURRENT, 1.1)):
+        ratios = groups[label].ratios if label in groups else {}
+        for device, values in ratios.items():
+            if device != BETTER:
+                yield Goal(f"{name}, {label}, {_short(device)}", bound, True, {device: values})
+    one = [r for r in report.small if r.net == "one Add" and r.runtime != ONNXRUNTIME]
+    yield _goal("Small nets: largest error", 0.001, True, report.small, "net", "error")
+    yield _goal("A run of one Add, ms", 0.020, True, one, "net", "median_ms")
+
+
+def _short(device: str) -> str:
+    return device.removeprefix("clrt ")
 
 
 def _floors(report: Report, model: str, peer: str) -> dict[str, float]:

@@ -29,7 +29,7 @@ def make_net(name: str, batch: int, target: Path) -> None:
     torch.manual_seed(0)
     net = NETS[name]
     module = _Tuple(net.make()).eval()
-    _randomise(module)
+    randomise(module)
     inputs = torch.randn(batch, *net.shape)
     with torch.no_grad():
         torch.onnx.export(
@@ -54,7 +54,7 @@ class _Tuple(nn.Module):
         return found if isinstance(found, (Tensor, tuple)) else found.to_tuple()
 
 
-def _randomise(module: nn.Module) -> None:
+def randomise(module: nn.Module) -> None:
     """Spreads what libraries start at a constant: biases, norms, layer scales."""
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
     with torch.no_grad():

@@ -55,11 +55,11 @@ def measure_nets(
         with open_workers({r.name: (_make_forward, r, files, shape) for r in runtimes}) as workers:
             found = {w.name: [w.ask(scale) for scale in _SCALES] for w in workers}
             times = take_turns(workers, (seconds,), turns)
-        rows += _rows(name, shape[0], times, found)
+        rows += net_rows(name, shape[0], times, found)
     return rows
 
 
-def _rows(
+def net_rows(
     name: str, batch: int, times: dict[str, list[list[float]]], found: dict[str, list[Arrays]]
 ) -> list[NetRow]:
     medians = {r: [statistics.median(t) for t in turns] for r, turns in times.items()}

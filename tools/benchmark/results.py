@@ -349,12 +349,18 @@ class LeftRow:
 
 @dataclass
 class Report:
-    """Everything one run of the benchmark found."""
+    """Everything one run of the benchmark found.
+
+    Attributes:
+        small_failures: Reasons by name of a net, or by net and runtime.
+    """
 
     environment: dict[str, Any] = field(default_factory=dict)
     limits: list[Limits] = field(default_factory=list)
     models: list[ModelRow] = field(default_factory=list)
     nets: list[NetRow] = field(default_factory=list)
+    small: list[NetRow] = field(default_factory=list)
+    small_failures: dict[str, str] = field(default_factory=dict)
     generation: list[GenerationRow] = field(default_factory=list)
     encode: list[EncodeRow] = field(default_factory=list)
     gemm: list[GemmRow] = field(default_factory=list)

@@ -80,6 +80,13 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+def package_folder(module: str) -> Path:
+    """Returns the folder of an installed package, without importing it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def import_runtime(runtime: Runtime) -> None:
     """Imports what `load_forward` will need and no more."""
     importlib.import_module(runtime.kind)
@@ -104,6 +111,7 @@ def onnx_session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
+    options.log_severity_level = 3  # errors; exporters leave much to warn of
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

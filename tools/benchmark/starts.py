@@ -22,7 +22,7 @@ from rich.progress import track
 
 from .conv_nets import conv_nets
 from .results import ProcessRow
-from .runtimes import ONNXRUNTIME, Runtime, is_installed
+from .runtimes import ONNXRUNTIME, Runtime, is_installed, package_folder
 from .turns import call_apart, median_ratio
 
 # Models of packages that have their own, by package: files below it.
@@ -96,19 +96,11 @@ def _models(minilm: Path, work: Path) -> list[tuple[str, Path]]:
     models.append(("MobileNetV2", net))
     for package, files in _SHIPPED.items():
         if is_installed(package):
-            folder = Path(call_apart(_folder, package))
+            folder = package_folder(package)
             models += [
                 (f"{package} {Path(f).stem}", folder / f) for f in files if (folder / f).exists()
             ]
     return models
-
-
-def _folder(package: str) -> str:
-    from importlib.util import find_spec
-
-    spec = find_spec(package)
-    assert spec is not None and spec.origin is not None
-    return str(Path(spec.origin).parent)
 
 
 def _inputs(path: Path) -> str:

@@ -11,6 +11,8 @@ from rich.text import Text
 
 from .goals import Goal
 from .results import Report
+from .runtimes import ONNXRUNTIME
+from .small_summary import BETTER, small_results, small_summaries
 
 _GEMM_KINDS = {
     "model": "sizes of transformers",
@@ -27,6 +29,11 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _models(report)
     if report.nets:
         yield _nets(report)
+    if report.small:
+        yield _small(report)
+        yield _small_summary(report)
+    if report.small_failures:
+        yield _small_failures(report)
     if report.generation:
         yield _generation(report)
     if report.encode:
@@ -153,6 +160,53 @@ def _nets(report: Report) -> Table:
                 f"{r.error:.0e}" if r.error is not None else "",
             )
         table.add_section()
+    return table
+
+
+def _small(report: Report) -> Table:
+    devices = _small_devices(report)
+    columns = [f"{_short(d)}\n{c}" for d in devices for c in ("ms", "x")]
+    table = _table(
+        "small nets, float32; x: time over ONNX Runtime's",
+        "net",
+        "ONNX Runtime ms",
+        *columns,
+        "largest error",
+    )
+    for r in small_results(report.small):
+        cells = [
+            cell for d in devices for cell in (_ms(r.times_ms.get(d)), _ratio(r.ratios.get(d)))
+        ]
+        error = f"{r.error:.0e}" if r.error is not None else ""
+        _add(table, r.name, _ms(r.peer_ms), *cells, error)
+    return table
+
+
+def _small_summary(report: Report) -> Table:
+    devices = [*_small_devices(report), BETTER]
+    columns = [f"{_short(d)}\n{c}" for d in devices for c in ("mean", "worst")]
+    title = "small nets: geometric mean of time over ONNX Runtime's, and the worst"
+    table = _table(title, "ONNX Runtime's time", "nets", *columns)
+    for g in small_summaries(report.small):
+        cells: list[str] = []
+        for d in devices:
+            if d in g.ratios:
+                worst, net = g.worst(d)
+                cells += (_ratio(g.mean(d)), f"{worst:.2f} {net}")
+            else:
+                cells += ("", "")
+        _add(table, g.label, str(g.count), *cells)
+    return table
+
+
+def _small_devices(report: Report) -> list[str]:
+    return list(dict.fromkeys(r.runtime for r in report.small if r.runtime != ONNXRUNTIME))
+
+
+def _small_failures(report: Report) -> Table:
+    table = _table("small nets that were not measured", "net", "why", left=2)
+    for name, reason in report.small_failures.items():
+        _add(table, name, reason)
     return table
 
 
@@ -376,6 +430,11 @@ def _add(table: Table, *cells: str) -> None:
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def _ms(value: float | None) -> str:
+    """Returns milliseconds in three digits or more."""
+    return "" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:
