@@ -33,9 +33,8 @@ from clrt.errors import InputError, counted
 from clrt.models.locate import find_model
 from clrt.models.sources import model_files
 from clrt.text import SentenceEncoder
-from clrt.text.jobs.job import ROWS_PER_PART
 from clrt.text.jobs.options import EmbedOptions
-from clrt.text.jobs.work_units import LIMITS, ReadLimits
+from clrt.text.jobs.work_units import LIMITS, ROWS_PER_PART, ReadLimits
 from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 

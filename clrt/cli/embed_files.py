@@ -6,17 +6,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clrt.cli.console import STDOUT, stderr
 from clrt.errors import InputError, counted
-from clrt.text.jobs.job import EmbedJob, start_job
-from clrt.text.jobs.options import EmbedOptions
-from clrt.text.jobs.shards import make_parts
 from clrt.util.files import expanded
 from clrt.util.table_text import PlainText
+
+if TYPE_CHECKING:
+    from clrt.text.jobs.job import EmbedJob
+    from clrt.text.jobs.options import EmbedOptions
 
 InputsOption = Annotated[
     list[str] | None,
@@ -67,6 +68,8 @@ def embed_files(
         ClrtError: The model cannot be loaded, or a run failed.
     """
     from tqdm.auto import tqdm
+
+    from clrt.text.jobs.job import start_job  # imported late to speed up the start
 
     options = replace(options, model=_shared_name(options.model))
     job = start_job(inputs, expanded(output), options, column, keep, rows_per_part)
@@ -120,6 +123,8 @@ def _work(
     if not pending:
         return iter(())
     if ray is None:
+        from clrt.text.jobs.shards import make_parts
+
         return make_parts(job, options, pending)
     from clrt.ray.cluster import make_parts_on_ray
 

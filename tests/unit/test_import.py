@@ -35,6 +35,15 @@ def test_import_clrt_loads_few_modules() -> None:
     assert len(found) < MOST_MODULES
 
 
+def test_command_with_texts_and_defaults_needs_no_validators() -> None:
+    arguments = ["embed", "-m", "no such model", "a text", "--device", "cpu"]
+    run = f"from clrt.cli.main import app\ntry:\n    app({arguments!r})\nexcept SystemExit: pass\n"
+    found = set(_modules(run))
+    assert "clrt.text.sentence_encoder" in found
+    others = {"pydantic", "clrt.text.cross_encoder", "clrt.text.sparse_encoder", "clrt.ops"}
+    assert not found & {*others, "clrt.text.jobs.job"}
+
+
 def test_help_and_version_load_no_heavy_modules() -> None:
     run = "from clrt.cli.main import app\ntry:\n    app([{}])\nexcept SystemExit as end:\n"
     for option in ("'--help'", "'--version'", ""):

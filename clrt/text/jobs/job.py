@@ -25,14 +25,11 @@ from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import InputFile, find_inputs
 from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.rows import kept_schema
-from clrt.text.jobs.work_units import WorkUnit, split
+from clrt.text.jobs.work_units import ROWS_PER_PART, WorkUnit, split
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, parse_json
 
 VECTOR, FILE, ROW = "vector", "file", "row"
-# Default maximum rows per part file. Texts are sorted by length within a part: parts of 4,096
-# rows cost 3-5 % more time per text.
-ROWS_PER_PART = 16_384
 _FORMAT = 1
 _PLAN = "_job.json"
 _ERRORS = "_errors.jsonl"

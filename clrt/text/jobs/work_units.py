@@ -10,6 +10,9 @@ from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
 from clrt.util.fast_dataclass import dataclass
 
+ROWS_PER_PART = 16_384
+"""Default maximum rows per part file. Texts are sorted by length within a part: parts of 4,096 rows
+cost 3-5 % more time per text."""
 # Maximum bytes of text per work unit: a unit is encoded in memory.
 _MAX_UNIT_BYTES = 64 << 20
 
