@@ -194,8 +194,7 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
         report.neighbours = measure_neighbours(minilm, ours, turns)
     if "startup" in sections:
         report.startup, report.new_shapes = measure_startup(minilm, ours, _USUAL, pace.starts)
-        if is_installed("onnxruntime"):
-            report.processes = measure_starts(minilm.onnx, ours, work, pace.starts)
+        report.processes = measure_starts(minilm, ours, work, pace.starts)
     if "install" in sections:
         report.install, report.imports = measure_install(), [measure_import()]
         report.left = measure_left(minilm, ours, _USUAL)
