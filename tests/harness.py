@@ -66,13 +66,14 @@ def run_plan(plan: Plan, feeds: Mapping[str, Array], device: DeviceInfo) -> dict
     """
     session = session_for(device)
     constants = frozenset(plan.graph.constants())
+    lane = session.new_lane(on_twin=True) if plan.on_twin else session.connection.lane
     bound = BoundPlan(
         replace(plan, precompiled_kernels=()),
         session,
         WeightStore(session),
         ArenaMemory(session),
         constants,
-        session.connection.lane,
+        lane,
     )
     if device.caps.simulator:
         _never_freed.append(bound)

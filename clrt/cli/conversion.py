@@ -427,14 +427,15 @@ def _precompile(
     """
     start = time.perf_counter()
     optimize_first()
-    programs = session_for(choose_device(device), expanded(to)).programs
-    needed, built = programs.requests, programs.builds
+    caches = session_for(choose_device(device), expanded(to)).caches
+    needed, built = sum(c.requests for c in caches), sum(c.builds for c in caches)
     with load(target, device=device, cache_dir=to) as model:
         if is_compiled(target) and read_extras(target).get("encoder"):
             run_once(target, device=device, cache_dir=to)
         model.warmup(shapes)
         model.save_programs()
-        needed, built = programs.requests - needed, programs.builds - built
+        needed = sum(c.requests for c in caches) - needed
+        built = sum(c.builds for c in caches) - built
         return Precompiled(model.device, needed, built, time.perf_counter() - start)
 
 

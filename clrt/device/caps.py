@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 from clrt.util.fast_dataclass import dataclass
 
@@ -74,6 +74,8 @@ class DeviceCaps:
         extensions: OpenCL extensions.
         simulator: Whether the device interprets kernels (Oclgrind).
         quirks: Ids of the quirks in `clrt.device.quirks` that apply.
+        has_twin: Whether the device has a twin: a second device that shares buffers with it, and
+            runs kernels on the calling thread, on one core.
     """
 
     platform: str
@@ -94,6 +96,7 @@ class DeviceCaps:
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
     quirks: frozenset[str] = frozenset()
+    has_twin: bool = False
 
     @property
     def int8_dot_isa(self) -> int:
@@ -111,6 +114,11 @@ class DeviceCaps:
         if counts_execution_units:
             return max(1, self.compute_units // _UNITS_PER_CORE)
         return self.compute_units
+
+    @property
+    def twin(self) -> DeviceCaps | None:
+        """Capabilities of the twin, for planning; None if there is none."""
+        return replace(self, compute_units=1, has_twin=False) if self.has_twin else None
 
     @property
     def is_cpu(self) -> bool:

@@ -51,6 +51,8 @@ class Plan:
         precompiled_kernels: Kernels that the graph launches at other input shapes only, to be
             compiled in advance.
         subviews: Outcome of placing each subview: aliased or copied.
+        on_twin: Whether the plan is for the device's twin, which runs kernels on the calling
+            thread.
     """
 
     graph: Graph
@@ -65,6 +67,7 @@ class Plan:
     missed_regions: tuple[MissedRegion, ...] = ()
     precompiled_kernels: tuple[KernelSpec, ...] = ()
     subviews: tuple[SubviewNote, ...] = ()
+    on_twin: bool = False
 
     def root(self, value: Value) -> Value:
         """Returns the value that owns the memory of `value`; `value` itself if it shares none."""

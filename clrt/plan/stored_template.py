@@ -105,6 +105,7 @@ class TemplateWriter:
             "layout": [layout.order, layout.supports, layout.slabs],
             "waste": template.buffers.waste,
             "costs": list(template.costs or ()),
+            "on_twin": plan.on_twin,
             "buffers": self._rows,
             "derived": self._derived,
         }
@@ -230,6 +231,7 @@ class StoredTemplate:
     Attributes:
         trace: Formulas of the plan's numbers.
         device_io: Inputs and outputs that the plan has on the device.
+        on_twin: Whether the plan is for the device's twin.
 
     Args:
         record: A record from `TemplateWriter.record`.
@@ -243,6 +245,7 @@ class StoredTemplate:
         self._record, self._constants = record, constants
         self.trace = ShapeTrace.from_stored(StoredTrace(*record["trace"]))
         self.device_io = DeviceIo(*(frozenset(names) for names in record["contract"]))
+        self.on_twin = bool(record["on_twin"])
 
     @cached_property
     def template(self) -> PlanTemplate:
@@ -316,6 +319,7 @@ class _Reader:
             device_io,
             words,
             precompiled_kernels=also,
+            on_twin=bool(record["on_twin"]),
         )
         buffers = ArenaBuffers(owners, spans, layout, float(record["waste"]))
         template = PlanTemplate(self._trace, plan, buffers)

@@ -242,6 +242,7 @@ class InstantiatedPlan(Plan):
             live_bytes=live_bytes,
             device_io=template.plan.device_io,
             precompiled_kernels=template.plan.precompiled_kernels,
+            on_twin=template.plan.on_twin,
             graph=_InstantiatedGraph(template.plan.graph, instantiate),
             allocations=_InstantiatedMapping(
                 instantiate, tenants, lambda number: arena.places[number]

@@ -125,6 +125,12 @@ TIERS = EnvVar(
     "auto",
     "off compiles programs before they run; on: first without optimization; auto: so on CPUs.",
 )
+TWINS = EnvVar(
+    "CLRT_TWINS",
+    _one_of("auto", "on", "off"),
+    "auto",
+    "Small plans on PoCL run on the calling thread: auto, on (all plans), off.",
+)
 MAX_PATCHES = EnvVar("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = EnvVar("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
 EXECUTABLES = EnvVar(
@@ -165,6 +171,7 @@ ALL: tuple[EnvVar[str] | EnvVar[bool] | EnvVar[int], ...] = (
     CACHE_DIR,
     SELF_TEST,
     TIERS,
+    TWINS,
     EXECUTABLES,
     MAX_PATCHES,
     VERIFY,

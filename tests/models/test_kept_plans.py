@@ -91,7 +91,7 @@ def test_plan_cache_tracks_bytes_incrementally(
 def test_programs_are_freed_with_their_model(device: DeviceInfo, closes: bool) -> None:
     ops = ("Exp", "Abs", "Neg", "Sqrt")
     names = [(a, b, c) for a in ops for b in ops for c in ops][: _MAX_RECENT_PROGRAMS + 3]
-    programs = session_for(device).programs
+    caches = session_for(device).caches
     let_go()  # else what other tests compiled is written, too
     before = None
     for names_of_one in names:
@@ -103,10 +103,13 @@ def test_programs_are_freed_with_their_model(device: DeviceInfo, closes: bool) -
         )
         model.run(np.ones(3, np.float32))
         if before is None:
-            (before,) = (weakref.ref(p) for p in model._runner.room.weights.programs.values())
+            compiled = [tiers.programs for tiers in model._all_tiers]
+            (before,) = (weakref.ref(p) for programs in compiled for p in programs.values())
+            del compiled
         if closes:
             model.close()
         del model
-    programs.save()
+    for cache in caches:
+        cache.save()
     gc.collect()
     assert before is not None and before() is None

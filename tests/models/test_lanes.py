@@ -24,6 +24,12 @@ from tests.models.test_interrupt import feeds as chain_feeds
 from tests.models.test_runs import cache_model, rows
 
 
+@pytest.fixture(autouse=True)
+def _no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps small plans in queues, where they can be delayed."""
+    monkeypatch.setenv("CLRT_TWINS", "off")
+
+
 @contextmanager
 def held(model: clrt.Model) -> Iterator[None]:
     """Delays launches enqueued for a model inside the context until its end."""

@@ -75,7 +75,12 @@ def load(device: clrt.DeviceInfo, folder: Path, **options: Any) -> clrt.Model:
 
 
 def cache_of(model: clrt.Model) -> ProgramCache:
-    return model._session.programs
+    """Returns the cache of the model's programs: on the device's twin, if there is one."""
+    return model._session.caches[-1]
+
+
+def tiers_of(model: clrt.Model) -> tiers.ModelTiers:
+    return model._all_tiers[-1]
 
 
 def quick_launches(model: clrt.Model) -> int:
@@ -139,7 +144,7 @@ def test_launches_change_to_optimized_programs_one_kernel_at_a_time(
             cache._finish(job, False)
             check(model, wanted)
             assert cache.builds == done
-        assert not quick_launches(model) and not model._tiers.pending
+        assert not quick_launches(model) and not tiers_of(model).pending
         assert not model.explain(shapes).unoptimized
         cache.save()
         assert {p.stem for p in (tmp_path / "tiers").glob("*.clbin")} == {j.key for j in jobs}
@@ -174,7 +179,7 @@ def test_optimized_programs_replace_quick_ones_during_threaded_runs(
         ended.set()
         for thread in threads:
             thread.join()
-        assert not failures and not one._tiers.pending and not two._tiers.pending
+        assert not failures and not tiers_of(one).pending and not tiers_of(two).pending
 
 
 @DEVICES
@@ -226,7 +231,7 @@ def test_failed_optimization_warns_once_and_keeps_the_quick_program(
             cache_of(model)._finish(job, False)
         found = model.run(feeds(2, 3))
         np.testing.assert_allclose(found["y"], before["y"], 1e-5, 1e-6)
-        assert not model._tiers.pending
+        assert not tiers_of(model).pending
         shapes = {n: a.shape for n, a in feeds(2, 3).items()}
         assert set(model.explain(shapes).unoptimized) <= {jobs[0].spec.entry}
 
@@ -253,15 +258,16 @@ def test_compiler_process_replaces_quick_programs(
     with load(device, tmp_path, on_progress=lambda *numbers: seen.append(numbers)) as model:
         before = model.run(feeds(2, 3))
         assert quick_launches(model)
-        await_true(lambda: not model._tiers.pending)
+        await_true(lambda: not tiers_of(model).pending)
         found = model.run(feeds(2, 3))
         np.testing.assert_allclose(found["y"], before["y"], 1e-5, 1e-6)
         assert not quick_launches(model) and not cache_of(model).builds
         total = seen[-1][1]
         assert seen == [(done, total) for done in range(1, total + 1)]
         await_true(lambda: len(list(tmp_path.glob("*.clbin"))) == total)
-        other = ProgramCache(model.session.context, model.device.handle, device.caps, tmp_path)
-        for spec in model._tiers.programs:
+        cache = cache_of(model)
+        other = ProgramCache(cache.context, cache.device, cache.caps, tmp_path)
+        for spec in tiers_of(model).programs:
             other.kernel(spec)
         assert not other.builds
 
@@ -370,7 +376,7 @@ def test_early_process_exit_leaves_complete_program_cache(
         "device = clrt.devices()[int(sys.argv[1])]\n"
         "model = load(device, Path(sys.argv[2]))\n"
         "model.run(feeds(2, 3))\n"
-        "print(len(model._tiers.pending))\n"
+        "print(len(tiers_of(model).pending))\n"
     )
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     ended = subprocess.run(
@@ -403,7 +409,7 @@ def test_forked_process_compiles_optimized_programs_itself(tmp_path: Path) -> No
         "    right = np.allclose(found, wanted) and not quick_launches(model)\n"
         "    os._exit(not (right and cache_of(model).builds))\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
-        "await_true(lambda: not model._tiers.pending)\n"
+        "await_true(lambda: not tiers_of(model).pending)\n"
         "model.run(feeds(2, 3))\n"
         "assert not quick_launches(model)\n"
     )

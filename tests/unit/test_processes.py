@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @pytest.mark.parametrize(
     ("available", "cores", "workers"),
-    [(16 * GIB, 4, 4), (16 * GIB, 64, 10), (5 * GIB, 4, 3), (GIB, 4, 1), (16 * GIB, 1, 1)],
+    [(16 * GIB, 4, 4), (16 * GIB, 64, 8), (5 * GIB, 4, 2), (GIB, 4, 1), (16 * GIB, 1, 1)],
 )
 def test_worker_count_follows_cores_and_memory(
     available: int, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +53,6 @@ def test_excess_process_memory_fails_one_test(
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
     monkeypatch.setattr(conftest, "_peak_bytes", lambda: 4 * GIB)
     monkeypatch.setattr(conftest, "_shared_bytes", lambda: GIB)
-    with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 1536 MiB"):
+    with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 2048 MiB"):
         conftest.pytest_runtest_teardown(request.node)
     conftest.pytest_runtest_teardown(request.node)

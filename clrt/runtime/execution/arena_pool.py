@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import zip_longest
 from threading import get_ident
 from typing import Any, cast
@@ -19,6 +20,7 @@ from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.planner import PlannedSegment, Planner
 from clrt.runtime.execution.refusals import no_room, over_budget
 from clrt.runtime.opencl.arena_memory import ArenaMemory
+from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import return_freed
 from clrt.runtime.opencl.session import DeviceSession
@@ -86,6 +88,11 @@ class ArenaPool:
         self._donors: WeakValueDictionary[tuple[PlanTemplate, ArenaMemory], BoundPlan] = (
             WeakValueDictionary()
         )
+
+    @cached_property
+    def _twin_lane(self) -> RunQueue:
+        """Queue of the model's runs on the device's twin."""
+        return self.session.new_lane(self.lane.background, on_twin=True)
 
     @property
     def _idle(self) -> list[ArenaMemory]:
@@ -259,7 +266,8 @@ class ArenaPool:
         weights = WeightStore(self.session, self.account) if own else self.weights
         arena = slabs or ArenaMemory(self.session, self.account)
         constants = self._planner.constants
-        bound = BoundPlan(plan, self.session, weights, arena, constants, self.lane)
+        lane = self._twin_lane if plan.on_twin else self.lane
+        bound = BoundPlan(plan, self.session, weights, arena, constants, lane)
         bound.tiers = slabs is not None  # others are for measurements
         return bound
 
@@ -393,8 +401,8 @@ class ArenaPool:
             self._closed = True
             is_large = self.weights.nbytes >= _LARGE_BYTES
             self._free()
-            self.weights.programs.clear()
-            self.weights.tiers.clear()
+            for programs in self.weights.all_programs:
+                programs.clear()
         BUDGET.note_change()
         if is_large:
             return_freed()

@@ -35,6 +35,7 @@ from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.runtime.opencl.device_context import RunQueue, TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
+from clrt.runtime.opencl.model_programs import ModelPrograms
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.runtime.opencl.weight_store import WeightStore
@@ -136,6 +137,12 @@ class BoundPlan:
         self.session.connection.owners.add(self)
 
     @property
+    def programs(self) -> ModelPrograms:
+        """Compiled programs for the device that the plan runs on."""
+        twin = self.weights.twin_programs
+        return twin if twin is not None and self.lane.on_twin else self.weights.programs
+
+    @property
     def ready(self) -> bool:
         """Whether the plan is bound: runs then allocate only outputs that stay on the device."""
         return self._generation == self.slabs.generation
@@ -193,7 +200,7 @@ class BoundPlan:
     @gc_disabled
     def _bind_all(self) -> None:
         """Creates a kernel object for each launch, and sets its arguments."""
-        tiers = self.weights.tiers
+        tiers = self.programs.tiers
         self._changes, self._quick = tiers.changes, {}
         if self._status is None and self.plan.status_count:
             words = np.zeros(self.plan.status_count, np.int64)
@@ -203,7 +210,7 @@ class BoundPlan:
         self._external = {root: _External() for root in self.plan.external}
         if self._may_be_quick:
             locals_ = _DEFAULT_LOCAL_SIZES["cpu"]
-            request_programs(self.plan, self.session.programs, tiers, locals_)
+            request_programs(self.plan, self.programs.cache, tiers, locals_)
         for step in self.plan.steps:
             if isinstance(step, DeviceStep):
                 for launch in step.launches:
@@ -215,20 +222,21 @@ class BoundPlan:
                 self.steps.append(step)
         if not self._may_be_quick:
             for spec in self.plan.precompiled_kernels:
-                self.weights.kernel(spec)
+                self.programs.kernel(spec)
         if isinstance(self.plan, InstantiatedPlan):
             steps = cast(list[BoundLaunch], self.steps)
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
 
     @property
     def _may_be_quick(self) -> bool:
-        return self.tiers and self.weights.tiers.enabled
+        return self.tiers and self.programs.tiers.enabled
 
     @property
     def can_improve(self) -> bool:
         """Whether optimized programs may have come for launches that were compiled quickly."""
-        changed = self.weights.tiers.changes != self._changes or not self._may_be_quick
-        return changed and bool(self._quick)
+        if not self._quick:
+            return False
+        return self.programs.tiers.changes != self._changes or not self._may_be_quick
 
     @property
     def quick_launches(self) -> frozenset[int]:
@@ -243,13 +251,13 @@ class BoundPlan:
         Raises:
             KernelBuildError: A program does not compile.
         """
-        tiers, waits = self.weights.tiers, self._may_be_quick
+        tiers, waits = self.programs.tiers, self._may_be_quick
         with self.weights.lock:
             self._changes = tiers.changes
             ready = [s for s in self._quick if not (waits and tiers.is_quick(s))]
             if not waits:
                 for spec in (*ready, *self.plan.precompiled_kernels):
-                    self.weights.kernel(spec)
+                    self.programs.kernel(spec)
             launches = [
                 launch
                 for step in self.plan.steps
@@ -326,7 +334,8 @@ class BoundPlan:
             external.buffer = None
 
     def _bind_launch(self, launch: Launch) -> BoundLaunch:
-        make = self.weights.tiered_kernel if self._may_be_quick else self.weights.kernel
+        programs = self.programs
+        make = programs.tiered_kernel if self._may_be_quick else programs.kernel
         kernel = make(launch.kernel)
         set_scalar = scalar_setter(kernel)
         for index, arg in numbered_arguments(launch):
@@ -364,7 +373,7 @@ class BoundPlan:
         first, *others = _DEFAULT_LOCAL_SIZES["gpu"][dims]
         # The kernel's registers limit the size of work-groups; rounded down to a power of two.
         limit = kernel.get_work_group_info(
-            cl.kernel_work_group_info.WORK_GROUP_SIZE, self.session.device.handle
+            cl.kernel_work_group_info.WORK_GROUP_SIZE, self.programs.cache.device
         )
         return (min(first, 1 << limit.bit_length() - 1), *others)
 

@@ -131,8 +131,11 @@ class Execution:
                     bound.improve()
                 while not self._begin():
                     _await_readers(self)
-                if self._paced:
-                    self._run_paced()
+                if self._paced or self._is_synchronous:
+                    if self._paced:
+                        self._run_paced()
+                    else:
+                        self._run_on_twin()
                     with connection.lock:
                         self._moves.read_back(self.outputs)
                         self.enqueued = True
@@ -262,7 +265,7 @@ class Execution:
             if _readers(self):
                 return False
             self._feed()
-            if self._paced:
+            if self._paced or self._is_synchronous:
                 return True
             if self.recorder is not None:
                 self.recorder.record_steps(self.bound, self.bound.steps, self._moves.run_host)
@@ -292,6 +295,19 @@ class Execution:
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
         queue = self.lane.queue
         for step in cast(list[BoundLaunch], self.bound.steps):
+            moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether the device computes each launch in the call that enqueues it."""
+        return self.lane.on_twin and self.recorder is None
+
+    def _run_on_twin(self) -> None:
+        """Computes all launches of the plan on this thread, without the lock of the device."""
+        moves, enqueue, check = self._moves, cl.enqueue_nd_range_kernel, self.stop.check
+        queue = self.lane.queue
+        for step in cast(list[BoundLaunch], self.bound.steps):
+            check()
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:

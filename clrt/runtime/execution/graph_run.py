@@ -103,6 +103,8 @@ class GraphRun:
         bound = next(iter(stage.bound.values()), None)
         if stage.graph_break is not None or bound is None or not bound.ready or bound.is_paced:
             return None
+        if stage.plan.on_twin:  # which would compute in this thread
+            return None
         available, missing = _split(self.graph, feeds, wanted)
         if not missing:
             return None

@@ -50,15 +50,19 @@ class Recorder:
 
     session: DeviceSession
     _runs: list[PlanRun | NodeRun] = field(default_factory=list)
-    _queue: cl.CommandQueue = field(init=False)
+    # By whether the queue is of the device's twin.
+    _queues: dict[bool, cl.CommandQueue] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        with self.session.lock, self.session.commands:
-            self._queue = cl.CommandQueue(
+    def _queue(self, bound: BoundPlan) -> cl.CommandQueue:
+        """Returns the profiling queue of the device that a plan runs on."""
+        on_twin = bound.lane.on_twin
+        if on_twin not in self._queues:
+            self._queues[on_twin] = cl.CommandQueue(
                 self.session.context,
-                self.session.device.handle,
+                bound.programs.cache.device,
                 properties=cl.command_queue_properties.PROFILING_ENABLE,
             )
+        return self._queues[on_twin]
 
     def take(self) -> tuple[PlanRun | NodeRun, ...]:
         """Returns the runs of plans and nodes recorded since the last call, in order."""
@@ -81,19 +85,21 @@ class Recorder:
             run_host: Computes a host step.
         """
         bound.lane.finish()
+        queue = self._queue(bound)
         try:
-            spans = self._record(bound.lane, steps, run_host)
+            spans = self._record(bound.lane, queue, steps, run_host)
         finally:  # commands still queued here use the arena, which the next run overwrites
             try:
-                self._queue.finish()
+                queue.finish()
             except cl.Error:
-                self._queue.finish()
+                queue.finish()
                 raise
         self._runs.append(PlanRun(bound, tuple(spans)))
 
     def _record(
         self,
         lane: RunQueue,
+        queue: cl.CommandQueue,
         steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> list[Span]:
@@ -101,6 +107,7 @@ class Recorder:
 
         Args:
             lane: Queue of the plan, which copies the inputs and outputs of host steps.
+            queue: Profiling queue of the launches.
             steps: Bound launches and host steps, in order.
             run_host: Computes a host step.
         """
@@ -109,7 +116,7 @@ class Recorder:
         began_ns = 0
         for step in steps:
             if isinstance(step, HostStep):
-                spans += self._wait(pending, began_ns)
+                spans += _wait(queue, pending, began_ns)
                 pending = []
                 start = time.perf_counter_ns()
                 run_host(step)
@@ -119,11 +126,9 @@ class Recorder:
             if not pending:
                 began_ns = time.perf_counter_ns()
             pending.append(
-                cl.enqueue_nd_range_kernel(
-                    self._queue, step.kernel, step.global_size, step.local_size
-                )
+                cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
             )
-        return spans + self._wait(pending, began_ns)
+        return spans + _wait(queue, pending, began_ns)
 
     def record_node(self, node: Node, start_ns: int) -> None:
         """Records that the host has just computed a host-driven node.
@@ -134,17 +139,19 @@ class Recorder:
         """
         self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
 
-    def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
-        """Waits for launches and returns the span of each; an empty list if there are none.
 
-        Args:
-            events: Events of the launches, in order.
-            began_ns: Host time at which the first launch was enqueued, from
-                `time.perf_counter_ns`.
-        """
-        self._queue.finish()
-        if not events:
-            return []
-        # OpenCL 1.2 has no clock in common with the host, but reports when a command was queued.
-        shift = began_ns - events[0].profile.queued
-        return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]
+def _wait(queue: cl.CommandQueue, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
+    """Waits for launches and returns the span of each; an empty list if there are none.
+
+    Args:
+        queue: Queue of the launches.
+        events: Events of the launches, in order.
+        began_ns: Host time at which the first launch was enqueued, from
+            `time.perf_counter_ns`.
+    """
+    queue.finish()
+    if not events:
+        return []
+    # OpenCL 1.2 has no clock in common with the host, but reports when a command was queued.
+    shift = began_ns - events[0].profile.queued
+    return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]

@@ -322,14 +322,20 @@ class Runner:
             if keys:
                 branch.graph.read = partial(self._read_branch, executable.graph, keys)
         executable.graph.on_open = self._share_weights
-        kernels = dict.fromkeys(k for t in executable.templates for k in t.kernels)
+        kernels = dict.fromkeys((t.on_twin, k) for t in executable.templates for k in t.kernels)
         # The driver releases Python's lock meanwhile.
         Thread(target=self._load_programs, args=(kernels,), name="clrt-load", daemon=True).start()
 
-    def _load_programs(self, kernels: Collection[KernelSpec]) -> None:
-        """Loads those programs of kernels that are in the cache."""
+    def _load_programs(self, kernels: Collection[tuple[bool, KernelSpec]]) -> None:
+        """Loads those programs of kernels that are in the cache.
+
+        Args:
+            kernels: Whether each is for the device's twin, and the kernel.
+        """
         with suppress(ClrtError):  # the first run will report it
-            self._session.programs.missing(kernels, self.room.weights.tiers)
+            for on_twin, programs in enumerate(self.room.weights.all_programs):
+                wanted = [kernel for of_twin, kernel in kernels if of_twin == on_twin]
+                programs.cache.missing(wanted, programs.tiers)
 
     def open(self) -> None:
         """Reads the nodes of a stored graph, whose plans are then made as those of any graph."""

@@ -28,15 +28,14 @@ from clrt.runtime.model.executable_store import (
     Recording,
     find_executable,
     is_storable,
-    key_for,
     save_at_exit,
     save_now,
 )
 from clrt.runtime.model.graph_recipe import GraphRecipe
-from clrt.runtime.model.model_key import model_content
+from clrt.runtime.model.model_key import model_key
 from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
-from clrt.runtime.opencl.devices import DeviceInfo, choose_device, start_drivers
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.session import DeviceSession, session_for
 from clrt.runtime.opencl.sub_devices import with_cores
 from clrt.runtime.opencl.tiers import uses_tiers
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from clrt.passes.driver import PassReport
     from clrt.runtime.executables.executable import Executable
     from clrt.runtime.execution.profiler import Recorder
-    from clrt.runtime.model.executable_store import ExecutableKey, ModelContent
+    from clrt.runtime.model.executable_store import ExecutableKey
     from clrt.runtime.profiling.profile import Profile
 
 _PRIORITIES = ("normal", "background")
@@ -136,18 +135,16 @@ def load(
         raise InputError(f"optimize_level is {optimize_level!r}; expected 0, 1 or 2.")
     if priority not in _PRIORITIES:
         raise InputError(f"priority is {priority!r}; expected 'normal' or 'background'.")
-    if isinstance(source, (str, Path)):
-        source = expanded(source)
-    start_drivers()  # they load while the model's files are read
-    content = model_content(source)
     info = choose_device(device)
     if cores is not None:
         info = with_cores(info, cores)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     folder = None if cache_dir is None else expanded(cache_dir)
+    if isinstance(source, (str, Path)):
+        source = expanded(source)
     level = 2 if isinstance(source, SafetensorsHeader) or is_compiled(source) else optimize_level
     programs = session_for(info, folder).programs.folder
-    key, found = _look_up(source, content, info, level, programs)
+    key, found = _look_up(source, info, level, programs)
     options = _Options(info, strict, folder, limit, priority, level, tiers, on_progress)
     if key is None or found is None:
         from clrt.runtime.model.open_model import open_model  # imports ops and passes
@@ -165,24 +162,19 @@ def load(
 
 
 def _look_up(
-    source: Source | SafetensorsHeader,
-    content: ModelContent | None,
-    info: DeviceInfo,
-    level: int,
-    programs: Path,
+    source: Source | SafetensorsHeader, info: DeviceInfo, level: int, programs: Path
 ) -> tuple[ExecutableKey | None, Executable | None]:
     """Returns the key of a model's executable, and the executable; None for what there is not.
 
     Args:
         source: Source of the model, as for `load`.
-        content: Files and digest of the model; None if it has no executable.
         level: `optimize_level` of `load`.
         programs: Folder of compiled programs.
     """
     if isinstance(source, GraphRecipe) and source.lookup is not None:
         lookup, source.lookup = source.lookup, None
         return lookup
-    key = None if content is None else key_for(content, info.caps, level, programs)
+    key = model_key(source, info.caps, level, programs)
     return key, None if key is None else find_executable(key)
 
 
@@ -198,10 +190,10 @@ def stored_texts(
         device: As for `load`.
         cache_dir: As for `load`.
     """
-    content = model_content(recipe)  # computed while the drivers load
+    _ = recipe.content  # computed while the drivers load
     info = choose_device(device)
     folder = None if cache_dir is None else expanded(cache_dir)
-    recipe.lookup = _look_up(recipe, content, info, 2, session_for(info, folder).programs.folder)
+    recipe.lookup = _look_up(recipe, info, 2, session_for(info, folder).programs.folder)
     found = recipe.lookup[1]
     return {} if found is None else found.texts
 
@@ -321,8 +313,9 @@ class Model(PlannedModel, PicklesBySource):
         rewrite = partial(_optimise, device, optimize_level)
         background = priority == "background"
         self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
-        self._tiers.enabled = uses_tiers(device.caps, tiers)
-        self._tiers.on_progress = on_progress
+        for each in self._all_tiers:
+            each.enabled = uses_tiers(device.caps, tiers)
+            each.on_progress = on_progress
         _MODELS.add(self)
 
     @property
@@ -609,14 +602,18 @@ class Model(PlannedModel, PicklesBySource):
         if isinstance(groups, Mapping) or not isinstance(groups, Iterable):
             groups = [groups]
         todo = [self._shapes(group) for group in groups]
-        enabled, self._tiers.enabled = self._tiers.enabled, False
+        tiers = self._all_tiers
+        enabled = [each.enabled for each in tiers]
         try:
+            for each in tiers:
+                each.enabled = False
             for done, group in enumerate(todo, start=1):
                 self.run(self.zeros(group))
                 if progress is not None:
                     progress(done, len(todo))
         finally:
-            self._tiers.enabled = enabled
+            for each, was_enabled in zip(tiers, enabled, strict=True):
+                each.enabled = was_enabled
 
     def save_programs(self) -> None:
         """Writes the programs compiled, and the plans made so far, to the cache now, not at exit.
@@ -625,5 +622,6 @@ class Model(PlannedModel, PicklesBySource):
             InputError: The folder cannot be written, or is open to other users.
             DeviceError: The driver does not work in this fork.
         """
-        self._session.programs.save()
+        for programs in self._session.caches:
+            programs.save()
         save_now(self._graph)

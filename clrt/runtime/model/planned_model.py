@@ -86,7 +86,9 @@ class PlannedModel:
         plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
         memory = planner.memory(plan, graph_break)
         caps, device = self.device.caps, str(self.device)
-        quick, graph = self._tiers.is_quick, self._graph
+        quick, graph = self._all_tiers[int(plan.on_twin)].is_quick, self._graph
+        if plan.on_twin:
+            device += ", on the calling thread"
         return explain(graph, plan, graph_break, caps, device, memory, self._report, quick)
 
     def best_batch_size(
@@ -113,9 +115,9 @@ class PlannedModel:
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
 
     @property
-    def _tiers(self) -> ModelTiers:
-        """Tiers of the model: the programs that were compiled quickly, and are to be replaced."""
-        return self._runner.room.weights.tiers
+    def _all_tiers(self) -> list[ModelTiers]:
+        """Tiers of the model's programs on its device, and on the device's twin if it has one."""
+        return [programs.tiers for programs in self._runner.room.weights.all_programs]
 
     @property
     def graph(self) -> Graph:

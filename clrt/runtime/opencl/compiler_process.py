@@ -92,7 +92,8 @@ class _Compiler:
 
     def __init__(self, header: Mapping[str, str], jobs: _Jobs, replies: BinaryIO) -> None:
         wanted = header["platform"], header["device"], header["driver"]
-        for info in devices():
+        known = devices()
+        for info in (*known, *(d.twin for d in known if d.twin is not None)):
             if (info.caps.platform, info.caps.name, info.caps.driver) == wanted:
                 break
         else:

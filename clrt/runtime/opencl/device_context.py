@@ -65,11 +65,14 @@ class RunQueue:
 
     Attributes:
         background: Whether runs in this queue give way to the runs in all other queues.
+        on_twin: Whether the queue is of the device's twin, which computes a launch in the call that
+            enqueues it.
     """
 
     connection: DeviceContext
     queue: cl.CommandQueue
     background: bool = False
+    on_twin: bool = False
 
     def __post_init__(self) -> None:
         self.connection.owners.add(self)
@@ -126,13 +129,15 @@ class DeviceContext:
     _held_at_fork: bool = False
     _process: int = field(default_factory=os.getpid)
 
-    def new_queue(self) -> cl.CommandQueue:
-        """Creates an in-order OpenCL queue in the context.
+    def new_queue(self, on_twin: bool = False) -> cl.CommandQueue:
+        """Creates an in-order OpenCL queue of the device, or of its twin, in the context.
 
         Raises:
             cl.Error: The driver fails.
         """
-        return cl.CommandQueue(self.context, self.device.handle)
+        device = self.device.twin if on_twin else self.device
+        assert device is not None
+        return cl.CommandQueue(self.context, device.handle)
 
     @cached_property
     def lane(self) -> RunQueue:

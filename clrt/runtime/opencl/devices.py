@@ -29,6 +29,7 @@ from clrt.runtime.opencl.icd_loader import install_hint, load_failure
 from clrt.runtime.opencl.linker import has_linker
 from clrt.runtime.opencl.os_memory import drop_code, mapped_files
 from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
+from clrt.runtime.opencl.twins import split_twins
 from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 from clrt.util.fast_dataclass import dataclass
@@ -58,6 +59,8 @@ class DeviceInfo:
         is_default: Whether `device="auto"` selects the device.
         handle: The driver's device object; None for a device that is known by `caps` only.
         cores: Number of CPU cores that the device computes on, if restricted; None for all.
+        twin: Second device of the same implementation that runs kernels on the calling thread, on
+            one core, and shares buffers with this one (`clrt/runtime/opencl/twins.py`); or None.
     """
 
     index: int
@@ -67,6 +70,7 @@ class DeviceInfo:
     is_default: bool
     handle: Any = dataclasses.field(repr=False, compare=False)
     cores: int | None = None
+    twin: DeviceInfo | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -172,7 +176,8 @@ def _opencl_c(device: cl.Device) -> tuple[int, int]:
     return max(versions)
 
 
-_device_handles: list[cl.Device] = []
+# Each device with its twin.
+_device_handles: list[tuple[cl.Device, cl.Device | None]] = []
 _starting: Thread | None = None
 
 
@@ -190,8 +195,8 @@ def start_drivers() -> None:
         _starting = thread  # set after `start`: a thread that did not start cannot be joined
 
 
-def _handles() -> Sequence[cl.Device]:
-    """Returns the handles of all devices that the ICD loader lists.
+def _handles() -> Sequence[tuple[cl.Device, cl.Device | None]]:
+    """Returns the handles of all devices that the ICD loader lists, each with that of its twin.
 
     An OpenCL implementation that fails is left out, with a warning. The list is cached for the
     process if no implementation failed.
@@ -204,13 +209,13 @@ def _handles() -> Sequence[cl.Device]:
     note_use()
     if _starting is not None:
         _starting.join()
-    handles: list[cl.Device] = []
+    handles: list[tuple[cl.Device, cl.Device | None]] = []
     is_complete, mapped = True, mapped_files()
     with Guard("The OpenCL loader"):
         platforms = find_platforms()
     for platform in platforms:
         try:
-            handles += platform.get_devices()
+            handles += split_twins(platform.get_devices())
         except cl.Error as error:
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 is_complete = False
@@ -265,13 +270,36 @@ def devices() -> list[DeviceInfo]:
         DeviceError: The ICD loader or the query of a device fails.
     """
     handles = _handles()
-    caps = [read_caps(handle) for handle in handles]
+    caps = [
+        dataclasses.replace(read_caps(handle), has_twin=twin is not None)
+        for handle, twin in handles
+    ]
     candidates = [i for i, c in enumerate(caps) if not _unusable(c) and not c.simulator]
     default = min(candidates, key=lambda i: (_rank(caps[i]), i), default=None)
     return [
-        DeviceInfo(i, c, not _unusable(c), _note(c), i == default, handles[i])
+        DeviceInfo(
+            i,
+            c,
+            not _unusable(c),
+            _note(c),
+            i == default,
+            handles[i][0],
+            twin=_twin(i, handles[i][1]),
+        )
         for i, c in enumerate(caps)
     ]
+
+
+def _twin(index: int, handle: cl.Device | None) -> DeviceInfo | None:
+    """Returns the description of a device's twin; None if it has none.
+
+    Args:
+        index: Index of the device.
+        handle: Handle of the twin, or None.
+    """
+    if handle is None:
+        return None
+    return DeviceInfo(index, read_caps(handle), True, "", False, handle)
 
 
 def no_device_text(available: Sequence[DeviceInfo]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 import pyopencl as cl
 
@@ -19,6 +20,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
+from clrt.runtime.opencl.twins import twins_requested
 from clrt.util.fast_dataclass import dataclass
 
 __all__ = ["BUILD_ERROR_CODES", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
@@ -248,7 +250,8 @@ def load_drivers() -> None:
     remove_old_icd(Path(cl.__file__).parent)
     prepare_pocl_cache()
     if library is not None:
-        library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
+        with twins_requested():
+            library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     intel_platforms()
 
 
@@ -260,7 +263,8 @@ def find_platforms() -> list[cl.Platform]:
     """
     load_drivers()
     try:
-        platforms = list(cl.get_platforms())
+        with twins_requested():  # if `load_drivers` could not call the loader
+            platforms = list(cl.get_platforms())
     except cl.Error as error:
         if error.code != _NO_PLATFORM:
             raise
@@ -303,10 +307,13 @@ def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
     return b"" if failed or size.value != nbytes else value.raw
 
 
-def new_context(device: cl.Device) -> cl.Context:
-    """Creates an OpenCL context of a device; the first context starts the device's driver.
+def new_context(*devices: cl.Device) -> cl.Context:
+    """Creates an OpenCL context of devices; the first context starts their driver.
 
     The GIL is released meanwhile, unlike in pyopencl's own constructor.
+
+    Args:
+        devices: One or more devices of one platform.
 
     Raises:
         cl.Error: The driver fails.
@@ -314,15 +321,18 @@ def new_context(device: cl.Device) -> cl.Context:
     library = _library()
     context = None
     if library is not None:
-        handle = ctypes.c_void_p(device.int_ptr)
-        context = library.clCreateContext(None, 1, ctypes.byref(handle), None, None, None)
+        count = len(devices)
+        handles = (ctypes.c_void_p * count)(*(device.int_ptr for device in devices))
+        context = library.clCreateContext(None, count, handles, None, None, None)
     if context is None:
-        return cl.Context([device])
+        return cl.Context(list(devices))
     return cl.Context.from_int_ptr(context, retain=False)
 
 
 def binary_of(program: cl.Program) -> bytes:
     """Returns the binary of a program built for one device; PoCL may compile it for seconds.
+
+    The program's context may have a second device, for which there is no binary.
 
     The GIL is released meanwhile, unlike in pyopencl's own `get_info`.
 
@@ -331,24 +341,37 @@ def binary_of(program: cl.Program) -> bytes:
     """
     library = _library()
     if library is None:
-        (binary,) = program.get_info(cl.program_info.BINARIES)
-        return bytes(binary)
-    size = ctypes.c_size_t()
-    _read_info(library, program, cl.program_info.BINARY_SIZES, size)
-    binary = ctypes.create_string_buffer(max(size.value, 1))
-    address = ctypes.c_void_p(ctypes.addressof(binary))
-    _read_info(library, program, cl.program_info.BINARIES, address)
-    return binary.raw[: size.value]
+        binaries = map(bytes, program.get_info(cl.program_info.BINARIES))
+        return next(filter(None, binaries), b"")
+    nbytes = ctypes.c_size_t()
+    _read_info(library, program, cl.program_info.BINARY_SIZES, None, nbytes)
+    count = nbytes.value // ctypes.sizeof(ctypes.c_size_t)
+    sizes = (ctypes.c_size_t * count)()
+    _read_info(library, program, cl.program_info.BINARY_SIZES, sizes, nbytes)
+    buffers = [ctypes.create_string_buffer(max(size, 1)) for size in sizes]
+    addresses = (ctypes.c_void_p * count)(*map(ctypes.addressof, buffers))
+    _read_info(library, program, cl.program_info.BINARIES, addresses, nbytes)
+    raw = (buffer.raw[:size] for buffer, size in zip(buffers, sizes, strict=True))
+    return next(filter(None, raw), b"")
 
 
 def _read_info(
     library: ctypes.CDLL,
     program: cl.Program,
     parameter: int,
-    output: ctypes.c_size_t | ctypes.c_void_p,
+    output: ctypes.Array[Any] | None,
+    nbytes: ctypes.c_size_t,
 ) -> None:
+    """Queries a program.
+
+    Args:
+        parameter: A `cl_program_info`.
+        output: Receives the value; None to ask for its size only.
+        nbytes: Receives the size of the value in bytes.
+    """
+    size = 0 if output is None else ctypes.sizeof(output)
     code = library.clGetProgramInfo(
-        program.int_ptr, int(parameter), ctypes.sizeof(output), ctypes.byref(output), None
+        program.int_ptr, int(parameter), size, output, ctypes.byref(nbytes)
     )
     if code:
         raise cl.RuntimeError(cl._cl._ErrorRecord("clGetProgramInfo", code, ""))

@@ -38,16 +38,23 @@ class DeviceSession:
     Attributes:
         connection: OpenCL context of the device, shared with its other sessions.
         programs: Cache of compiled programs.
+        twin_programs: Cache of programs for the device's twin; None if it has no twin.
         allocations: Number of buffers allocated so far.
     """
 
     device: DeviceInfo
     connection: DeviceContext
     programs: ProgramCache
+    twin_programs: ProgramCache | None = None
     allocations: int = 0
     _ledger: Ledger = field(default_factory=Ledger)
     # Pooled buffers of released tensors, by size in bytes.
     _idle: defaultdict[int, list[_LeasedBuffer]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def caches(self) -> tuple[ProgramCache, ...]:
+        """The caches of compiled programs, of the device and of its twin."""
+        return (self.programs, *(() if self.twin_programs is None else (self.twin_programs,)))
 
     @property
     def context(self) -> cl.Context:
@@ -58,17 +65,19 @@ class DeviceSession:
         """OpenCL queue for commands outside of model runs; callers wait for every command."""
         return self.connection.lane.queue
 
-    def new_lane(self, background: bool = False) -> RunQueue:
+    def new_lane(self, background: bool = False, on_twin: bool = False) -> RunQueue:
         """Creates a queue for the runs of a model.
 
         Args:
             background: Whether the model's runs give way to the runs in all other queues.
+            on_twin: Whether the runs are on the device's twin, which the device must have.
 
         Raises:
             DeviceError: The driver fails.
         """
         with self.guard:
-            return RunQueue(self.connection, self.connection.new_queue(), background)
+            queue = self.connection.new_queue(on_twin)
+            return RunQueue(self.connection, queue, background, on_twin)
 
     @property
     def lock(self) -> Any:
@@ -361,10 +370,14 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> DeviceSess
         connection = next((c for c in _connections() if c.device.key == device.key), None)
         if connection is None:
             with Guard(str(device), device.caps.global_mem_bytes):
-                context = new_context(device.handle)
-                connection = DeviceContext(device, context)
-        programs = ProgramCache(connection.context, device.handle, device.caps, key[-1])
-        session = DeviceSession(device, connection, programs)
+                handles = [d.handle for d in (device, device.twin) if d is not None]
+                connection = DeviceContext(device, new_context(*handles))
+        programs, twins = (
+            None if d is None else ProgramCache(connection.context, d.handle, d.caps, key[-1])
+            for d in (device, device.twin)
+        )
+        assert programs is not None
+        session = DeviceSession(device, connection, programs, twins)
         BUDGET.enter_pool(session.clear_pool)
         _SESSIONS[key] = session
         return session
@@ -388,7 +401,8 @@ def _after_fork_in_child() -> None:
     global _SESSIONS_LOCK
     _SESSIONS_LOCK = RLock()
     for session in _SESSIONS.values():
-        session.programs.after_fork_in_child()
+        for programs in session.caches:
+            programs.after_fork_in_child()
     for connection in _connections():
         connection.after_fork_in_child()
 

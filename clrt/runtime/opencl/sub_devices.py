@@ -42,8 +42,8 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
             f"{device} cannot be partitioned into sub-devices ({status_name(error.code)}); leave "
             "`cores` out."
         ) from error
-    caps = dataclasses.replace(device.caps, compute_units=wanted)
-    return dataclasses.replace(device, caps=caps, handle=sub_device, cores=wanted)
+    caps = dataclasses.replace(device.caps, compute_units=wanted, has_twin=False)
+    return dataclasses.replace(device, caps=caps, handle=sub_device, cores=wanted, twin=None)
 
 
 @cache

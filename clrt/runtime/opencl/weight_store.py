@@ -10,14 +10,13 @@ from typing import Any
 from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, ConcatenatedRows, PackedConstant
-from clrt.kernels.spec import KernelSpec, PackedWeight
+from clrt.kernels.spec import PackedWeight
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.device_packing import pack, packs
-from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.ledger import Ledger
+from clrt.runtime.opencl.model_programs import ModelPrograms
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.session import DeviceSession
-from clrt.runtime.opencl.tiers import ModelTiers
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -27,21 +26,23 @@ class WeightStore:
 
     Attributes:
         account: Ledger of the model, which counts and limits the buffers; None if there is none.
-        programs: Compiled programs of the model's kernels, shared with other models.
-        tiers: Which of these programs were compiled quickly, and are to be replaced.
+        programs: Compiled programs of the model for the device.
+        twin_programs: Those for the device's twin; None if it has no twin.
         lock: Lock to hold while adding entries. Each model has its own lock, so that other models
             proceed while this one compiles or uploads for seconds.
     """
 
     session: DeviceSession
     account: Ledger | None = None
-    programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
     _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
-    tiers: ModelTiers = field(init=False)
+    programs: ModelPrograms = field(init=False)
+    twin_programs: ModelPrograms | None = None
 
     def __post_init__(self) -> None:
-        self.tiers = ModelTiers(self.programs)
+        self.programs = ModelPrograms(self.session.programs)
+        if self.session.twin_programs is not None:
+            self.twin_programs = ModelPrograms(self.session.twin_programs)
         self.session.connection.owners.add(self)
 
     def get(self, source: Value | PackedWeight) -> TrackedBuffer:
@@ -74,7 +75,7 @@ class WeightStore:
         if isinstance(known, PackedConstant) and known.layout == layout:
             return self.session.constant(known.array, self.account)
         if isinstance(source, PackedWeight) and packs(source, self.session, self.account):
-            return pack(source, self.session, self.kernel, self.account)
+            return pack(source, self.session, self.programs.kernel, self.account)
         array = value.numbers
         if array is None:
             raise InputError(f"'{value.name}' is not a constant")
@@ -96,14 +97,10 @@ class WeightStore:
         buffers = {id(buffer): buffer for buffer in self._buffers.values()}
         return sum(buffer.nbytes for buffer in buffers.values())
 
-    def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object; compiles its program only if neither model nor cache has it."""
-        held = {} if self.tiers.is_quick(spec) else self.programs
-        return self.session.programs.kernel(spec, held)
-
-    def tiered_kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object as `kernel`, or from a quick program if `tiers` wait for it."""
-        return self.session.programs.tiered_kernel(spec, self.tiers)
+    @property
+    def all_programs(self) -> tuple[ModelPrograms, ...]:
+        """Programs of the model for the device, and for its twin if it has one."""
+        return (self.programs, *(() if self.twin_programs is None else (self.twin_programs,)))
 
     def share(self, stored: Value | PackedWeight, value: Value) -> None:
         """Uses the buffer of one constant for another one with the same elements as well.

@@ -1,0 +1,88 @@
+"""Chooses between a device and its twin, which runs kernels on the calling thread, for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.graph import Node, Value
+from clrt.kernels.spec import BufferArg, Launch, PackedWeight, StatusWord
+from clrt.kernels.thresholds import Thresholds, tunable
+from clrt.kernels.tuning_records import device_thresholds
+from clrt.ops.base import Op
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
+from clrt.util import env_vars
+
+
+class TwinCosts(Thresholds):
+    """What launches cost on a device beyond their cost on its twin, and how fast a core is."""
+
+    group: ClassVar = "twin_costs"
+    wake_ns: int = tunable(
+        20_000, "nanoseconds per run", "Time to wake the threads of PoCL, and the waiting thread."
+    )
+    launch_ns: int = tunable(
+        4_000, "nanoseconds per launch", "Time by which a launch takes longer on PoCL's threads."
+    )
+    mflops: int = tunable(
+        80_000, "million operations per second", "Rate of small launches on one core."
+    )
+    mbytes: int = tunable(25_000, "million bytes per second", "Rate of small launches on one core.")
+
+
+def is_faster_on_twin(plan: Plan, caps: DeviceCaps) -> bool:
+    """Returns whether a plan is expected to run faster on the device's twin, on one core.
+
+    So it is if the launches cost more time on the device than its other cores save. With traced
+    sizes, the trace notes at which sizes the answer holds.
+
+    Args:
+        plan: Plan for the device, or for the twin.
+        caps: Capabilities of the device.
+    """
+    setting = env_vars.TWINS.get()
+    if plan.host_steps or setting == "off":
+        return False
+    if setting == "on":
+        return True
+    costs = device_thresholds(TwinCosts, caps)
+    work: Any = 0  # microseconds times both rates, which stays an integer
+    for step in plan.steps:
+        if isinstance(step, DeviceStep):
+            for launch in step.launches:
+                work += launch.flops * costs.mbytes
+                work += _nbytes(step.nodes, launch) * costs.mflops
+    saved_ns = costs.wake_ns + plan.launches * costs.launch_ns
+    cores = max(caps.cores, 2)
+    limit = saved_ns * cores * costs.mflops * costs.mbytes // ((cores - 1) * 1000)
+    return bool(work < limit)
+
+
+def _nbytes(nodes: Sequence[Node], launch: Launch) -> Any:
+    """Returns about how many bytes a launch moves, as a sum, which a trace can hold.
+
+    Without tables of which a launch reads few rows, and tensors that it only writes in part.
+    """
+    op = nodes[0].op_as(Op)
+    index = op.memory_traits.partially_read_input
+    table = None if index is None else nodes[0].inputs[index]
+    total: Any = 0
+    seen = set()
+    for arg in launch.args:
+        if not isinstance(arg, BufferArg) or isinstance(arg.buffer, StatusWord):
+            continue
+        buffer = arg.buffer
+        source = buffer.value if isinstance(buffer, PackedWeight) else buffer
+        if source is table and table is not None:
+            continue
+        is_written = isinstance(buffer, Value) and buffer.producer in nodes
+        if is_written and op.memory_traits.partially_writes_output:
+            continue
+        if arg.elems is not None and not isinstance(buffer, PackedWeight):
+            total += arg.elems * buffer.dtype.itemsize
+        elif buffer not in seen:
+            seen.add(buffer)
+            total += buffer.nbytes
+    return total

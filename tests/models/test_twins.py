@@ -1,0 +1,255 @@
+"""Small plans run on a device's twin: PoCL's second driver, on the calling thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.errors import ClrtError
+from clrt.ir.op import Array
+from clrt.ops.base import Op
+from clrt.plan import twin_choice
+from clrt.plan.template import InstantiatedPlan
+from clrt.plan.twin_choice import TwinCosts
+from clrt.runtime.execution import execution
+from clrt.runtime.opencl.devices import devices
+from clrt.runtime.opencl.sub_devices import with_cores
+from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
+from tests.models.onnx_text import parsed
+from tests.ops.samples import samples
+from tests.ops.test_ops import ON_DEVICE, feeds_of
+from tests.ops.test_ops import check as check_op
+
+TWINNED = [d for d in all_devices() if d.twin is not None]
+pytestmark = pytest.mark.skipif(not TWINNED, reason="no device has a twin")
+DEVICE = TWINNED[0] if TWINNED else all_devices()[0]
+SOURCE = """
+    g (float[n, 8] x, float[8, 8] w) => (float[n, 8] y, float[n, 8] z)
+    {
+      h = MatMul(x, w)
+      y = Softmax(h)
+      z = Tanh(h)
+    }
+"""
+
+
+def load(**options: Any) -> clrt.Model:
+    return clrt.load(parsed(SOURCE), device=DEVICE.index, **options)
+
+
+def feeds(rows: int) -> dict[str, Array]:
+    draw = np.random.default_rng(rows).standard_normal
+    return {"x": draw((rows, 8), np.float32), "w": draw((8, 8), np.float32)}
+
+
+def is_on_twin(model: clrt.Model, rows: int) -> bool:
+    return model.plan({n: a.shape for n, a in feeds(rows).items()}).on_twin
+
+
+def check(model: clrt.Model, rows: int) -> None:
+    h = feeds(rows)["x"] @ feeds(rows)["w"]
+    found = model.run(feeds(rows))
+    exp = np.exp(h - h.max(1, keepdims=True))
+    np.testing.assert_allclose(found["y"], exp / exp.sum(1, keepdims=True), 1e-5, 1e-6)
+    np.testing.assert_allclose(found["z"], np.tanh(h), 1e-5, 1e-6)
+
+
+def test_size_decides_where_plan_runs() -> None:
+    small, large = 4, 1 << 20
+    with load() as model:
+        assert is_on_twin(model, small) and not is_on_twin(model, large)
+        for rows in (4, 5, 6, 7, 1 << 16, (1 << 16) + 8, (1 << 16) + 16, 8):
+            check(model, rows)
+        stages = model._runner.planner.kept.values()
+        kinds = {(isinstance(s.plan, InstantiatedPlan), s.plan.on_twin) for s in stages}
+        assert kinds >= {(True, True), (True, False)}  # a template holds at sizes of its own
+        twin = DEVICE.twin
+        assert twin is not None
+        bound = [(s.plan.on_twin, b) for s in stages for b in s.bound.values()]
+        assert {on_twin for on_twin, _ in bound} == {True, False}
+        for on_twin, each in bound:
+            assert each.lane.on_twin == on_twin
+            assert each.programs.cache.device == (twin.handle if on_twin else DEVICE.handle)
+
+
+@pytest.mark.parametrize("setting", ["off", "on"])
+def test_setting_overrides_choice(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_TWINS", setting)
+    with load() as model:
+        for rows in (4, 1 << 16):
+            assert is_on_twin(model, rows) == (setting == "on")
+            check(model, rows)
+
+
+def test_explanation_and_profile_of_twin() -> None:
+    with load() as model:
+        shapes = {n: a.shape for n, a in feeds(4).items()}
+        assert "on the calling thread" in str(model.explain(shapes))
+        assert len(model.profile(feeds(4), repeat=2).kernels) >= 2
+        check(model, 4)
+
+
+def test_runs_of_several_threads_are_right() -> None:
+    failures: list[BaseException] = []
+    with load() as model, load() as other:
+
+        def work(start: int) -> None:
+            try:
+                for i in range(60):
+                    check(model if i % 3 else other, 1 + (start + i) % 5)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_submitted_run_computes_in_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    run = execution.Execution._run_on_twin
+
+    def note(self: execution.Execution) -> None:
+        threads.append(threading.get_ident())
+        run(self)
+
+    monkeypatch.setattr(execution.Execution, "_run_on_twin", note)
+    with load() as model:
+        check(model, 4)
+        assert threads == [threading.get_ident()]
+        found = model.submit(feeds(4)).wait()
+        np.testing.assert_array_equal(found["z"], model.run(feeds(4))["z"])
+        assert threads[1] != threading.get_ident()
+
+
+def test_run_is_cancelled_between_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    with load() as model:
+        check(model, 4)
+        enqueue, launched = execution.cl.enqueue_nd_range_kernel, []
+
+        def close_first(*args: Any) -> Any:
+            launched.append(args)
+            model._runner.stop.requested = True
+            return enqueue(*args)
+
+        monkeypatch.setattr(execution.cl, "enqueue_nd_range_kernel", close_first)
+        with pytest.raises(ClrtError, match="closed during the run"):
+            model.run(feeds(4))
+        assert len(launched) == 1
+        monkeypatch.undo()
+        model._runner.stop.requested = False
+        check(model, 4)
+
+
+def test_tensors_pass_between_device_and_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    with load() as model:
+        on_twin = model.run(feeds(4), device_outputs=True)["y"]
+        monkeypatch.setenv("CLRT_TWINS", "off")
+        with load() as other:
+            on_device = other.run({**feeds(4), "x": on_twin}, device_outputs=True)["y"]
+            expected = other.run({**feeds(4), "x": on_twin.numpy()})["y"]
+            np.testing.assert_allclose(on_device.numpy(), expected, 1e-6, 1e-7)
+            again = model.run({**feeds(4), "x": on_device})["z"]
+            np.testing.assert_allclose(again, np.tanh(expected @ feeds(4)["w"]), 1e-5, 1e-6)
+
+
+def test_memory_limit_counts_runs_on_twin() -> None:
+    with load() as model:
+        model.run(feeds(4))
+        needed = model.allocated_bytes
+    with load(memory_limit=needed) as model:
+        check(model, 4)
+    with load(memory_limit=needed - 64) as model, pytest.raises(clrt.OutOfMemoryError):
+        model.run(feeds(4))
+
+
+def test_subset_of_cores_has_no_twin() -> None:
+    if DEVICE.caps.compute_units < 2:
+        pytest.skip("one core")
+    part = with_cores(DEVICE, 1)
+    assert part.twin is None and not part.caps.has_twin
+    with load(cores=1) as model:
+        assert not is_on_twin(model, 4)
+        check(model, 4)
+
+
+def test_twin_is_not_listed_and_environment_is_restored() -> None:
+    handles = [d.handle for d in devices()]
+    assert DEVICE.twin is not None and DEVICE.twin.handle not in handles
+    assert "POCL_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("variables", "twins"),
+    [
+        ({"POCL_DEVICES": "pthread"}, "0"),
+        ({"POCL_DEVICES": "basic"}, "0"),
+        ({"CLRT_TWINS": "off"}, "0"),
+        ({}, "1"),
+    ],
+)
+def test_environment_of_user_prevails(
+    variables: dict[str, str], twins: str, tmp_path: Path
+) -> None:
+    code = (
+        "import clrt, numpy as np, sys\n"
+        "found = [d for d in clrt.devices() if 'Portable' in d.platform]\n"
+        "print(len(found), sum(d.twin is not None for d in found))\n"
+        "model = clrt.load(sys.argv[1], device=found[0].index)\n"
+        "print(model.run({'x': np.ones((2, 2), np.float32)})['y'].sum())"
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parsed("g (float[n, 2] x) => (float[n, 2] y) { y = Add(x, x) }"))
+    environment = {k: v for k, v in os.environ.items() if k != "CLRT_DEVICE"} | variables
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["1", twins, "8.0"]
+
+
+def test_costs_of_launches_move_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cheap = TwinCosts(wake_ns=1, launch_ns=1)
+    with load() as model:
+        assert is_on_twin(model, 4)
+    monkeypatch.setattr(twin_choice, "device_thresholds", lambda group, caps: cheap)
+    with load() as model:
+        assert not is_on_twin(model, 4)
+
+
+_QUICK = ON_DEVICE[::6]
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [pytest.param(c, marks=() if c in _QUICK else pytest.mark.slow) for c in ON_DEVICE],
+    ids=lambda c: c.name,
+)
+def test_op_on_twin_matches_reference(cls: type[Op]) -> None:
+    twin = DEVICE.caps.twin
+    assert twin is not None
+    for sample in samples(cls):
+        plan = plan_graph(sample_graph(sample), twin)
+        if plan.host_steps:
+            continue
+        expected = sample.op.reference(*sample.inputs)
+        found = run_plan(replace(plan, on_twin=True), feeds_of(sample), DEVICE)
+        for array, (name, actual) in zip(expected, found.items(), strict=False):
+            check_op(f"{sample.op} {name}", actual, array, tolerance(sample.op, array))
+        return
+    pytest.skip(f"no sample of {cls.name} has a kernel")
