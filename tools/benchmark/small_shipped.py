@@ -17,11 +17,13 @@ class ShippedNet:
     Attributes:
         file: The ONNX file, relative to the package's folder.
         feeds: Inputs by name.
+        is_quantized: Activations are rounded to integers, so results differ by whole levels.
     """
 
     package: str
     file: str
     feeds: Mapping[str, Feed]
+    is_quantized: bool = False
 
     @property
     def path(self) -> Path | None:
@@ -71,7 +73,9 @@ SHIPPED: dict[str, ShippedNet] = {
         "models/standard_v3_3/model.onnx",
         {"bytes": Feed((1, 2048), 256, dtype="int32")},
     ),
-    "ddddocr captcha": ShippedNet("ddddocr", "common_old.onnx", {"input1": Feed((1, 1, 64, 160))}),
+    "ddddocr captcha": ShippedNet(
+        "ddddocr", "common_old.onnx", {"input1": Feed((1, 1, 64, 160))}, is_quantized=True
+    ),
     "RapidOCR direction": ShippedNet(
         "rapidocr_onnxruntime",
         "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
