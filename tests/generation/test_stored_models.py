@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
+from clrt.generation.open_model import _with_short_merges
 from clrt.generation.text_generator import TextGenerator
 from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -119,6 +121,15 @@ def test_steps_that_need_another_plan_open_the_model_and_are_stored(tmp_path: Pa
     with opened(source, tmp_path) as third:
         assert answers(third) == expected
         assert is_closed(third)
+
+
+def test_tokenizer_with_spaces_in_tokens_stays_the_same() -> None:
+    for tokens in (["a", "b", "ab"], ["a ", "b", "a b"]):
+        model = models.BPE({t: i for i, t in enumerate(tokens)}, [(tokens[0], tokens[1])])
+        text = Tokenizer(model).to_str()
+        short = _with_short_merges(text)
+        assert (short == text) == (" " in tokens[0])
+        assert Tokenizer.from_str(short).to_str() == text
 
 
 _PLAY = """
