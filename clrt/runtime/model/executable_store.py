@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -83,26 +83,56 @@ class ExecutableKey:
         return self.folder / f"{self.digest}{_SUFFIX}"
 
 
+class ModelContent(NamedTuple):
+    """The files of a model.
+
+    Attributes:
+        files: Absolute paths of the files.
+        stamps: Size and time of each file before it was read.
+        digest: Digest of what the graph depends on: the content of the files, and more.
+    """
+
+    files: tuple[Path, ...]
+    stamps: tuple[tuple[int, int], ...]
+    digest: str
+
+    @classmethod
+    def read(cls, files: Sequence[Path], digest: Callable[[], str]) -> ModelContent:
+        """Reads the files of a model.
+
+        Args:
+            digest: Returns the digest; reads the files.
+
+        Raises:
+            OSError: A file is missing.
+        """
+        paths = tuple(f.absolute() for f in files)
+        return cls(paths, _stamps(paths), digest())
+
+
+def uses_executables() -> bool:
+    """Returns whether executables are used: not if they are switched off, or passes are shown."""
+    shows_passes = env_vars.EXPLAIN_PASSES.get() or env_vars.VERIFY.get()
+    return bool(env_vars.EXECUTABLES.get()) and not shows_passes
+
+
 def key_for(
-    files: Sequence[Path], content: str, caps: DeviceCaps, level: int, cache_folder: Path
+    model: ModelContent, caps: DeviceCaps, level: int, cache_folder: Path
 ) -> ExecutableKey | None:
-    """Returns the key of a model's executable; None if CLRT_EXECUTABLES is off.
+    """Returns the key of a model's executable; None for a simulator, which has none.
 
     Args:
-        files: Files of the model.
-        content: Digest of these files.
         caps: Capabilities of the device.
         level: `optimize_level` of `clrt.load`.
         cache_folder: Folder of compiled programs.
     """
-    shows_passes = env_vars.EXPLAIN_PASSES.get() or env_vars.VERIFY.get()
-    if not env_vars.EXECUTABLES.get() or caps.simulator or shows_passes:
+    if caps.simulator:
         return None
     tuning = digest_of([env_vars.cache_dir() / "tuning.json"])
     limits = (env_vars.FOLD_LIMIT.get(), env_vars.MAX_PATCHES.get(), env_vars.TWINS.get())
-    parts = (clrt.__version__, _code(), content, caps.to_json(), str(level), tuning, str(limits))
-    paths = tuple(f.absolute() for f in files)
-    return ExecutableKey(cache_folder / _FOLDER, text_digest(parts), paths, _stamps(paths))
+    facts = (caps.to_json(), str(level), tuning, str(limits))
+    parts = (clrt.__version__, code_digest(), model.digest, *facts)
+    return ExecutableKey(cache_folder / _FOLDER, text_digest(parts), model.files, model.stamps)
 
 
 def _stamps(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
@@ -112,7 +142,7 @@ def _stamps(files: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """Returns a digest of the sizes and times of clrt's own files, which change with its code."""
     root = Path(clrt.__file__).parent
     facts = []

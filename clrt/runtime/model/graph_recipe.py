@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -44,9 +43,8 @@ class GraphRecipe(Graph):
         self.lookup: tuple[ExecutableKey | None, Executable | None] | None = None
         self._built: Graph | None = None
 
-    @cached_property
-    def content(self) -> str:
-        """Digest of the function, the arguments, and the content of the files."""
+    def digest(self) -> str:
+        """Returns a digest of the function, the arguments, and the content of the files."""
         return text_digest([self.function, self.key, digest_of(self.files)])
 
     def provide(self, graph: Graph) -> None:

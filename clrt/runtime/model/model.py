@@ -28,14 +28,15 @@ from clrt.runtime.model.executable_store import (
     Recording,
     find_executable,
     is_storable,
+    key_for,
     save_at_exit,
     save_now,
 )
 from clrt.runtime.model.graph_recipe import GraphRecipe
-from clrt.runtime.model.model_key import model_key
+from clrt.runtime.model.model_key import model_content
 from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
-from clrt.runtime.opencl.devices import DeviceInfo, choose_device
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device, start_drivers
 from clrt.runtime.opencl.session import DeviceSession, session_for
 from clrt.runtime.opencl.sub_devices import with_cores
 from clrt.runtime.opencl.tiers import uses_tiers
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from clrt.passes.driver import PassReport
     from clrt.runtime.executables.executable import Executable
     from clrt.runtime.execution.profiler import Recorder
-    from clrt.runtime.model.executable_store import ExecutableKey
+    from clrt.runtime.model.executable_store import ExecutableKey, ModelContent
     from clrt.runtime.profiling.profile import Profile
 
 _PRIORITIES = ("normal", "background")
@@ -135,16 +136,18 @@ def load(
         raise InputError(f"optimize_level is {optimize_level!r}; expected 0, 1 or 2.")
     if priority not in _PRIORITIES:
         raise InputError(f"priority is {priority!r}; expected 'normal' or 'background'.")
+    if isinstance(source, (str, Path)):
+        source = expanded(source)
+    start_drivers()  # they load while the model's files are read
+    content = model_content(source)
     info = choose_device(device)
     if cores is not None:
         info = with_cores(info, cores)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     folder = None if cache_dir is None else expanded(cache_dir)
-    if isinstance(source, (str, Path)):
-        source = expanded(source)
     level = 2 if isinstance(source, SafetensorsHeader) or is_compiled(source) else optimize_level
     programs = session_for(info, folder).programs.folder
-    key, found = _look_up(source, info, level, programs)
+    key, found = _look_up(source, content, info, level, programs)
     options = _Options(info, strict, folder, limit, priority, level, tiers, on_progress)
     if key is None or found is None:
         from clrt.runtime.model.open_model import open_model  # imports ops and passes
@@ -162,19 +165,24 @@ def load(
 
 
 def _look_up(
-    source: Source | SafetensorsHeader, info: DeviceInfo, level: int, programs: Path
+    source: Source | SafetensorsHeader,
+    content: ModelContent | None,
+    info: DeviceInfo,
+    level: int,
+    programs: Path,
 ) -> tuple[ExecutableKey | None, Executable | None]:
     """Returns the key of a model's executable, and the executable; None for what there is not.
 
     Args:
         source: Source of the model, as for `load`.
+        content: Files and digest of the model; None if it has no executable.
         level: `optimize_level` of `load`.
         programs: Folder of compiled programs.
     """
     if isinstance(source, GraphRecipe) and source.lookup is not None:
         lookup, source.lookup = source.lookup, None
         return lookup
-    key = model_key(source, info.caps, level, programs)
+    key = None if content is None else key_for(content, info.caps, level, programs)
     return key, None if key is None else find_executable(key)
 
 
@@ -190,10 +198,10 @@ def stored_texts(
         device: As for `load`.
         cache_dir: As for `load`.
     """
-    _ = recipe.content  # computed while the drivers load
+    content = model_content(recipe)  # computed while the drivers load
     info = choose_device(device)
     folder = None if cache_dir is None else expanded(cache_dir)
-    recipe.lookup = _look_up(recipe, info, 2, session_for(info, folder).programs.folder)
+    recipe.lookup = _look_up(recipe, content, info, 2, session_for(info, folder).programs.folder)
     found = recipe.lookup[1]
     return {} if found is None else found.texts
 
