@@ -139,7 +139,8 @@ def load(
     if isinstance(source, (str, Path)):
         source = expanded(source)
     start_drivers()  # they load while the model's files are read
-    content = model_content(source)
+    is_found = isinstance(source, GraphRecipe) and source.lookup is not None
+    content = None if is_found else model_content(source)
     info = choose_device(device)
     if cores is not None:
         info = with_cores(info, cores)
