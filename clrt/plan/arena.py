@@ -9,6 +9,7 @@ from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import INDEXED_BYTES
 from clrt.plan.slab_occupancy import LifetimeNodes, SlabOccupancy
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -160,6 +161,7 @@ def _place(
     sizes: list[int] = []
     places: dict[int, Allocation] = {}
     for index in order:
+        yield_point()
         size, lifetime = align(intervals[index].nbytes), lifetimes[index]
         for slab in range(len(slabs) + 1):
             if slab == len(slabs):

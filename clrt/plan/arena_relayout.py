@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clrt.plan.arena import Allocation, Arena, LiveInterval
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -43,6 +44,7 @@ class StackingOrder:
         below = [0] * len(places)
         seen: list[int] = []
         for index in order:
+            yield_point()
             if seen and places[seen[-1]].slab != places[index].slab:
                 seen = []
             direct: list[int] = []

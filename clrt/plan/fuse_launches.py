@@ -16,6 +16,7 @@ from clrt.kernels.variant import Lowering
 from clrt.ops.launch_fusions import launch_fusions
 from clrt.plan.lifetimes import is_view
 from clrt.plan.steps import Region
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -200,6 +201,7 @@ class _Search:
 
     def visit(self, node: Node) -> None:
         """Adds a region that ends with `node` if a fusion rule matches; records near misses."""
+        yield_point()
         if node in self._region_of:
             return
         for rule in launch_fusions(type(node.op)):

@@ -16,6 +16,7 @@ from clrt.kernels.spec import (
     StatusWord,
     numbered_arguments,
 )
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -57,6 +58,7 @@ class VariableArguments:
         """
         rows: list[tuple[int, int, int, int, int]] = []
         for number, launch in enumerate(launches):
+            yield_point()
             for index, arg in numbered_arguments(launch):
                 if not isinstance(arg, BufferArg):
                     if is_traced(arg):

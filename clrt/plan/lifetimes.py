@@ -13,6 +13,7 @@ from clrt.ops.base import Op
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.plan.arena import LiveInterval
 from clrt.plan.steps import HostStep, Placed, PlanStep, Region
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 
@@ -47,6 +48,7 @@ def memory_events(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
     """
     events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
+        yield_point()
         if isinstance(step, Region):
             events += _region_ticks(index, step)
         elif isinstance(step, HostStep):
@@ -105,6 +107,7 @@ def assign_roots(
         return value
 
     for node in graph.nodes:
+        yield_point()
         if is_view(node):
             roots[node.output] = node.arg(0)
             if node.arg(0) in subviews:
@@ -112,6 +115,7 @@ def assign_roots(
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
+            yield_point()
             op = node.op_as(Op)
             for index, candidates in op.inplace_candidates(node):
                 output = node.outputs[index]
@@ -206,6 +210,7 @@ def buffer_lifetimes(
         touch(value, -1)
     for now, tick in enumerate(times):
         for buffer in tick.buffers:
+            yield_point()
             if not isinstance(buffer, (PackedWeight, StatusWord)):
                 touch(buffer, now)
     for value in graph.outputs:

@@ -7,6 +7,7 @@ from clrt.ir.graph import Node
 from clrt.kernels.variant import Lowering, by_cost
 from clrt.ops.base import Op
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep
+from clrt.util.background import yield_point
 from clrt.util.host_limits import check_host_bytes
 
 
@@ -25,6 +26,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
         ShapeError: A kernel argument of the chosen variant would exceed 32 bits.
         OutOfMemoryError: The outputs of a HostStep would exceed the host's memory limit.
     """
+    yield_point()
     op = node.op_as(Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}

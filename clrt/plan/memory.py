@@ -102,29 +102,39 @@ def memory_of(
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def batch_symbols(inputs: Sequence[Value], bindings: Mapping[str, int]) -> list[str]:
+    """Returns the symbols that stand for the batch; empty if axis 0 of no input is a symbol.
+
+    The batch is the symbol at axis 0 of the first input that has a symbol there. A symbol at axis 0
+    of another input counts as the batch, too, if it has the same size in `bindings`.
+
+    Args:
+        inputs: Inputs of the graph, with symbolic shapes.
+        bindings: Size of each symbol.
+    """
+    first = [str(v.shape[0]) for v in inputs if v.shape and is_symbol(v.shape[0])]
+    return [s for s in first if bindings[s] == bindings[first[0]]]
+
+
 def batch_resizer(
     inputs: Sequence[Value], bindings: Mapping[str, int], shapes: Shapes
 ) -> Callable[[int], Shapes]:
     """Returns a function from a batch size to the shapes of all inputs at that batch.
 
-    The batch is the symbol at axis 0 of the first input that has a symbol there. A symbol at axis 0
-    of another input counts as the batch, too, if it has the same size at `shapes`.
-
     Args:
         inputs: Inputs of the graph, with symbolic shapes.
-        bindings: Size of each symbol at `shapes`.
+        bindings: Size of each symbol at `shapes`; `batch_symbols` says which are the batch.
         shapes: Input shapes by name, on which the result is based.
 
     Raises:
         InputError: Axis 0 of no input is a symbol.
     """
-    first = [str(v.shape[0]) for v in inputs if v.shape and is_symbol(v.shape[0])]
-    if not first:
+    symbols = batch_symbols(inputs, bindings)
+    if not symbols:
         raise InputError(
             "The model has no free batch axis: axis 0 of each input is a number. Export it with a "
             "dynamic first axis."
         )
-    symbols = [s for s in first if bindings[s] == bindings[first[0]]]
 
     def resized(batch: int) -> Shapes:
         bound = {**bindings, **dict.fromkeys(symbols, batch)}

@@ -73,6 +73,15 @@ class Plan:
         """Returns the value that owns the memory of `value`; `value` itself if it shares none."""
         return self.roots.get(value, value)
 
+    def status_index(self, word: StatusWord) -> int:
+        """Returns the position of a status word in the buffer of all words."""
+        return self.status_words.index(word)
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """Kernel of each launch in execution order, then `precompiled_kernels`."""
+        return (*(x.kernel for x in launches_of(self.steps)), *self.precompiled_kernels)
+
     @cached_property
     def launches(self) -> int:
         """Number of kernel launches in a run."""

@@ -7,6 +7,7 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
+from clrt.util.background import yield_point
 
 
 def plans_equivalent(left: Plan, right: Plan) -> bool:
@@ -28,6 +29,7 @@ def plans_equivalent(left: Plan, right: Plan) -> bool:
 
 
 def _same_launch(left: Launch, right: Launch, partners: dict[Buffer, Buffer]) -> bool:
+    yield_point()
     if (left.kernel, left.global_size, left.local_size) != (
         right.kernel,
         right.global_size,

@@ -26,6 +26,7 @@ from clrt.ops.decompositions.registry import DecompositionStage, decompose
 from clrt.plan.graph_break import GraphBreak
 from clrt.plan.lifetimes import is_view
 from clrt.plan.traced_constants import derive, trace_of
+from clrt.util.background import yield_point
 from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
 
 # Maximum size of a folded result in bytes: it becomes a constant of the plan. Larger results are
@@ -109,6 +110,7 @@ def specialise_to_break(
     todo = deque(copy.nodes)
     audiences = (*_AUDIENCES, DecompositionStage.REPEATED) if repeated else _AUDIENCES
     while todo:
+        yield_point()
         node = todo.popleft()
         node.inputs = [None if v is None else _resolve(v, replacements) for v in node.inputs]
         if donated_values and _aliases_any(node, donated_values):

@@ -7,13 +7,15 @@ index, and stored elsewhere.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from clrt.ir.cl_code import Code
+from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ComputedElements, IrOp, TensorType, TracedConstant
@@ -38,9 +40,11 @@ from clrt.plan.device_io import DeviceIo
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.plan.stored_derivations import Read, StoredDerivation
-from clrt.plan.template import ArenaBuffers, PlanTemplate, varies
+from clrt.plan.template import ArenaBuffers, InstantiatedPlan, PlanTemplate, varies
 from clrt.util.gc_control import gc_disabled
 
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 # A constant in the form that a kernel reads: a value, or its packed form.
 Constant = Value | PackedWeight
 
@@ -90,10 +94,7 @@ class TemplateWriter:
         external = [self._buffer(value) for value in plan.external]
         layout = template.buffers.layout
         record = {
-            "contract": [
-                sorted(names)
-                for names in (contract.device_inputs, contract.donated, contract.device_outputs)
-            ],
+            "contract": contract_row(contract),
             "graph": [plan.graph.name, plan.graph.output_names, *io],
             "launches": launches,
             "kernels": [_kernel_row(spec) for spec in self._kernels],
@@ -218,59 +219,119 @@ def _computed_row(elements: ComputedElements) -> list[Any]:
     return ["function", text, *elements.formulas]
 
 
+def contract_row(contract: DeviceIo) -> list[list[str]]:
+    """Returns the inputs and outputs in device memory as a JSON value."""
+    return [
+        sorted(names)
+        for names in (contract.device_inputs, contract.donated, contract.device_outputs)
+    ]
+
+
+def read_contract(row: Sequence[Sequence[str]]) -> DeviceIo:
+    """Converts a value from `contract_row` back."""
+    return DeviceIo(*(frozenset(names) for names in row))
+
+
 def _kernel_row(spec: KernelSpec) -> list[Any]:
     return [spec.source, spec.entry, spec.defines, spec.opencl_c, spec.options]
 
 
 class StoredTemplate:
-    """A template whose launches are read from its record when sizes ask for them first.
+    """A template as a record, converted once sizes need it.
 
     The record is trusted: it holds code of kernels, and addresses that no kernel checks. A file of
     another user or a model must never get here.
 
     Attributes:
-        trace: Formulas of the plan's numbers.
         device_io: Inputs and outputs that the plan has on the device.
-        on_twin: Whether the plan is for the device's twin.
-
-    Args:
-        record: A record from `TemplateWriter.record`.
-        constants: The constants, by the indices in the record.
-
-    Raises:
-        ValueError, TypeError, KeyError, IndexError: The record is damaged.
     """
 
-    def __init__(self, record: Mapping[str, Any], constants: Sequence[Constant]) -> None:
-        self._record, self._constants = record, constants
-        self.trace = ShapeTrace.from_stored(StoredTrace(*record["trace"]))
-        self.device_io = DeviceIo(*(frozenset(names) for names in record["contract"]))
-        self.on_twin = bool(record["on_twin"])
+    def __init__(
+        self,
+        device_io: DeviceIo,
+        read: Callable[[], Mapping[str, Any]],
+        constants: Sequence[Constant],
+    ) -> None:
+        """Creates a template whose record is not read yet.
 
-    @cached_property
-    def template(self) -> PlanTemplate:
-        """The template that the record was made of."""
-        return _read(self._record, self._constants, self.trace, self.device_io)
+        Args:
+            read: Returns a record from `TemplateWriter.record`.
+            constants: The constants, by the indices in the record.
+        """
+        self.device_io = device_io
+        self._read, self._constants = read, constants
+        self._template: PlanTemplate | None = None
+        self._is_damaged = False
+
+    @property
+    def trace(self) -> ShapeTrace:
+        """Formulas of the plan's numbers.
+
+        Raises:
+            ValueError, TypeError, KeyError, IndexError: The record is damaged.
+        """
+        return self._parts[1] if self._template is None else self._template.trace
+
+    @property
+    def on_twin(self) -> bool:
+        """Whether the plan is for the device's twin; False if the record is damaged."""
+        if self._template is not None:
+            return self._template.plan.on_twin
+        return bool(self._unless_damaged(lambda: self._parts[0]["on_twin"]))
 
     @property
     def kernels(self) -> list[KernelSpec]:
-        """Kernels of the template's launches."""
-        return [_kernel(*row) for row in self._record["kernels"]]
+        """Kernels of the template's launches; empty if the record is damaged."""
+        if self._template is not None:
+            return [x.kernel for x in self._template.launches]
+        return self._unless_damaged(lambda: [_kernel(*r) for r in self._parts[0]["kernels"]]) or []
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the launches were read."""
-        return "template" in vars(self)
+    @cached_property
+    def _parts(self) -> tuple[Mapping[str, Any], ShapeTrace]:
+        record = self._read()
+        return record, ShapeTrace.from_stored(StoredTrace(*record["trace"]))
+
+    def holds(self, bindings: Bindings) -> bool:
+        """Returns whether the plan's formulas hold at other sizes; False for a damaged record."""
+        return bool(self._unless_damaged(self._holds, bindings))
+
+    def instantiate(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
+        """Evaluates the plan at other sizes, as `PlanTemplate.instantiate`.
+
+        Returns:
+            The plan; None if the template does not hold at these sizes, or the record is damaged.
+        """
+        return self._unless_damaged(self._instantiate, bindings, max_slab_bytes)
+
+    def _unless_damaged(self, function: Callable[..., _T], *args: Any) -> _T | None:
+        """Calls a function that reads the record; returns None if that is damaged."""
+        try:
+            return None if self._is_damaged else function(*args)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            _LOG.debug("a stored template is damaged", exc_info=True)
+            self._is_damaged = True
+            return None
+
+    def _holds(self, bindings: Bindings) -> bool:
+        return self.trace.evaluate(bindings) is not None
+
+    def _instantiate(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
+        if self._template is None:
+            if not self._holds(bindings):
+                return None
+            self._template = _read(*self._parts, self._constants, self.device_io)
+            del self._parts
+        return self._template.instantiate(bindings, max_slab_bytes)
 
 
 @gc_disabled
 def _read(
     record: Mapping[str, Any],
-    constants: Sequence[Constant],
     trace: ShapeTrace,
+    constants: Sequence[Constant],
     device_io: DeviceIo,
 ) -> PlanTemplate:
-    return _Reader(record, constants, trace).template(device_io)
+    return _Reader(record, trace, constants).template(device_io)
 
 
 class _Reader:
@@ -278,14 +339,14 @@ class _Reader:
 
     Args:
         record: A record from `TemplateWriter.record`.
+        trace: The trace in the record.
         constants: The constants, by the indices in the record.
-        trace: Formulas of the plan's numbers.
     """
 
     def __init__(
-        self, record: Mapping[str, Any], constants: Sequence[Constant], trace: ShapeTrace
+        self, record: Mapping[str, Any], trace: ShapeTrace, constants: Sequence[Constant]
     ) -> None:
-        self._record, self._constants, self._trace = record, constants, trace
+        self._record, self._trace, self._constants = record, trace, constants
         self._roots: dict[Value, Value] = {}
         self._kernels = [_kernel(*row) for row in record["kernels"]]
         self._derivations: list[StoredDerivation] = []

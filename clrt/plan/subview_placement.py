@@ -26,6 +26,7 @@ from clrt.plan.fuse_launches import by_edges
 from clrt.plan.lifetimes import is_view
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 # Maximum number of subviews nested in a subview plus its parents, which bounds the time: each
@@ -94,6 +95,7 @@ def place_subviews(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Su
     ordered = [n for n in by_edges(graph) if n in subviews_of]
     for outputs in (True, False):
         for node in ordered:
+            yield_point()
             values = Counter(search.base(p.value) for p in subviews_of[node])
             for number, subview in enumerate(subviews_of[node]):
                 if (subview.value.producer is node) is outputs:

@@ -18,6 +18,7 @@ from clrt.ir.op import (
 )
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, i32
+from clrt.util.background import yield_point
 
 _T = TypeVar("_T")
 
@@ -80,6 +81,7 @@ class TemplateInstantiator:
 
     def _build(self, traced: Any) -> Any:
         """Copies a traced graph, node, value or other dataclass instance, without the cache."""
+        yield_point()
         if isinstance(traced, Graph):
             values = self._copies(traced.inputs), self._copies(traced.outputs)
             return Graph(

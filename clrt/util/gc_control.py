@@ -9,9 +9,9 @@ import gc
 import importlib
 from collections.abc import Callable
 from functools import wraps
-from threading import RLock
+from threading import RLock, get_ident
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from clrt.util.active_calls import ActiveCall
 
@@ -19,6 +19,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 # Threshold of the oldest generation that is never reached, so that it is never collected.
 _NEVER = 1 << 30
+
+
+# Threads that pause inside of decorated functions, whose settings would last too long there.
+SLICED_THREADS: set[int] = set()
+
+
+class _Call(Protocol):
+    """A call during which a setting is active."""
+
+    @property
+    def is_over(self) -> bool: ...
 
 
 class _Setting:
@@ -36,7 +47,7 @@ class _Setting:
         self._read, self._activate, self._restore = read, begin, end
         self._lock = RLock()
         # Decorated calls in progress, and the collector's state before the first: (state,) or None.
-        self._calls: list[ActiveCall] = []
+        self._calls: list[_Call] = []
         self._before: tuple[Any] | None = None
 
     def around(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -44,25 +55,31 @@ class _Setting:
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            if get_ident() in SLICED_THREADS:
+                return function(*args, **kwargs)
             call = ActiveCall()
             try:
-                self._begin(call)
+                self.begin(call)
                 return function(*args, **kwargs)
             finally:
                 call.end()
-                self._end()
+                self.end()
 
         return run
 
-    def _begin(self, call: ActiveCall) -> None:
-        """Activates the setting for a call; the first call saves the collector's state."""
+    def begin(self, call: _Call) -> None:
+        """Activates the setting until `call` is over; saves the collector's state if need be."""
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)
             self._calls.append(call)
             self._activate()
 
-    def _end(self) -> None:
+    def after_fork_in_child(self) -> None:
+        """Replaces the lock in a forked child process, which lacks the thread that held it."""
+        self._lock = RLock()
+
+    def end(self) -> None:
         """Restores the collector's state, unless another decorated call is still running."""
         with self._lock:
             self._calls = [call for call in self._calls if not call.is_over]
@@ -87,7 +104,7 @@ def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
     threads, for 20 ms with 50,000 objects. A growing graph leaves few cycles to collect. The young
     generation is still collected: else the first collection afterwards would take as long.
     """
-    return _YOUNG_ONLY.around(function)
+    return YOUNG_ONLY.around(function)
 
 
 def _enable_again(was_enabled: bool) -> None:
@@ -111,7 +128,7 @@ def _restore_oldest(threshold: int) -> None:
 
 
 _DISABLED = _Setting(gc.isenabled, gc.disable, _enable_again)
-_YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
+YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
 
 
 def import_module(name: str) -> ModuleType:

@@ -131,7 +131,7 @@ def test_memory_limit_refuses_before_allocation(proto: onnx.ModelProto) -> None:
 
 def test_allocation_limit_error_names_fitting_batch(model: clrt.Model) -> None:
     caps = replace(model.device.caps, max_alloc_bytes=256 << 10)
-    model._runner.planner._caps = caps
+    model._runner.planner.caps = caps
     with pytest.raises(clrt.OutOfMemoryError, match=r"at once.* A batch of \d+ would fit") as info:
         model.run(_feeds((80, 80)))
     fitting = info.value.fitting_batch

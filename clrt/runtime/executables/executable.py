@@ -11,8 +11,9 @@ Its metadata hold, as text,
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
 Its tensor `record` holds JSON: the interface of the model, its constants, and its templates.
-Tensors such as `text.tokenizer` hold other texts of the model. A constant is a tensor of the file,
-in the layout that kernels read, or a range of a file of the model.
+A template is a tensor with a JSON text, whose digest the record holds; it is read when sizes need
+it. Tensors such as `text.tokenizer` hold other texts of the model. A constant is a tensor of the
+file, in the layout that kernels read, or a range of a file of the model.
 
 An executable holds code of kernels and addresses that nothing checks any more, as program binaries
 do; like these, it is read only from a folder that no other user can write to.
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -38,7 +39,13 @@ from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.mmap_arrays import file_range
 from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.kernels.spec import PackedWeight
-from clrt.plan.stored_template import Constant, StoredTemplate, TemplateWriter
+from clrt.plan.stored_template import (
+    Constant,
+    StoredTemplate,
+    TemplateWriter,
+    contract_row,
+    read_contract,
+)
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.branches import (
     BranchKey,
@@ -110,7 +117,7 @@ class Executable:
         sizes, io = template.trace.sizes, template.plan.device_io
         branch = dict(self.branch.paths()).get(keys)
         mine = () if branch is None else (t for t in branch.templates if t.device_io == io)
-        return any(t.trace.evaluate(sizes) is not None for t in mine)
+        return any(t.holds(sizes) for t in mine)
 
 
 def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
@@ -122,7 +129,7 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
 
     Raises:
         ModelError, ValueError, TypeError, KeyError, IndexError, OSError: The file is missing,
-            damaged, or one for another key.
+            damaged, or one for another key. Templates are checked when they are read.
     """
     header = read_header(path)
     metadata = header.metadata
@@ -153,12 +160,13 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         branches.append(StoredBranch(_graph(*row), choosing, bool(by_shape)))
         if parent >= 0:
             branches[parent].children[key_of(key_text)] = branches[-1]
-    for index, each in record["templates"]:
-        branches[index].templates.append(StoredTemplate(each, constants))
+    for index, device_io, tensor, digest in record["templates"]:
+        read = partial(mapped.template, tensor, digest)
+        template = StoredTemplate(read_contract(device_io), read, constants)
+        branches[index].templates.append(template)
     shapes = [{n: tuple(dims) for n, dims in each.items()} for each in record["shapes"]]
-    tensors = {
-        row[-1]: mapped.bytes_of(row[-1]) for row in record["constants"] if isinstance(row[-1], str)
-    }
+    stored = (*(row[-1] for row in record["constants"]), *(row[2] for row in record["templates"]))
+    tensors = {name: mapped.bytes_of(name) for name in stored if isinstance(name, str)}
     return Executable(branches[0], origins, shapes, check, record, texts, tensors)
 
 
@@ -224,6 +232,21 @@ class _MappedFiles:
         if not layout:
             return value, origin
         return PackedWeight(value, layout, _not_restored, elements.nbytes), origin
+
+    def template(self, name: str, digest: str) -> Mapping[str, Any]:
+        """Returns the record of a template.
+
+        Args:
+            name: Name of its tensor.
+            digest: Digest of its text.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        text = str(self.bytes_of(name).data, "utf-8")
+        if text_digest([text]) != digest:
+            raise ValueError("a damaged template")
+        return cast("Mapping[str, Any]", json.loads(text))
 
     def bytes_of(self, where: Any) -> Array:
         """Returns the bytes of a constant; `where` is that of `constant`."""
@@ -323,7 +346,11 @@ class ExecutableWriter:
         Raises:
             Unstorable: The template has parts that a file cannot hold.
         """
-        self._templates.append([branch, TemplateWriter(template, self._constant).record()])
+        text = _dump(TemplateWriter(template, self._constant).record())
+        name = f"t{len(self._templates)}"
+        self._tensors[name] = np.frombuffer(text.encode(), np.uint8)
+        row = [branch, contract_row(template.device_io), name, text_digest([text])]
+        self._templates.append(row)
 
     def _constant(self, constant: Constant) -> int:
         """Returns the index of a constant in the record; adds it at the first call."""

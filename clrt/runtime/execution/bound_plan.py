@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import TypeAlias, cast
@@ -211,13 +211,12 @@ class BoundPlan:
         if self._may_be_quick:
             locals_ = _DEFAULT_LOCAL_SIZES["cpu"]
             request_programs(self.plan, self.programs.cache, tiers, locals_)
-        for step in self.plan.steps:
-            if isinstance(step, DeviceStep):
-                for launch in step.launches:
-                    bound = self._bind_launch(launch)
-                    if self._may_be_quick and tiers.is_quick(launch.kernel):
-                        self._quick.setdefault(launch.kernel, []).append(len(self.steps))
-                    self.steps.append(bound)
+        for step in self._steps_to_bind():
+            if isinstance(step, Launch):
+                bound = self._bind_launch(step)
+                if self._may_be_quick and tiers.is_quick(step.kernel):
+                    self._quick.setdefault(step.kernel, []).append(len(self.steps))
+                self.steps.append(bound)
             else:
                 self.steps.append(step)
         if not self._may_be_quick:
@@ -226,6 +225,17 @@ class BoundPlan:
         if isinstance(self.plan, InstantiatedPlan):
             steps = cast(list[BoundLaunch], self.steps)
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
+
+    def _steps_to_bind(self) -> Iterator[Launch | HostStep]:
+        """Yields the launches and host steps of the plan in execution order."""
+        if isinstance(self.plan, InstantiatedPlan):
+            yield from self.plan.numbered_launches()
+            return
+        for step in self.plan.steps:
+            if isinstance(step, DeviceStep):
+                yield from step.launches
+            else:
+                yield step
 
     @property
     def _may_be_quick(self) -> bool:
@@ -258,11 +268,7 @@ class BoundPlan:
             if not waits:
                 for spec in (*ready, *self.plan.precompiled_kernels):
                     self.programs.kernel(spec)
-            launches = [
-                launch
-                for step in self.plan.steps
-                for launch in (step.launches if isinstance(step, DeviceStep) else (None,))
-            ]
+            launches = list(self._steps_to_bind())
             indices = [index for spec in ready for index in self._quick[spec]]
             replaced = {id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices}
             for external in self._external.values():
@@ -385,7 +391,7 @@ class BoundPlan:
         """
         if isinstance(buffer, StatusWord):
             assert self._status is not None
-            return self._status, self.plan.status_words.index(buffer)
+            return self._status, self.plan.status_index(buffer)
         if isinstance(buffer, PackedWeight):
             return self._constants(buffer.value).get(buffer), 0
         if isinstance(buffer, Value):

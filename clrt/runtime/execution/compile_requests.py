@@ -43,11 +43,10 @@ def request_programs(
         model: Programs and tiers of the model.
         local_sizes: Local size of launches that specify none, by number of dimensions.
     """
-    launches = launches_of(plan.steps)
-    kernels = (*(launch.kernel for launch in launches), *plan.precompiled_kernels)
-    missing = programs.missing(dict.fromkeys(kernels), model)
+    missing = programs.missing(dict.fromkeys(plan.kernels), model)
     if not missing:
         return
+    launches = launches_of(plan.steps)
     values = dict.fromkeys(missing, 0.0)
     samples: dict[KernelSpec, dict[object, SampleLaunch]] = {spec: {} for spec in missing}
     at_launch = "compiles-at-launch" in programs.caps.quirks

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from clrt.device.caps import DeviceCaps
@@ -19,7 +19,6 @@ from clrt.errors import (
     UnsupportedError,
     warn_user,
 )
-from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Value, all_graphs
 from clrt.ir.op import Array
 from clrt.plan import memory as sizes
@@ -34,6 +33,7 @@ from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.plan_arguments import NOTHING, Tunables, bindings_of
 from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
+from clrt.runtime.execution.template_learner import TemplateLearner
 from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
 from clrt.util.fast_dataclass import dataclass
@@ -176,6 +176,9 @@ class Planner:
             nodes that run on the device.
         constants: Constants of the model's graph and subgraphs, whose buffers plans share.
         limit: Maximum bytes that the model may allocate on the device.
+        caps: Capabilities of the device.
+        templates: Plan templates of the graphs.
+        learner: Makes templates before runs need them.
     """
 
     def __init__(
@@ -195,9 +198,10 @@ class Planner:
             self.adopt(graph)
         self.limit = limit
         self.graph = graph
-        self._caps = caps
+        self.caps = caps
         self._strict = strict
-        self._templates = Templates(caps.max_alloc_bytes)
+        self.templates = Templates(caps.max_alloc_bytes)
+        self.learner = TemplateLearner(self)
         self._stored: dict[Hashable, list[StoredTemplate]] = {}
 
     def stage(
@@ -260,14 +264,16 @@ class Planner:
         bindings = bindings_of(graph, shapes, known)
         trace = partial(self.trace, graph, shapes, known, contract)
         plain = partial(self.plan, graph, shapes, known, contract)
-        plan: Plan | None = self._templates.plan(family, bindings)
+        plan: Plan | None = self.templates.plan(family, bindings)
         if plan is None:
-            plan = self._templates.learn(family, bindings, lambda: plain()[0], trace)
+            plan = self.templates.learn(family, bindings, lambda: plain()[0], trace)
+            self.learner.is_due |= plan is not None
         if plan is not None:
             return PlannedSegment(plan, None)
         stage = PlannedSegment(*plain())
-        if stage.graph_break is None and not stage.plan.host_steps and not self._caps.simulator:
-            self._templates.begin(family, bindings, stage.plan)
+        if stage.graph_break is None and not stage.plan.host_steps and not self.caps.simulator:
+            self.templates.begin(family, bindings, stage.plan)
+            self.learner.is_due = True
         return stage
 
     def _plan_loops(
@@ -346,7 +352,7 @@ class Planner:
         # Imported late: plans of stored templates need neither ops nor planning.
         from clrt.runtime.execution.plan_maker import PlanMaker
 
-        return PlanMaker(self._caps)
+        return PlanMaker(self.caps)
 
     def adopt(self, graph: Graph) -> None:
         """Adds a graph's constants to `constants`, so that all plans share their buffers.
@@ -363,79 +369,26 @@ class Planner:
             graph: Graph that the templates plan.
         """
         for template in templates:
-            contract = template.device_io
-            self._stored.setdefault((graph, (), contract), []).append(template)
+            self._stored.setdefault((graph, (), template.device_io), []).append(template)
         self._add_stored()
 
     def _add_stored(self) -> None:
         for key, templates in self._stored.items():
-            self._templates.add(key, templates)
+            self.templates.add(key, templates)
 
     def drop_stored(self) -> None:
         """Forgets all plans, and the templates of an earlier process."""
         self._stored.clear()
         self.forget()
 
-    def seen(self, graph: Graph) -> list[tuple[Shapes, DeviceIo]]:
-        """Returns the input shapes of each first plan of a graph, and what it has on the device."""
-        found: list[tuple[Shapes, DeviceIo]] = []
-        for key, first in self._templates.families():
-            of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
-            if of is graph and not data and first is not None:
-                found.append(({v.name: v.dims for v in first[1].graph.inputs}, contract))
-        return found
-
-    def learned(self, graph: Graph) -> list[PlanTemplate]:
-        """Returns the templates of a graph's plans so far, with the stored ones that were used.
-
-        For plans without a template, planning is traced; also at batch 1 if the first batch was
-        larger, else at batch 2, since other kernels may run there.
-
-        Args:
-            graph: Graph of the model.
-        """
-        found: list[PlanTemplate] = []
-        for key, first in self._templates.families():
-            of, data, contract = cast("tuple[Graph, tuple[Any, ...], DeviceIo]", key)
-            if of is not graph or data:
-                continue
-            if first is not None:
-                self._learn(key, graph, contract, *first)
-            found += self._templates.of(key)
-        for template in found:
-            template.price(self._caps.max_alloc_bytes)
-        return found
-
-    def _learn(
-        self, key: Hashable, graph: Graph, contract: DeviceIo, first: Bindings, plan: Plan
-    ) -> None:
-        """Traces the templates that `learned` describes, unless the graph has them.
-
-        Args:
-            key: Key of the graph's templates.
-            contract: Which inputs and outputs are tensors on the device.
-            first: Size of each symbol in the first plan.
-            plan: The first plan.
-        """
-        shapes: Shapes = {v.name: v.dims for v in plan.graph.inputs}
-        forms = [shapes]
-        with suppress(InputError):  # without a batch
-            resized = sizes.batch_resizer(graph.inputs, first, shapes)
-            forms.append(resized(2 if resized(1) == shapes else 1))
-        for form in forms:
-            at = bindings_of(graph, form, NOTHING)
-            if self._templates.plan(key, at) is None:
-                make = partial(self._first_plan, graph, form, contract)
-                trace = partial(self.trace, graph, form, NOTHING, contract)
-                self._templates.learn(key, at, make, trace)
-
-    def _first_plan(self, graph: Graph, shapes: Shapes, contract: DeviceIo) -> Plan:
+    def first_plan(self, graph: Graph, shapes: Shapes, contract: DeviceIo) -> Plan:
+        """Plans the first segment of a graph, without caching it; arguments are those of `plan`."""
         return self.plan(graph, shapes, NOTHING, contract)[0]
 
     def forget(self) -> None:
         """Drops all cached plans, and all templates but the stored ones."""
         self.kept.clear()
-        self._templates = Templates(self._caps.max_alloc_bytes)
+        self.templates = Templates(self.caps.max_alloc_bytes)
         self._add_stored()
 
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
@@ -501,13 +454,13 @@ class Planner:
         listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
         if self._strict:
             raise UnsupportedError(
-                f"No kernel on {self._caps.name} for: {listing}. Load with strict=False to run "
+                f"No kernel on {self.caps.name} for: {listing}. Load with strict=False to run "
                 "these nodes on the host.",
                 [repr(s.node) for s in new],
             )
         self.host_nodes.update({s.node.name: s.reason for s in new})
         warn_user(
-            f"On the host, not on {self._caps.name}, run: {listing}. "
+            f"On the host, not on {self.caps.name}, run: {listing}. "
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )

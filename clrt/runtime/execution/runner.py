@@ -26,6 +26,7 @@ from clrt.runtime.execution.run import Enqueued, Pending
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
+from clrt.util.background import BACKGROUND
 
 if TYPE_CHECKING:
     from clrt.runtime.executables.executable import Executable
@@ -317,12 +318,14 @@ class Runner:
         self._executable = executable
         values = {_value_of(c) for c, origin in executable.origins.items() if origin.number != -1}
         self.planner.constants |= values
+        kernels: set[tuple[bool, KernelSpec]] = set()
         for keys, branch in executable.branch.paths():
             self.planner.add_stored(branch.graph, branch.templates)
+            for template in branch.templates[:1]:  # others have nearly the same kernels
+                kernels.update((template.on_twin, kernel) for kernel in template.kernels)
             if keys:
                 branch.graph.read = partial(self._read_branch, executable.graph, keys)
         executable.graph.on_open = self._share_weights
-        kernels = dict.fromkeys((t.on_twin, k) for t in executable.templates for k in t.kernels)
         # The driver releases Python's lock meanwhile.
         Thread(target=self._load_programs, args=(kernels,), name="clrt-load", daemon=True).start()
 
@@ -404,6 +407,7 @@ class Runner:
             self._leave(call)
             return
         call.end()
+        BACKGROUND.leave(call)
         self._repair()
         self._leave(None)
 
@@ -422,10 +426,14 @@ class Runner:
             if self.stop.requested:
                 raise InputError(f"This model is closed; load it again to {action} it.")
             self._calls.append(call)
+        BACKGROUND.enter(call)
         return call
 
     def _leave(self, call: ActiveCall | None) -> None:
         """Ends a registered call; the last one frees the memory of a closed model."""
+        if call is not None:
+            BACKGROUND.leave(call)
+            self.planner.learner.learn_later()
         with self.lock:
             if call is not None:
                 self._calls.remove(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 
 from clrt.ir.dims import Bindings
@@ -17,7 +17,12 @@ from clrt.util.fast_dataclass import dataclass
 _LOG = logging.getLogger(__name__)
 # Maximum number of templates per graph, which bounds host memory: a template takes as much as a
 # plan. Each serves all sizes at which the same kernels run.
-_MAX_TEMPLATES = 8
+_MAX_TEMPLATES = 16
+# Number of these that are left for sizes of runs, when templates are made before a run needs them;
+# and the maximum number of launches of these templates, and of guessed sizes that failed.
+_MIN_LATER_TEMPLATES = 4
+_MAX_LAUNCHES = 4096
+_MAX_FAILURES = 3
 # Maximum number of cached (graph, known input values) pairs that have templates.
 _MAX_GRAPHS = 16
 
@@ -28,17 +33,18 @@ class _GraphTemplates:
 
     Attributes:
         first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan;
-            None if stored templates served from the start.
+            None if stored templates have served so far.
         tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
             that no further attempt is made.
-        templates: Templates, most recently used first.
-        stored: Templates of an earlier process that were not used yet.
+        failures: Number of guessed sizes at which planning could not be traced.
+        templates: Templates, most recently used first. The list is replaced, never changed: another
+            thread may read it.
     """
 
     first: tuple[Bindings, Plan] | None
     tries: int = 0
-    templates: list[PlanTemplate] = field(default_factory=list)
-    stored: list[StoredTemplate] = field(default_factory=list)
+    failures: int = 0
+    templates: Sequence[PlanTemplate | StoredTemplate] = field(default_factory=list)
 
 
 class Templates:
@@ -64,16 +70,9 @@ class Templates:
         for template in family.templates:
             plan = template.instantiate(bindings, self._max_slab_bytes)
             if plan is not None:
-                family.templates.remove(template)
-                family.templates.insert(0, template)
+                others = [t for t in family.templates if t is not template]
+                family.templates = [template, *others]
                 return plan
-        for stored in tuple(family.stored):
-            if stored.trace.evaluate(bindings) is not None:
-                family.stored.remove(stored)
-                family.templates.insert(0, stored.template)
-                plan = stored.template.instantiate(bindings, self._max_slab_bytes)
-                if plan is not None:
-                    return plan
         return None
 
     def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
@@ -98,13 +97,13 @@ class Templates:
         Args:
             key: Cache key of the graph.
         """
-        self._families[key] = _GraphTemplates(None, stored=list(templates))
+        self._families[key] = _GraphTemplates(None, templates=list(templates))
 
     def families(self) -> list[tuple[Hashable, tuple[Bindings, Plan] | None]]:
         """Returns the cache keys of all graphs, each with the graph's first plan and its sizes."""
         return [(key, family.first) for key, family in self._families.items()]
 
-    def of(self, key: Hashable) -> list[PlanTemplate]:
+    def of(self, key: Hashable) -> list[PlanTemplate | StoredTemplate]:
         """Returns the templates of a graph, most recently used first.
 
         Args:
@@ -112,12 +111,35 @@ class Templates:
         """
         return list(self._families[key].templates)
 
+    def holds(self, key: Hashable, bindings: Bindings) -> bool:
+        """Returns whether a template of a graph holds at given sizes.
+
+        Args:
+            key: Cache key of the graph.
+            bindings: Size of each symbol in the input shapes.
+        """
+        return any(template.holds(bindings) for template in self._families[key].templates)
+
+    def is_full(self, key: Hashable) -> bool:
+        """Returns whether no template of a graph should be made before a run needs it.
+
+        Args:
+            key: Cache key of the graph.
+        """
+        family = self._families[key]
+        if family.tries >= _MAX_TEMPLATES - _MIN_LATER_TEMPLATES or family.failures > _MAX_FAILURES:
+            return True
+        launches = 0 if family.first is None else family.first[1].launches
+        known = sum(len(t.launches) for t in family.templates if isinstance(t, PlanTemplate))
+        return launches + known > _MAX_LAUNCHES
+
     def learn(
         self,
         key: Hashable,
         bindings: Bindings,
         make: Callable[[], Plan],
         trace: Callable[[], PlanTemplate | None],
+        is_guess: bool = False,
     ) -> Plan | None:
         """Traces a new template for the sizes in `bindings`, and returns its plan for them.
 
@@ -131,6 +153,7 @@ class Templates:
             bindings: Size of each symbol in the input shapes.
             make: Makes the plan for `bindings` without a template.
             trace: Traces planning for `bindings`; returns None if that is not possible.
+            is_guess: Whether no run has asked for the sizes, which may be invalid for the graph.
 
         Returns:
             The plan; None if the graph must be planned without a template, because it has no first
@@ -139,9 +162,10 @@ class Templates:
         family = self._families.get(key)
         if family is None or family.tries == _MAX_TEMPLATES:
             return None
-        family.tries += 1
         template = trace()
+        family.tries += template is not None or not is_guess
         if template is None:
+            family.failures += is_guess
             return None
         result = template.instantiate(bindings, self._max_slab_bytes)
         sizes, expected = family.first or (bindings, None)
@@ -151,7 +175,8 @@ class Templates:
         if result is None or actual is None or not plans_equivalent(actual, expected):
             _LOG.debug("the template for %s is not what planning makes", sizes)
             family.tries = _MAX_TEMPLATES
-            family.templates.clear()
+            family.templates = []
             return None
-        family.templates.insert(0, template)
+        family.templates = [*family.templates, template]
+        family.first = family.first or (sizes, expected)
         return result

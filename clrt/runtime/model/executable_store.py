@@ -28,7 +28,7 @@ from clrt.ir.mmap_arrays import is_mapped
 from clrt.ir.op import TensorType
 from clrt.plan.device_io import DeviceIo
 from clrt.plan.memory import Shapes
-from clrt.plan.stored_template import Unstorable
+from clrt.plan.stored_template import StoredTemplate, Unstorable
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.branches import BranchPath
 from clrt.runtime.executables.executable import (
@@ -205,7 +205,7 @@ class Recording:
         """Lets go of a model that is gone; keeps its graph and the shapes to plan for, if small."""
         if self.runner is not None:
             planner, paths = self.runner.planner, self.runner.branch_paths()
-            self._seen = [(path, planner.seen(path.branch.graph)) for path in paths]
+            self._seen = [(path, planner.learner.seen(path.branch.graph)) for path in paths]
             self.runner = None
         if isinstance(self.graph, StoredGraph) or self._host_bytes() > _MAX_KEPT_BYTES:
             _AT_EXIT.drop(self)
@@ -215,19 +215,19 @@ class Recording:
         known = (v.type.known_elements for v in self.graph.constants())
         return sum(a.nbytes for a in known if isinstance(a, np.ndarray) and not is_mapped(a))
 
-    def _templates(self) -> list[tuple[BranchPath, list[PlanTemplate]]]:
+    def _templates(self) -> list[tuple[BranchPath, list[PlanTemplate | StoredTemplate]]]:
         """Returns the templates of the model's plans, by graph."""
         if self.runner is not None:
             with self.runner.lock:
                 planner, paths = self.runner.planner, self.runner.branch_paths()
-                return [(path, planner.learned(path.branch.graph)) for path in paths]
+                return [(path, planner.learner.learned(path.branch.graph)) for path in paths]
         found = []
         for path, seen in self._seen:
             graph = path.branch.graph
             planner = Planner(graph, self.caps, False, self.caps.global_mem_bytes)
             for shapes, contract in seen:
                 planner.stage(graph, shapes, contract=contract)
-            found.append((path, planner.learned(graph)))
+            found.append((path, planner.learner.learned(graph)))
         return found
 
     def save(self) -> None:
@@ -241,10 +241,9 @@ class Recording:
         """
         if _stamps(self.key.files) != self.key.stamps:
             return
-        stored = () if self.base is None else self.base.templates
-        known = [each.template for each in stored if each.is_read]
         templates = [
-            (path, [t for t in each if t not in known]) for path, each in self._templates()
+            (path, [t for t in each if isinstance(t, PlanTemplate)])
+            for path, each in self._templates()
         ]
         count = sum(len(each) for _, each in templates)
         if count <= self.saved:

@@ -1,0 +1,155 @@
+"""Work in a thread that gives way to runs: short slices, mostly while no run is active.
+
+The thread works in slices of `_SLICE_S`, after each of which it releases the interpreter's lock for
+`_SHORT_PAUSE_S`. Work calls `yield_point` often, which ends a slice. While runs are active, there
+is at most one slice for each run that begins, so that a run is delayed by little more than one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Event, RLock, Thread, get_ident
+from typing import Any
+
+from clrt.util.active_calls import ActiveCall
+from clrt.util.gc_control import SLICED_THREADS, YOUNG_ONLY
+
+_LOG = logging.getLogger(__name__)
+# Length in seconds of a slice, of the pause after it, and of further pauses while runs are active.
+_SLICE_S = 0.0015
+_SHORT_PAUSE_S = 0.001
+_PAUSE_S = 0.004
+# Time in seconds after which a slice begins although the same runs are still active.
+_MAX_WAIT_S = 0.25
+
+
+class _Slice:
+    """A slice of work, in which no old objects are collected: that takes 30 ms."""
+
+    is_over = False
+
+
+class BackgroundThread:
+    """Does jobs one after another in a daemon thread, which ends when there are none."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock: Any = RLock()
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._runs: set[ActiveCall] = set()
+        self._served: set[ActiveCall] = set()
+        self._thread = 0
+        self._is_running = False
+        self._stopped = self._registered = False
+        self._slice_end_s = 0.0
+        self._slice = _Slice()
+
+    def after_fork_in_child(self) -> None:
+        """Forgets the thread, its jobs and the runs, which a forked child process does not have."""
+        self._slice.is_over = True
+        YOUNG_ONLY.after_fork_in_child()
+        self._reset()
+
+    def enter(self, call: ActiveCall) -> None:
+        """Registers a run, to which jobs give way until `leave`."""
+        self._runs.add(call)
+
+    def leave(self, call: ActiveCall) -> None:
+        """Ends a registered run."""
+        self._runs.discard(call)
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Queues a job; its exceptions are logged."""
+        with self._lock:
+            self._jobs.append(job)
+            if not self._is_running and not self._stopped:
+                self._is_running = True
+                if not self._registered:
+                    self._registered = True
+                    atexit.register(self._stop)
+                try:
+                    Thread(target=self._work, name="clrt-background", daemon=True).start()
+                except RuntimeError:  # no thread can start, for instance at the end of the process
+                    self._is_running = False
+
+    def _stop(self) -> None:
+        """Ends work for good at the next `yield_point`, because the process ends."""
+        self._stopped = True
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is this one."""
+        return get_ident() == self._thread
+
+    def yield_point(self) -> None:
+        """Ends a slice if it is over and this is its thread; else returns at once."""
+        if get_ident() == self._thread and time.perf_counter() > self._slice_end_s:
+            self._pause()
+
+    def _work(self) -> None:
+        self._thread = get_ident()
+        SLICED_THREADS.add(self._thread)
+        while True:
+            self._pause()
+            if not self._jobs:
+                self.collect()
+            with self._lock:
+                if not self._jobs:
+                    self._is_running, self._thread = False, 0
+                    SLICED_THREADS.discard(get_ident())
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception:
+                _LOG.debug("a background job failed", exc_info=True)
+            del job
+
+    def collect(self) -> None:
+        """Collects garbage if that is due and no run is active, since a run would wait for it."""
+        if get_ident() == self._thread:
+            self._end_slice()
+            is_due = gc.isenabled() and gc.get_count()[2] > gc.get_threshold()[2]
+            if is_due and not self._active():
+                gc.collect()
+            self._pause()
+
+    def _active(self) -> set[ActiveCall]:
+        return {call for call in tuple(self._runs) if not call.is_over}
+
+    def _pause(self) -> None:
+        """Waits until no run is active, a run has begun since the last slice, or for long."""
+        self._end_slice()
+        if self._stopped:
+            Event().wait()  # the interpreter ends without this thread
+        end_s = time.perf_counter() + _MAX_WAIT_S
+        time.sleep(_SHORT_PAUSE_S)
+        while active := self._active():
+            if active - self._served or time.perf_counter() > end_s:
+                break
+            time.sleep(_PAUSE_S)
+        self._served = active
+        self._slice = _Slice()
+        YOUNG_ONLY.begin(self._slice)
+        self._slice_end_s = time.perf_counter() + _SLICE_S
+
+    def _end_slice(self) -> None:
+        self._slice.is_over = True
+        YOUNG_ONLY.end()
+
+
+BACKGROUND = BackgroundThread()
+"""The only background thread of the process."""
+
+yield_point = BACKGROUND.yield_point
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BACKGROUND.after_fork_in_child)
