@@ -68,6 +68,12 @@ def largest(*numbers: int) -> int:
     return max(numbers)
 
 
+@pure
+def excess(number: int, limit: int) -> int:
+    """Returns by how much `number` exceeds `limit`; 0 if it does not."""
+    return max(number - limit, 0)
+
+
 @pure  # a trace records one guard instead of one per comparison
 def grows(stored_bytes: int, made_bytes: int, min_bytes: int) -> int:
     """Returns 1 if `made_bytes` exceed `stored_bytes`, which are at least `min_bytes`; else 0."""

@@ -224,7 +224,7 @@ def test_environment_of_user_prevails(
 
 
 def test_costs_of_launches_move_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    cheap = TwinCosts(wake_ns=1, launch_ns=1)
+    cheap = TwinCosts(wake_ns=1, launch_ns=1, delay_ns=1)
     with load() as model:
         assert is_on_twin(model, 4)
     monkeypatch.setattr(twin_choice, "device_thresholds", lambda group, caps: cheap)
