@@ -177,6 +177,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         pytest.fail(f"This process, or one that it started, came to hold {sizes}.")
 
 
+@pytest.fixture
+def no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps small plans in queues, where tests can delay them."""
+    monkeypatch.setenv("CLRT_TWINS", "off")
+
+
 def pytest_sessionfinish() -> None:
     let_go()  # or PoCL compiled each program again for the cache
 

@@ -64,13 +64,15 @@ def mapping(value: RuntimeValue) -> dict[Any, Any]:
     return value
 
 
+_NO_TENSORS = (list, dict, type(None))
+
+
 def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each tensor in `values` by name; omits sequences, maps and None."""
-    others = (list, dict, type(None))
     return {
         n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
         for n, x in values.items()
-        if not isinstance(x, others)
+        if type(x) is np.ndarray or not isinstance(x, _NO_TENSORS)
     }
 
 

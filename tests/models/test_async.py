@@ -18,6 +18,8 @@ from tests.models.test_interrupt import feeds as chain_feeds
 from tests.models.test_lanes import held
 from tests.models.test_runs import cache_model, rows
 
+pytestmark = pytest.mark.usefixtures("no_twins")
+
 
 @DEVICES
 def test_run_async_results_match_run_in_concurrent_tasks(device: DeviceInfo) -> None:
@@ -127,7 +129,6 @@ def test_future_reports_run_error_and_cancellation(
 def test_run_timeout_raises_after_deadline(
     device: DeviceInfo, long_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLRT_TWINS", "off")  # which computes launches in order, none held
     with cache_model(device) as model:
         feed = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 3)}
         assert model.run(feed, timeout=100)["sum"].tolist() == [4.0]

@@ -23,11 +23,7 @@ from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds
 from tests.models.test_runs import cache_model, rows
 
-
-@pytest.fixture(autouse=True)
-def _no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps small plans in queues, where they can be delayed."""
-    monkeypatch.setenv("CLRT_TWINS", "off")
+pytestmark = pytest.mark.usefixtures("no_twins")
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from clrt.runtime.execution.signature import Signature
 from clrt.runtime.execution.state import State
 from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 
+_NONE = frozenset[str]()
+
 
 @dataclass(slots=True)
 class RunRequest:
@@ -63,6 +65,7 @@ class RunRequest:
             DeviceError: A tensor is on another device.
         """
         kept: tuple[str, ...] = ()
+        leases: tuple[tuple[DeviceTensor, PooledBuffer], ...]
         if state is not None:
             inputs, kept = state.feeds(inputs), tuple(state.pairs.values())
             donate = {*([donate] if isinstance(donate, str) else donate), *state}
@@ -70,12 +73,14 @@ class RunRequest:
                 outputs = [s.name for s in signature.outputs if s.name not in kept]
         names = signature.wanted(outputs)
         feeds = signature.feeds(inputs)
-        donated = signature.donated(feeds, donate) if donate else frozenset[str]()
         wanted = dict.fromkeys(names, device_outputs)
         for name in kept:
             wanted[name] = True
-        tensors = [f for n in donated if isinstance(f := feeds[n], DeviceTensor)]
-        leases = tuple((tensor, tensor.held()) for tensor in tensors)
+        donated, leases = _NONE, ()
+        if donate:
+            donated = signature.donated(feeds, donate)
+            tensors = [f for n in donated if isinstance(f := feeds[n], DeviceTensor)]
+            leases = tuple((tensor, tensor.held()) for tensor in tensors)
         return cls(feeds, wanted, donated, names, device_outputs, signature.held, state, leases)
 
     def take_back(self) -> None:

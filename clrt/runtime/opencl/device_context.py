@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from contextlib import suppress
@@ -127,7 +126,7 @@ class DeviceContext:
     owners: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     _lock: Any = field(default_factory=RLock)
     _held_at_fork: bool = False
-    _process: int = field(default_factory=os.getpid)
+    _is_forked: bool = False
 
     def new_queue(self, on_twin: bool = False) -> cl.CommandQueue:
         """Creates an in-order OpenCL queue of the device, or of its twin, in the context.
@@ -151,7 +150,7 @@ class DeviceContext:
         Raises:
             DeviceError: This process is a fork in which the driver would wait forever.
         """
-        if os.getpid() != self._process:
+        if self._is_forked:
             self._check_fork()
         return self._lock
 
@@ -241,6 +240,7 @@ class DeviceContext:
         marked unusable in this process, and its objects are never freed, since threads of the
         parent process may have held their locks.
         """
+        self._is_forked = True
         if self._held_at_fork:
             self.after_fork()
         else:
