@@ -17,6 +17,7 @@ from clrt.util.formatting import format_bytes
 # Patterns of files that clrt writes; CLRT_CACHE_DIR may name a folder with other files.
 _CACHE_FILES = (
     "*.clbin",
+    ".*.lock",
     "executables/*.clexe",
     "devices/*.json",
     "self-tests/*.json",

@@ -224,6 +224,33 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Locks a file while the context lasts, and removes it then; creates it before.
+
+    The lock ends with the process. Without locks, as on Windows, each process has its own claim.
+
+    Yields:
+        False if another process has the lock.
+    """
+    descriptor = -1
+    if sys.platform != "win32":
+        flags = os.O_RDWR | os.O_CREAT | _flags("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, flags, 0o600)
+    if descriptor < 0:
+        yield True
+        return
+    try:
+        is_free = _lock(descriptor, wait=False)
+        yield is_free
+        if is_free:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
 def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes:
     """Reads a regular file; rejects pipes and devices, which could block.
 

@@ -19,7 +19,7 @@ import pytest
 import clrt
 from clrt.ir.op import Array
 from clrt.plan.template import InstantiatedPlan
-from clrt.runtime.opencl import background_compiler, tiers
+from clrt.runtime.opencl import background_compiler, program_files, tiers
 from clrt.runtime.opencl import session as sessions
 from clrt.runtime.opencl.background_compiler import BackgroundCompiler, CompileJob
 from clrt.runtime.opencl.programs import ProgramCache
@@ -328,6 +328,38 @@ def test_jobs_of_killed_compiler_are_done_by_another_process(tmp_path: Path) -> 
     assert len(outcome.failed) <= 1
     assert all("ended with code -9" in reason for reason in outcome.failed.values())
     assert all(outcome.finished.values()) or "0" in outcome.finished
+
+
+def test_program_that_another_process_compiles_is_awaited(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    outcome = Outcome()
+    compiler = outcome.compiler(quick_device(), tmp_path)
+    lock = (tmp_path / ".busy.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    left = tmp_path / ".left.lock"  # of a process that was killed
+    left.touch()
+    jobs = [("busy", 9), ("left", 2), ("free", 1)]
+    compiler.submit([_job(n, f"__kernel void {n}() {{}}", value) for n, value in jobs])
+    await_true(lambda: len(outcome) == 2)
+    assert set(outcome.finished) == {"left", "free"} and not outcome.failed
+    time.sleep(0.3)
+    assert "busy" not in outcome.finished
+    lock.close()
+    await_true(lambda: len(outcome) == 3)
+    assert outcome.finished["busy"]
+    assert not list(tmp_path.glob(".*.lock"))
+
+
+def test_program_stored_meanwhile_is_not_compiled(tmp_path: Path) -> None:
+    device = quick_device()
+    if "compiles-at-launch" in device.caps.quirks:
+        pytest.skip("the driver's own cache has the program")
+    program_files.prepare(tmp_path)
+    program_files.write(tmp_path, "known", b"of another process")
+    outcome = Outcome()
+    outcome.compiler(device, tmp_path).submit([_job("known", "no OpenCL C")])
+    await_true(lambda: len(outcome) == 1)
+    assert outcome.finished == {"known": True}
 
 
 def test_job_submitted_during_binary_writing_is_compiled(tmp_path: Path) -> None:

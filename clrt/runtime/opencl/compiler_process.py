@@ -28,10 +28,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from clrt.errors import ClrtError, DeviceError
+from clrt.errors import ClrtError, DeviceError, InputError
+from clrt.runtime.opencl import program_files
 from clrt.runtime.opencl.devices import devices
 from clrt.runtime.opencl.driver import BUILD_ERROR_CODES, cl, new_context
 from clrt.runtime.opencl.programs import ProgramCache
+from clrt.util.files import claimed
 
 # Added to the nice value of the process (Unix). It competes with the runs of the parent process,
 # which are several times slower until it is done, so it gets a third of a core that both want (by
@@ -42,6 +44,10 @@ _NICE = 3
 _NICE_LAST = 19
 # Seconds without a job after which the process ends.
 _IDLE_S = 3.0
+# Time in seconds until a job is tried again that another process works on, and until it is done all
+# the same.
+_RETRY_S = 0.1
+_MAX_CLAIM_S = 30.0
 # Maximum time, in seconds, that the process goes on without its parent.
 _ORPHAN_S = 120.0
 
@@ -54,6 +60,7 @@ class _Jobs:
         self._changed = Condition()
         self._heap: list[tuple[float, int, dict[str, Any]]] = []
         self._cancelled: set[str] = set()
+        self._postponed: list[tuple[float, int, dict[str, Any]]] = []
         self.ended_s: float | None = None
         Thread(target=self._read, daemon=True).start()
 
@@ -72,6 +79,11 @@ class _Jobs:
             self.ended_s = time.monotonic()
             self._changed.notify()
 
+    def postpone(self, job: dict[str, Any]) -> None:
+        """Puts back a job, to be done after the others and not at once."""
+        with self._changed:
+            self._postponed.append((0.0, -len(self._postponed) - 1, job))
+
     def pop(self, wait_s: float) -> dict[str, Any] | None:
         """Returns the most valuable job; None if there is none after `wait_s` seconds."""
         end = time.monotonic() + wait_s
@@ -81,6 +93,12 @@ class _Jobs:
                     job = heapq.heappop(self._heap)[2]
                     if job["key"] not in self._cancelled:
                         return job
+                if self._postponed:
+                    self._changed.wait(_RETRY_S)
+                    for entry in self._postponed:
+                        heapq.heappush(self._heap, entry)
+                    self._postponed.clear()
+                    continue
                 left = end - time.monotonic()
                 if self.ended_s is not None or left <= 0:
                     return None
@@ -137,18 +155,31 @@ class _Compiler:
             else:
                 return
 
-    def _do(self, job: Mapping[str, Any]) -> None:
-        """Builds the program of a job, and replies."""
+    def _do(self, job: dict[str, Any]) -> None:
+        """Does a job, unless another process works on the same program: then it comes later."""
+        folder, key = self._cache.folder, job["key"]
+        with suppress(InputError):  # storing the program will report it
+            program_files.prepare(folder)
+        since_s = job.setdefault("since_s", time.monotonic())
+        with claimed(folder / f".{key}.lock") as is_free:
+            if is_free or time.monotonic() - since_s > _MAX_CLAIM_S:
+                self._build(job)
+                return
+        self._jobs.postpone(job)
+
+    def _build(self, job: Mapping[str, Any]) -> None:
+        """Builds the program of a job, unless another process has stored it, and replies."""
         key = job["key"]
         self.reply(begun=key)
         error, compiles = "", True
         try:
-            program = self._cache.compile_source(job["source"], job["options"])
             if self._compiles_at_launch:
+                program = self._cache.compile_source(job["source"], job["options"])
                 for launch in job["launches"]:
                     self._launch(program, **launch)
                 self._unwritten.append((key, program))
-            else:
+            elif program_files.read(self._cache.folder, key) is None:
+                program = self._cache.compile_source(job["source"], job["options"])
                 self._cache.store(key, program)
         except (cl.Error, ClrtError, MemoryError) as failure:
             error = str(failure) or type(failure).__name__
