@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clrt.ir.graph import Graph, Value
@@ -12,6 +11,7 @@ from clrt.kernels.spec import KernelSpec, PackedWeight, StatusWord
 from clrt.plan.arena import Allocation, Arena
 from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, launches_of
+from clrt.util.cached_property import cached_property
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.renamed import renamed
 

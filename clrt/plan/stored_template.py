@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -41,6 +40,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.plan.stored_derivations import Read, StoredDerivation
 from clrt.plan.template import ArenaBuffers, InstantiatedPlan, PlanTemplate, varies
+from clrt.util.cached_property import cached_property
 from clrt.util.gc_control import gc_disabled
 
 _LOG = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -33,6 +32,7 @@ from clrt.plan.launch_patches import Int32s, Ints, VariableArguments, VariableGl
 from clrt.plan.plan import Plan
 from clrt.plan.steps import HostStep, Placed, PlanStep, launches_of
 from clrt.plan.template_instantiation import TemplateInstantiator
+from clrt.util.cached_property import cached_property
 from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Event, RLock, Thread, get_ident
+from contextlib import suppress
+from threading import RLock, Thread, get_ident
 from typing import Any
 
 from clrt.util.active_calls import ActiveCall
@@ -27,6 +28,13 @@ _SHORT_PAUSE_S = 0.001
 _PAUSE_S = 0.004
 # Time in seconds after which a slice begins although the same runs are still active.
 _MAX_WAIT_S = 0.25
+
+
+class _ProcessEnds(BaseException):
+    """Ends a job because the process ends; no handler of errors catches it.
+
+    The job lets go of its locks, which code that runs at the end of the process may need.
+    """
 
 
 class _Slice:
@@ -95,6 +103,13 @@ class BackgroundThread:
             self._pause()
 
     def _work(self) -> None:
+        try:
+            with suppress(_ProcessEnds):
+                self._do_jobs()
+        finally:
+            SLICED_THREADS.discard(get_ident())
+
+    def _do_jobs(self) -> None:
         self._thread = get_ident()
         SLICED_THREADS.add(self._thread)
         while True:
@@ -104,7 +119,6 @@ class BackgroundThread:
             with self._lock:
                 if not self._jobs:
                     self._is_running, self._thread = False, 0
-                    SLICED_THREADS.discard(get_ident())
                     return
                 job = self._jobs.popleft()
             try:
@@ -129,7 +143,7 @@ class BackgroundThread:
         """Waits until no run is active, a run has begun since the last slice, or for long."""
         self._end_slice()
         if self._stopped:
-            Event().wait()  # the interpreter ends without this thread
+            raise _ProcessEnds
         end_s = time.perf_counter() + _MAX_WAIT_S
         time.sleep(_SHORT_PAUSE_S)
         while active := self._active():

@@ -53,7 +53,7 @@ def _net() -> Graph:
     return import_model(proto)
 
 
-def _stored(template: PlanTemplate) -> PlanTemplate:
+def _stored(template: PlanTemplate) -> StoredTemplate:
     """Returns a template after it was stored and read."""
     constants: list[Constant] = []
 
@@ -62,7 +62,8 @@ def _stored(template: PlanTemplate) -> PlanTemplate:
         return len(constants) - 1
 
     record = TemplateWriter(template, index_of).record()
-    return StoredTemplate(json.loads(json.dumps(record)), constants).template
+    text = json.dumps(record)
+    return StoredTemplate(template.plan.device_io, lambda: json.loads(text), constants)
 
 
 def _facts(launch: Launch) -> tuple[Any, ...]:
