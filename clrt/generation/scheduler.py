@@ -211,7 +211,8 @@ class Scheduler:
         """Resets engine and speculation if an exception interrupted a call, else does nothing.
 
         Requeues all generations, so that their sequences are recomputed, and drops tokens that have
-        no text chunk yet. Sequences of a running `bulk` call stay open.
+        no text chunk yet. Sequences of a running `bulk` call stay open. Other threads may submit
+        generations meanwhile, so `_answers` and `_waiting` are changed, never replaced.
         """
         holder = self._holder
         bulk_is_over = holder is not None and holder.is_over and self._holder is holder
@@ -228,8 +229,10 @@ class Scheduler:
             answer.rewind(self.engine.context)
             answer.sequence = None
         self.engine.begin_anew(kept_sequences)
-        self._answers = dict.fromkeys(answers)
-        self._waiting = deque(answers)
+        for answer in [a for a in tuple(self._answers) if a.has_ended]:
+            self._answers.pop(answer, None)
+        queued = set(tuple(self._waiting))
+        self._waiting.extendleft(reversed([a for a in answers if a not in queued]))
         self._full = False
         if bulk_is_over and self._holder is holder:
             self._holder = None
@@ -273,6 +276,8 @@ class Scheduler:
             answer = self._waiting.popleft()
             if answer.has_ended:
                 self._answers.pop(answer, None)
+                continue
+            if answer in self._running:  # `_recover` queued it while it was being submitted
                 continue
             if any(_computes_prefix_of(other, answer) for other in self._running):
                 later.append(answer)

@@ -116,6 +116,34 @@ def test_other_threads_continue_after_interrupted_thread(checked: Checked) -> No
     checked.check(scores=True)
 
 
+@pytest.mark.parametrize("queued", [False, True], ids=["noted", "queued"])
+def test_generation_submitted_during_recovery_is_not_lost(
+    checked: Checked, queued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads submit without a lock: first they note a generation, then they queue it."""
+    scheduler = checked.made._scheduler
+    begin, extend, found = scheduler.engine.begin_anew, [], list[tuple[int, ...]]()
+    thread = threading.Thread(target=lambda: found.append(checked._tokens(PROMPTS[0])))
+
+    def begin_late(kept: Any) -> None:
+        monkeypatch.undo()
+        thread.start()
+        while not scheduler._answers:
+            time.sleep(0.001)
+        if not queued:  # as if the thread had got no further
+            extend.extend(scheduler._waiting)
+            scheduler._waiting.clear()
+        begin(kept)
+
+    monkeypatch.setattr(scheduler.engine, "begin_anew", begin_late)
+    scheduler._engine_lock.is_torn = True
+    scheduler.exclusive(lambda engine: None)
+    scheduler._waiting.extend(extend)
+    thread.join(100)
+    assert found == [checked.wanted[0]]
+    checked.check(scores=True)
+
+
 def test_interrupted_chat_turn_is_completed_or_undone(checked: Checked) -> None:
     chat = checked.made.chat(max_new_tokens=3)
     chat.send("a")
