@@ -115,8 +115,9 @@ class Chat:
         if self._turn is None:
             return False
         call, stream_ref = self._turn
+        is_over = call.is_over  # drops the variables of an interrupted call, its stream among them
         if stream_ref is None:
-            return not call.is_over
+            return not is_over
         stream = stream_ref()
         return stream is not None and stream.is_open
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ import pytest
 
 from clrt.generation.text_generator import TextGenerator
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.active_calls import ActiveCall
 from tests.generation.text_folders import pages_in_use, write_texts
 from tests.harness import all_devices, name_of, quick_device
 from tests.interrupting import TIMES, interrupted, lines_of, sampled
@@ -142,6 +144,22 @@ def test_generation_submitted_during_recovery_is_not_lost(
     thread.join(100)
     assert found == [checked.wanted[0]]
     checked.check(scores=True)
+
+
+def test_chat_turn_interrupted_before_its_stream_is_returned_is_over(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = checked.made.chat(max_new_tokens=3)
+
+    def interrupt(call: ActiveCall) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ActiveCall, "end", interrupt)
+    with suppress(KeyboardInterrupt):
+        chat.stream("a")
+    chat.send("b")
+    assert len(chat.messages) % 2 == 0 and chat.messages[-2]["content"] == "b"
 
 
 def test_interrupted_chat_turn_is_completed_or_undone(checked: Checked) -> None:
