@@ -53,7 +53,8 @@ def make_plan(
     roots = assign_roots(graph, times, _named(graph, read_only), parts.inside)
     all_kernels = _kernels_at_all_shapes(graph, parts.steps, lowering)
     steps = tuple(_without_copies(step, roots, parts.inside) for step in parts.steps)
-    also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
+    launched = {x.kernel for x in launches_of(steps)}
+    also = tuple(k for k in all_kernels if k not in launched)
     external = _external(graph, roots, contract)
     owners, intervals = buffer_lifetimes(graph, times, roots, external)
     arrange = one_slab_per_buffer if caps.simulator else assign_offsets
