@@ -37,7 +37,8 @@ from clrt.plan.arena import Arena
 from clrt.plan.arena_relayout import StackingOrder
 from clrt.plan.device_io import DeviceIo
 from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep
+from clrt.plan.steps import DeviceStep, Placed
+from clrt.plan.stored_checks import at_index, check_kernel, check_template
 from clrt.plan.stored_derivations import Read, StoredDerivation
 from clrt.plan.template import ArenaBuffers, InstantiatedPlan, PlanTemplate, varies
 from clrt.util.cached_property import cached_property
@@ -364,11 +365,11 @@ class _Reader:
         launches = tuple(self._launch(*row) for row in record["launches"])
         order, supports, slabs = record["layout"]
         layout = StackingOrder(tuple(order), tuple(map(tuple, supports)), tuple(slabs))
-        owners = tuple(self._buffers[i] for i in record["owners"])
+        owners = tuple(cast(Placed, at_index(self._buffers, i)) for i in record["owners"])
         spans = tuple((first, last) for first, last in record["spans"])
         external = tuple(self._value(i) for i in record["external"])
-        words = tuple(self._buffers[i] for i in record["words"])
-        also = tuple(self._kernels[i] for i in record["precompiled"])
+        words = tuple(cast(StatusWord, at_index(self._buffers, i)) for i in record["words"])
+        also = tuple(at_index(self._kernels, i) for i in record["precompiled"])
         plan = Plan(
             graph,
             (DeviceStep((), "stored", launches),),
@@ -385,6 +386,7 @@ class _Reader:
         buffers = ArenaBuffers(owners, spans, layout, float(record["waste"]))
         template = PlanTemplate(self._trace, plan, buffers)
         template.costs = tuple(map(int, record["costs"]))
+        check_template(template)
         return template
 
     def _launch(
@@ -394,12 +396,12 @@ class _Reader:
         local_size = None if local is None else tuple(map(int, local))
         arguments = tuple(self._argument(*arg) for arg in args)
         return Launch(
-            self._kernels[kernel], global_size, local_size, arguments, self._number(flops)
+            at_index(self._kernels, kernel), global_size, local_size, arguments, self._number(flops)
         )
 
     def _argument(self, letter: str, value: Any, offset: Any = 0) -> Arg:
         if letter == "b":
-            return BufferArg(self._buffers[value], self._number(offset))
+            return BufferArg(at_index(self._buffers, value), self._number(offset))
         if isinstance(value, list):
             return cast(np.int32, self._number(value))
         if letter == "f":
@@ -409,7 +411,7 @@ class _Reader:
 
     def _buffer(self, kind: str, *row: Any) -> Buffer:
         if kind == "constant":
-            constant: Buffer = self._constants[row[0]]
+            constant: Buffer = at_index(self._constants, row[0])
             return constant
         if kind == "scratch":
             return Scratch(self._number(row[1]), DType(row[0]))
@@ -434,10 +436,10 @@ class _Reader:
     def _elements(self, kind: str, *row: Any) -> Read:
         """Returns a function that computes elements from an evaluation of the trace."""
         if kind == "step":
-            output: Read = self._derivations[row[0]].output(row[1])
+            output: Read = at_index(self._derivations, row[0]).output(row[1])
             return output
         if kind == "constant":
-            constant = self._constants[row[0]]
+            constant = at_index(self._constants, row[0])
             elements = constant.numbers if isinstance(constant, Value) else None
             if elements is None:
                 raise TypeError("a packed constant is no input of a derivation")
@@ -464,7 +466,7 @@ class _Reader:
         return StoredDerivation(op, readers, [DType(d).numpy for d in dtypes])
 
     def _value(self, index: int) -> Value:
-        buffer = self._buffers[index]
+        buffer = at_index(self._buffers, index)
         if not isinstance(buffer, Value):
             raise TypeError(f"buffer {index} is no value")
         return buffer
@@ -482,9 +484,10 @@ def _kernel(
 ) -> KernelSpec:
     major, minor = opencl_c
     pairs = tuple((name, Code(value)) for name, value in defines)
-    return KernelSpec(
-        source, entry, pairs, (major, minor), tuple(Code(option) for option in options)
-    )
+    codes = tuple(Code(option) for option in options)
+    kernel = KernelSpec(source, entry, pairs, (major, minor), codes)
+    check_kernel(kernel)
+    return kernel
 
 
 def _node(domain: str, op: str, name: str, inputs: Sequence[str | None]) -> Node:
