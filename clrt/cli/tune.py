@@ -14,6 +14,7 @@ from clrt.kernels.tuning_records import new_record, save, writable_file
 from clrt.models.locate import find_model
 from clrt.runtime.model.model import load
 from clrt.tools.tune import Tuned, Tuner, encoder_layer
+from clrt.tools.twin_costs import measure_twin_costs
 from clrt.util.table_text import PlainText
 
 
@@ -46,6 +47,9 @@ def tune(
             lambda spent, what: bar.update(task, completed=min(spent, budget), description=what),
         )
         results = tuner.run()
+        costs = measure_twin_costs(loaded.device)
+        if costs is not None:
+            results.append(costs)
         caps = loaded.device.caps
     better = [r for r in results if r.after != r.before]
     stdout().print(result_table(results, loaded.device.name))

@@ -10,7 +10,6 @@ from clrt.ir.graph import Node, Value
 from clrt.kernels.size_formulas import excess
 from clrt.kernels.spec import BufferArg, Launch, PackedWeight, StatusWord
 from clrt.kernels.thresholds import Thresholds, tunable
-from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.base import Op
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
@@ -41,7 +40,7 @@ class TwinCosts(Thresholds):
     mbytes: int = tunable(25_000, "million bytes per second", "Rate of small launches on one core.")
 
 
-def is_faster_on_twin(plan: Plan, caps: DeviceCaps) -> bool:
+def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
     """Returns whether a plan is expected to run faster on the device's twin, on one core.
 
     So it is if threads cost more time on the device than its other cores save. With traced sizes,
@@ -50,13 +49,13 @@ def is_faster_on_twin(plan: Plan, caps: DeviceCaps) -> bool:
     Args:
         plan: Plan for the device, or for the twin.
         caps: Capabilities of the device.
+        costs: What launches cost there.
     """
     setting = env_vars.TWINS.get()
     if plan.host_steps or setting == "off":
         return False
     if setting == "on":
         return True
-    costs = device_thresholds(TwinCosts, caps)
     shared_ns: Any = 0  # time on one core in which the others could take part
     for step in plan.steps:
         if isinstance(step, DeviceStep):

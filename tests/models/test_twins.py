@@ -17,12 +17,12 @@ import clrt
 from clrt.errors import ClrtError
 from clrt.ir.op import Array
 from clrt.ops.base import Op
-from clrt.plan import twin_choice
 from clrt.plan.template import InstantiatedPlan
 from clrt.plan.twin_choice import TwinCosts
 from clrt.runtime.execution import execution
 from clrt.runtime.opencl.devices import devices
 from clrt.runtime.opencl.sub_devices import with_cores
+from clrt.tools.twin_costs import measure_twin_costs
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
 from tests.models.onnx_text import parsed
 from tests.ops.samples import samples
@@ -223,13 +223,21 @@ def test_environment_of_user_prevails(
     assert found.stdout.split() == ["1", twins, "8.0"]
 
 
-def test_costs_of_launches_move_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    cheap = TwinCosts(wake_ns=1, launch_ns=1, delay_ns=1)
+def test_costs_of_launches_move_the_choice() -> None:
+    cheap = {"wake_ns": 1, "launch_ns": 1, "delay_ns": 1}
+    shapes = {n: a.shape for n, a in feeds(4).items()}
     with load() as model:
-        assert is_on_twin(model, 4)
-    monkeypatch.setattr(twin_choice, "device_thresholds", lambda group, caps: cheap)
-    with load() as model:
-        assert not is_on_twin(model, 4)
+        assert model.bind(shapes, {}).plan.on_twin
+        assert not model.bind(shapes, {TwinCosts.group: cheap}).plan.on_twin
+
+
+def test_tuner_measures_costs_of_twin() -> None:
+    tuned = measure_twin_costs(DEVICE)
+    assert tuned is not None and tuned.kernel == TwinCosts.group
+    assert tuned.before.keys() == tuned.after.keys()
+    TwinCosts.check(tuned.after)
+    assert max(tuned.after.values()) < 10_000_000  # 10 ms
+    assert measure_twin_costs(with_cores(DEVICE, 1)) is None
 
 
 _QUICK = ON_DEVICE[::6]

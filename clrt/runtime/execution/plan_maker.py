@@ -18,7 +18,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.template import PlanTemplate
 from clrt.plan.trace_plan import trace_plan
-from clrt.plan.twin_choice import is_faster_on_twin
+from clrt.plan.twin_choice import TwinCosts, is_faster_on_twin
 from clrt.runtime.execution.plan_arguments import NOTHING, Tunables, bindings_of
 from clrt.util.fast_dataclass import dataclass
 
@@ -98,5 +98,6 @@ class PlanMaker:
         if not self.caps.has_twin:
             return plan
         # Evaluated for the twin's plan as well, whose trace notes at which sizes this holds.
-        is_faster = is_faster_on_twin(plan, self.caps)
+        costs = TwinCosts.of(record(TwinCosts.group))
+        is_faster = is_faster_on_twin(plan, self.caps, costs)
         return replace(plan, on_twin=is_faster or caps is not self.caps)

@@ -118,6 +118,7 @@ def test_tune_command_saves_faster_tunables_only(monkeypatch: pytest.MonkeyPatch
     for found, said in (([], "Nothing was faster"), ([better], "Kept in")):
         results = [*found, Tuned("softmax_cpu", same, same, 1.0)]
         monkeypatch.setattr(Tuner, "run", lambda self, results=results: results)
+        monkeypatch.setattr("clrt.cli.tune.measure_twin_costs", lambda device: None)
         result = CliRunner().invoke(app, ["tune", "--device", str(device.index)])
         assert said in result.output
         assert user_file().exists() == bool(found)
