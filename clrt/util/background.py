@@ -118,6 +118,7 @@ class BackgroundThread:
                 self.collect()
             with self._lock:
                 if not self._jobs:
+                    self._end_slice()
                     self._is_running, self._thread = False, 0
                     return
                 job = self._jobs.popleft()

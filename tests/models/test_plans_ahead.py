@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -122,6 +123,15 @@ def test_jobs_wait_while_a_run_is_active() -> None:
     thread.submit(job)
     assert run() < 60  # all 0.1 s would do 500; one slice in 0.25 s is allowed
     _until(lambda: len(slices) == 2000)
+
+
+def test_old_objects_are_collected_after_last_job() -> None:
+    before = gc.get_threshold()
+    thread, done = BackgroundThread(), threading.Event()
+    thread.submit(done.set)
+    assert done.wait(5)
+    _until(_is_idle)
+    assert gc.get_threshold() == before
 
 
 def test_failed_job_leaves_next_one() -> None:
