@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path, PurePosixPath
 
@@ -16,8 +18,10 @@ from clrt.runtime.opencl.icd_loader import INTEL_FOLDER, intel_library
 
 # Packages whose modules are imported by names from an index.
 SEARCHED = ("clrt.ops",)
-# Modules that are imported lazily, when a name of clrt is first used.
-LATER = tuple(sorted(set(clrt._HOMES.values())))
+# Packages of commands and adapters, which a frozen application imports by itself if it has them.
+_ADAPTERS = ("cli", "freezing", "integrations", "onnxruntime", "ray", "sentence_transformers")
+# A module of clrt, or a function in it, as code names it in a text to import it later.
+_MODULE = re.compile(r"(clrt(?:\.\w+)+)(?::\w+)?")
 # Packages with data files.
 DATA = ("clrt", "kernels_cl")
 # pyopencl's data files except its .icd files: the ICD loader would load whatever file is at the
@@ -45,6 +49,29 @@ _INTEL_CPUS |= {"z0": {"avx512"}, "z1": {"avx512"}}
 _INTEL_LICENCES = "share/doc/opencl/licensing"
 # PoCL's built-in functions, compiled for one kind of CPU.
 _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
+
+
+@cache
+def named_modules() -> tuple[str, ...]:
+    """Returns the modules that clrt imports by names in texts, such as recipes of graphs.
+
+    Found by reading the sources of clrt, so that none can be forgotten.
+    """
+    root = Path(clrt.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        if path.relative_to(root).parts[0] not in _ADAPTERS:
+            tree = ast.parse(path.read_text("utf-8"))
+            texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+            found |= {m[1] for t in texts if isinstance(t, str) and (m := _MODULE.fullmatch(t))}
+    return tuple(sorted(name for name in found if _is_module(root.parent, name)))
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    """Returns whether a folder of packages has a module; False for packages of `_ADAPTERS`."""
+    path = folder.joinpath(*name.split("."))
+    is_there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return is_there and name.split(".")[1] not in _ADAPTERS
 
 
 def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
@@ -142,7 +169,7 @@ def nuitka_options(intel: bool = False) -> list[str]:
         InputError: `intel` is set, and Intel's runtime is not installed.
     """
     packages = (f"--include-package={name}" for name in SEARCHED)
-    modules = (f"--include-module={name}" for name in LATER)
+    modules = (f"--include-module={name}" for name in named_modules())
     data = (f"--include-package-data={name}" for name in DATA + PYOPENCL_DATA)
     files = pocl_files() + (intel_files() if intel else [])
     pairs = [(path, f"{to}/{path.name}".removeprefix("./")) for path, to in files]

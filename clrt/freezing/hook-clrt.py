@@ -17,7 +17,7 @@ from clrt.freezing import contents
 from clrt.freezing.elf import without_symbols
 
 hiddenimports = [name for package in contents.SEARCHED for name in collect_submodules(package)]
-hiddenimports += contents.LATER
+hiddenimports += contents.named_modules()
 datas = [entry for package in contents.DATA for entry in collect_data_files(package)]
 
 

@@ -29,22 +29,22 @@ __all__ = [
 
 # Modules of the public classes, imported at first use.
 _HOMES = {
-    "Classification": "classifier",
-    "Classifier": "classifier",
-    "Detection": "detector",
-    "Detector": "detector",
-    "ImageBatch": "preprocessor",
-    "ImageEncoder": "image_encoder",
-    "Preprocessor": "preprocessor",
-    "Segmentation": "segmenter",
-    "Segmenter": "segmenter",
+    "Classification": "clrt.vision.classifier",
+    "Classifier": "clrt.vision.classifier",
+    "Detection": "clrt.vision.detector",
+    "Detector": "clrt.vision.detector",
+    "ImageBatch": "clrt.vision.preprocessor",
+    "ImageEncoder": "clrt.vision.image_encoder",
+    "Preprocessor": "clrt.vision.preprocessor",
+    "Segmentation": "clrt.vision.segmenter",
+    "Segmenter": "clrt.vision.segmenter",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'clrt.vision' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"clrt.vision.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

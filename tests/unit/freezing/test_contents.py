@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 import clrt.freezing
+import clrt.text
+import clrt.vision
 from clrt.errors import InputError
 from clrt.freezing.contents import (
     intel_files,
     linker,
     linker_libraries,
+    named_modules,
     nuitka_options,
     pocl_files,
 )
@@ -76,7 +79,7 @@ def test_pyinstaller_finds_hook() -> None:
 
 def test_hook_lists_dynamically_imported_modules(hook: ModuleType) -> None:
     wanted = _modules("clrt/ops")
-    assert wanted | set(clrt._HOMES.values()) <= set(hook.hiddenimports)
+    assert wanted | set(named_modules()) <= set(hook.hiddenimports)
 
 
 def test_hook_includes_all_data_files(hook: ModuleType) -> None:
@@ -160,3 +163,23 @@ def test_linker_search_without_path_returns_none(monkeypatch: pytest.MonkeyPatch
     assert linker() is not None
     monkeypatch.setenv("PATH", "")
     assert linker() is None
+
+
+def test_named_modules_are_those_of_lazy_names_and_recipes() -> None:
+    found = set(named_modules())
+    assert found >= set(clrt._HOMES.values()) | set(clrt.text._HOMES.values())
+    assert found >= {*clrt.vision._HOMES.values(), "clrt.text.pooling_graph", "clrt.text.splade"}
+    assert not any(name.startswith(("clrt.cli", "clrt.ray")) for name in found)
+
+
+def test_modules_are_imported_by_whole_names_only() -> None:
+    """Freezing tools do not find a name that code puts together."""
+    root = Path(clrt.__file__).parent
+    adapters = {"cli", "onnxruntime", "sentence_transformers", "ray", "integrations"}
+    parts = [
+        path
+        for path in root.rglob("*.py")
+        if path.relative_to(root).parts[0] not in adapters
+        and "import_module(f" in path.read_text("utf-8")
+    ]
+    assert not parts
