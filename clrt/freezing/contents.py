@@ -16,7 +16,7 @@ import clrt
 from clrt.errors import InputError
 from clrt.runtime.opencl.icd_loader import INTEL_FOLDER, intel_library
 
-# Packages whose modules are imported by names from an index.
+# Packages whose modules clrt imports by names from an index, which no import statement shows.
 SEARCHED = ("clrt.ops",)
 # Packages of commands and adapters, which a frozen application imports by itself if it has them.
 _ADAPTERS = ("cli", "freezing", "integrations", "onnxruntime", "ray", "sentence_transformers")
@@ -53,9 +53,9 @@ _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
 
 @cache
 def named_modules() -> tuple[str, ...]:
-    """Returns the modules that clrt imports by names in texts, such as recipes of graphs.
+    """Returns the modules that clrt imports by names in string literals, as for graph recipes.
 
-    Found by reading the sources of clrt, so that none can be forgotten.
+    Found by searching the sources of clrt for such literals, so that none can be forgotten.
     """
     root = Path(clrt.__file__).parent
     found = set()
@@ -68,7 +68,12 @@ def named_modules() -> tuple[str, ...]:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    """Returns whether a folder of packages has a module; False for packages of `_ADAPTERS`."""
+    """Returns whether a folder of packages has a module that is not in a package of `_ADAPTERS`.
+
+    Args:
+        folder: Folder that contains the package clrt.
+        name: Full name of the module.
+    """
     path = folder.joinpath(*name.split("."))
     is_there = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
     return is_there and name.split(".")[1] not in _ADAPTERS
@@ -93,7 +98,10 @@ def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 
 
 def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
-    """Yields each file of PoCL that pip installed, and its path relative to site-packages."""
+    """Yields (file, path relative to site-packages) of PoCL as pip installed it.
+
+    Only files in the folder `_LIBRARIES`: libraries, and the data that they read.
+    """
     try:
         paths = files(POCL) or ()
     except PackageNotFoundError:

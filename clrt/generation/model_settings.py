@@ -99,7 +99,7 @@ def model_of_settings(
 
     Args:
         extras: The settings, as read from a file.
-        graph: Graph of the model, or what is read instead.
+        graph: Graph of the model, the recipe of one, or the header of its compiled file.
         path: File that the settings come from, for error messages.
         context: Maximum number of tokens of a sequence; None for the model's own.
         cache: Expected dtype of the KV cache: "float32", "float16" or "int8".

@@ -1,4 +1,4 @@
-"""Opens language models: by the plans of an earlier process, or as read from their files."""
+"""Opens language models: with stored plans of an earlier process, else from their files alone."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def _texts_of(model: LanguageModel, cache: str) -> dict[str, str]:
 
 
 def _with_short_merges(text: str) -> str:
-    """Returns a tokenizer's JSON with merges as texts in place of pairs, which are read faster.
+    """Returns a tokenizer's JSON with each merge as one string, not a list of two: it loads faster.
 
-    Returns it unchanged if that is another tokenizer: if tokens have spaces.
+    Returns `text` unchanged if the new JSON describes another tokenizer, as if tokens have spaces.
     """
     content = json.loads(text)
     merges = content["model"].get("merges") or ()
@@ -127,9 +127,13 @@ def _tokenizer(text: str) -> Tokenizer:
 
 
 def _model_files(source: Path) -> list[Path]:
-    """Returns the files of a GGUF model, or of a folder of safetensors or with one GGUF model.
+    """Returns the files that a language model is read from; [] if its plans are not stored.
 
-    Returns [] for other models.
+    Plans are stored for GGUF files, folders with one GGUF model, and folders of safetensors, unless
+    the folder describes an ONNX model.
+
+    Args:
+        source: File or folder of a model or of an adapter.
     """
     if not source.is_dir():
         return shards_of(source) if source.suffix == GGUF_SUFFIX else []

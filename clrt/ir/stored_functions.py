@@ -1,4 +1,8 @@
-"""Names functions and their constants in stored plans, so that a later process finds them."""
+"""Texts of functions in stored plans, by which a later process finds the functions.
+
+The text of a function is "module:name". If keyword arguments are bound to it, a JSON object of
+these arguments follows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 class StorableConstant:
-    """Base class of objects that may be arguments of functions in stored plans."""
+    """Base class of objects that may be bound to functions in stored plans."""
 
     def stored_fields(self) -> Mapping[str, int]:
         """Returns keyword arguments by which the constructor of the class makes an equal object."""
@@ -25,7 +29,7 @@ class StorableConstant:
 
 
 def storable(function: F) -> F:
-    """Decorator that lets stored plans call a function of a module, to compute a constant."""
+    """Decorator for module-level functions that stored plans may call to compute a constant."""
     _FUNCTIONS[name_of(function)] = function
     return function
 
@@ -37,9 +41,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def text_of(function: Callable[..., Any]) -> str:
-    """Returns the text of a `storable` function, or of a `partial` of one with keyword arguments.
+    """Returns the text by which stored plans refer to a function; "" if they cannot.
 
-    "" if stored plans cannot hold it.
+    The function must be `storable`, or a `partial` of such a function with keyword arguments only.
     """
     of, constants = function, {}
     if isinstance(function, partial) and not function.args:
@@ -49,10 +53,10 @@ def text_of(function: Callable[..., Any]) -> str:
 
 
 def function_of(text: str) -> Callable[..., Any]:
-    """Returns the function whose text `text_of` returned.
+    """Returns the function that a text from `text_of` refers to, with its arguments bound.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such function, or the text is damaged.
     """
     name, constants = split_constants(text)
     import_home(name)
@@ -62,10 +66,10 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def with_constants(name: str, constants: Mapping[str, object]) -> str:
-    """Returns the text of a function with keyword arguments; "" if it cannot be stored.
+    """Returns the text of a function with keyword arguments; "" if they cannot be stored.
 
     Args:
-        name: "module:name" of the function; "" if it has none.
+        name: "module:name" of the function; "" leads to "".
         constants: The keyword arguments.
     """
     if not name or not all(map(_is_storable, constants.values())):
@@ -74,7 +78,7 @@ def with_constants(name: str, constants: Mapping[str, object]) -> str:
 
 
 def split_constants(text: str) -> tuple[str, dict[str, Any]]:
-    """Returns name and keyword arguments of a function whose text `with_constants` returned.
+    """Splits a text from `with_constants` into "module:name" and the keyword arguments.
 
     Raises:
         ValueError: The text is damaged.
@@ -84,7 +88,7 @@ def split_constants(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def import_home(name: str) -> None:
-    """Imports the module of "module:name", if stored plans may name it and it is there."""
+    """Imports the module of "module:name"; ignores modules not in `_HOMES`, or not found."""
     module = name.partition(":")[0]
     if module.startswith(_HOMES):
         with suppress(ImportError):
@@ -103,7 +107,13 @@ def _fields(value: StorableConstant) -> dict[str, object]:
 
 
 def _constant(fields: dict[str, Any]) -> Any:
-    """Returns the object of a JSON object: a `StorableConstant` if it names a class."""
+    """Hook of the JSON decoder: creates the `StorableConstant` whose "class" an object names.
+
+    Returns an object without "class" unchanged.
+
+    Raises:
+        ValueError: No subclass of `StorableConstant` has this name.
+    """
     name = fields.pop("class", None)
     if name is None:
         return fields

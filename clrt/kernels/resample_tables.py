@@ -15,7 +15,7 @@ from clrt.ir.symbolic_trace import pure
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_host_bytes
 
-# Host memory per output and source element on one side, in bytes, while tables are computed.
+# Host memory in bytes while tables are computed, per output element and unit of `_reach`.
 _TABLE_BYTES = 64
 
 
@@ -37,7 +37,7 @@ class SamplingTables:
 
 @dataclass(frozen=True)
 class SamplingRule:
-    """How an axis is resampled at any size.
+    """Resampling of one axis by Resize, independent of its size.
 
     Attributes:
         mode: "nearest", "linear" or "cubic"; "copy" for an axis that stays as it is.
@@ -45,8 +45,8 @@ class SamplingRule:
         nearest: nearest_mode of Resize, or "by_scale", that of opset 10.
         cubic: Coefficient of `cubic_weights`.
         antialias: Whether linear and cubic windows widen if the axis shrinks.
-        exclude_outside: Whether elements outside x have weight 0.
-        extrapolation: Output for coordinates outside x with "tf_crop_and_resize".
+        exclude_outside: Whether elements outside the source have weight 0.
+        extrapolation: Output for coordinates outside the source with "tf_crop_and_resize".
         scale: Scale of the axis; None to derive it from the sizes.
         start: Start of the roi, as a fraction of the axis.
         end: End of the roi, as a fraction of the axis.
@@ -67,11 +67,15 @@ class SamplingRule:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Fields by name, for a function that stored plans call."""
+        """Fields by name: keyword arguments of `sampling_table`, as stored plans hold them."""
         return dict(vars(self))
 
     def tables(self, size: int, outputs: int) -> SamplingTables:
-        """Returns the tables that resample `size` elements to `outputs`."""
+        """Returns the tables that resample `size` elements to `outputs`.
+
+        Raises:
+            OutOfMemoryError: The tables would exceed CLRT_HOST_LIMIT.
+        """
         if self.mode == "copy":
             return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
         scale = outputs / size if self.scale is None else self.scale
@@ -92,7 +96,7 @@ class SamplingRule:
         return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
 
     def _shrink(self, scale: float) -> float:
-        """Returns the factor by which antialiasing widens the filter; 1 without antialiasing."""
+        """Returns 1 over the factor by which antialiasing widens the filter; 1 without it."""
         return min(scale, 1.0) if self.antialias else 1.0
 
     def _reach(self, scale: float) -> int:

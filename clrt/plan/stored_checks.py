@@ -1,4 +1,4 @@
-"""Checks of stored templates: numbers in range, and kernels of clrt's own sources."""
+"""Checks of stored templates: numbers are in range, and kernels are from clrt's own sources."""
 
 from __future__ import annotations
 
@@ -65,10 +65,12 @@ def _require(is_right: bool, what: str) -> None:
 
 
 def check_kernel(kernel: KernelSpec) -> None:
-    """Checks that a stored kernel has a source of clrt's, and that its names are names.
+    """Checks that a stored kernel is from a source file of clrt, and that its names are valid.
+
+    Its names are those of its entry point and of its macros.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The source or a name is invalid.
     """
     _require(_is_own(kernel.source), "a kernel's source")
     names = (kernel.entry, *(name for name, _ in kernel.defines))
@@ -77,7 +79,7 @@ def check_kernel(kernel: KernelSpec) -> None:
 
 @cache
 def _is_own(source: str) -> bool:
-    """Returns whether clrt has a kernel source of a name."""
+    """Returns whether clrt has a kernel source file with this path below `kernels_cl`."""
     is_name = _SOURCE.fullmatch(source) is not None
     return is_name and files("kernels_cl").joinpath(source).is_file()
 
@@ -91,7 +93,10 @@ def _check_sizes(launch: Launch) -> None:
 
 
 def _elems(buffer: Buffer) -> int | None:
-    """Returns the number of elements of a buffer; None for packed weights and status words."""
+    """Returns the maximum offset into a buffer: its number of elements, 1 for a status word.
+
+    For a packed weight, its number of bytes.
+    """
     if isinstance(buffer, Value):
         dims = [untraced(d) for d in buffer.dims]
         _require(all(d >= 0 for d in dims), "a dim")

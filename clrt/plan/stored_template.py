@@ -165,7 +165,11 @@ class TemplateWriter:
         return ["computed", value.name, str(value.dtype), dims, self._elements(value.type)]
 
     def _elements(self, type_: TensorType) -> list[Any]:
-        """Returns how to compute known elements that may depend on sizes."""
+        """Returns a row that says how to compute the known elements of a type at any sizes.
+
+        The row is read by `_Reader._elements`: it refers to a constant, formulas, a function, or an
+        output of a derivation.
+        """
         known = type_.known_elements
         dtype = str(type_.dtype)
         if isinstance(known, TracedConstant):
@@ -179,10 +183,12 @@ class TemplateWriter:
         return ["constant", self._constant(value)]
 
     def _step(self, output: Any) -> tuple[int, int]:
-        """Returns the index of the derivation of an output, and that of the output.
+        """Returns (index of a derivation in the record, index of `output` among its outputs).
+
+        Adds the derivation, a node that the host computes from known inputs, at the first call.
 
         Raises:
-            Unstorable: The derived node has subgraphs.
+            Unstorable: The node has subgraphs.
         """
         derivation = output.derivation
         if derivation not in self._steps:
@@ -209,10 +215,10 @@ class TemplateWriter:
 
 
 def _computed_row(elements: ComputedElements) -> list[Any]:
-    """Returns how to compute elements by a function of sizes.
+    """Returns a row for elements that a function computes: its text, and formulas of its arguments.
 
     Raises:
-        Unstorable: The function cannot be named.
+        Unstorable: The function is not `storable`, or bound to arguments that a text cannot hold.
     """
     text = text_of(elements.make)
     if not text:
@@ -238,7 +244,7 @@ def _kernel_row(spec: KernelSpec) -> list[Any]:
 
 
 class StoredTemplate:
-    """A template as a record, converted once sizes need it.
+    """A template as a record, converted to a `PlanTemplate` once sizes need it.
 
     The record is trusted: it holds code of kernels, and addresses that no kernel checks. A file of
     another user or a model must never get here.
@@ -256,6 +262,7 @@ class StoredTemplate:
         """Creates a template whose record is not read yet.
 
         Args:
+            device_io: Inputs and outputs that the plan has on the device.
             read: Returns a record from `TemplateWriter.record`.
             constants: The constants, by the indices in the record.
         """
@@ -282,7 +289,10 @@ class StoredTemplate:
 
     @property
     def kernels(self) -> list[KernelSpec]:
-        """Kernels of the template's launches; empty if the record is damaged."""
+        """Kernels of the template's launches; empty if the record is damaged.
+
+        Until the record is converted, the plan's `precompiled_kernels` are included.
+        """
         if self._template is not None:
             return [x.kernel for x in self._template.launches]
         return self._unless_damaged(lambda: [_kernel(*r) for r in self._parts[0]["kernels"]]) or []
@@ -305,7 +315,10 @@ class StoredTemplate:
         return self._unless_damaged(self._instantiate, bindings, max_slab_bytes)
 
     def _unless_damaged(self, function: Callable[..., _T], *args: Any) -> _T | None:
-        """Calls a function that reads the record; returns None if that is damaged."""
+        """Calls a function that reads the record; returns None if the record is damaged.
+
+        The template is then regarded as damaged from now on.
+        """
         try:
             return None if self._is_damaged else function(*args)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -434,7 +447,12 @@ class _Reader:
         return value
 
     def _elements(self, kind: str, *row: Any) -> Read:
-        """Returns a function that computes elements from an evaluation of the trace."""
+        """Returns a function that computes elements from an evaluation of the trace.
+
+        Args:
+            kind: First item of a row from `TemplateWriter._elements`.
+            row: Other items of the row.
+        """
         if kind == "step":
             output: Read = at_index(self._derivations, row[0]).output(row[1])
             return output
@@ -491,7 +509,7 @@ def _kernel(
 
 
 def _node(domain: str, op: str, name: str, inputs: Sequence[str | None]) -> Node:
-    """Returns a node for messages: it has the name and the names of inputs of the planned node."""
+    """Returns a node for error messages, with the names of the planned node and of its inputs."""
     kind = type(op, (IrOp,), {"name": op, "domain": domain})
     values = [None if v is None else Value(v, TensorType(DType.FLOAT32, None)) for v in inputs]
     return Node(name, kind(), values, [])

@@ -1,4 +1,7 @@
-"""Chooses between a device and its twin, which runs kernels on the calling thread, for a plan."""
+"""Chooses the device of a plan: the device itself, or its twin, which runs on one core.
+
+The twin runs kernels on the calling thread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from clrt.util import env_vars
 
 
 class TwinCosts(Thresholds):
-    """What threads cost on a device, beyond the cost of its twin, and how fast one core is.
+    """Time that a device needs beyond its twin for its threads, and the speed of one core.
 
     Measured with PoCL 3.0 on two cores of a virtual machine, over 117 nets of 0.02 to 10 ms: a run
     takes 80 us and 4.3 us per launch on the device, 26 us and 1.7 us on the twin; and launches
@@ -43,20 +46,21 @@ class TwinCosts(Thresholds):
 def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
     """Returns whether a plan is expected to run faster on the device's twin, on one core.
 
-    So it is if threads cost more time on the device than its other cores save. With traced sizes,
-    the trace notes at which sizes the answer holds.
+    It is if threads cost more time on the device than its other cores save. CLRT_TWINS overrides
+    the estimate; plans with host steps never run on the twin. With traced sizes, the comparison
+    becomes a guard of the trace.
 
     Args:
         plan: Plan for the device, or for the twin.
         caps: Capabilities of the device.
-        costs: What launches cost there.
+        costs: Costs of threads and launches on the device.
     """
     setting = env_vars.TWINS.get()
     if plan.host_steps or setting == "off":
         return False
     if setting == "on":
         return True
-    shared_ns: Any = 0  # time on one core in which the others could take part
+    shared_ns: Any = 0  # work on one core, in ns, that could be shared with the other cores
     for step in plan.steps:
         if isinstance(step, DeviceStep):
             for launch in step.launches:
@@ -69,9 +73,13 @@ def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
 
 
 def _nbytes(nodes: Sequence[Node], launch: Launch) -> Any:
-    """Returns about how many bytes a launch moves, as a sum, which a trace can hold.
+    """Returns about how many bytes a launch reads and writes; a traced number for traced sizes.
 
-    Without tables of which a launch reads few rows, and tensors that it only writes in part.
+    Does not count an input that the op reads in part, such as the table of Gather, nor an output
+    that each launch writes in part.
+
+    Args:
+        nodes: Nodes of the launch's step; the traits of the first one's op are used.
     """
     op = nodes[0].op_as(Op)
     index = op.memory_traits.partially_read_input

@@ -1,4 +1,4 @@
-"""Measures what launches cost on a device and on its twin, for `clrt tune`."""
+"""Measures the costs of launches on a device and on its twin, for `clrt tune`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from clrt.tools.tune import Tuned
 _LAUNCHES = 40
 # Shapes of a launch that ends at once, and of one that several cores share (0.2 ms on one core).
 _SMALL, _LARGE = (16, 64), (512, 512)
-# Timed runs.
+# Number of timed runs of each model.
 _RUNS = 200
-# Costs of launches on a device that decide for the device, and for its twin.
+# Values of `TwinCosts` with which planning chooses the device, and its twin.
 _FREE = {"wake_ns": 1, "launch_ns": 1, "delay_ns": 1}
 _DEAR = {"wake_ns": 1_000_000_000}
 _MIN_NS = 100
@@ -38,7 +38,8 @@ def measure_twin_costs(device: DeviceInfo) -> Tuned | None:
         device: The device; otherwise idle.
 
     Returns:
-        The measured values, as those of a kernel; None if the device has no twin.
+        Values of `TwinCosts` before and after, in nanoseconds, with the group's name in place of a
+        kernel's; None if the device has no twin, or only one core.
 
     Raises:
         ClrtError: A run fails.
@@ -65,7 +66,7 @@ def measure_twin_costs(device: DeviceInfo) -> Tuned | None:
 
 
 def _seconds(device: DeviceInfo, shape: tuple[int, int], launches: int) -> tuple[float, float]:
-    """Returns the duration of a run on a device, and on its twin.
+    """Returns the median duration of a run in seconds: (on a device, on its twin).
 
     Args:
         shape: Shape of the tensor.
@@ -77,7 +78,7 @@ def _seconds(device: DeviceInfo, shape: tuple[int, int], launches: int) -> tuple
 
 
 def _measure(model: Model, costs: Mapping[str, int]) -> float:
-    """Returns the median duration of the model's runs, planned by given `TwinCosts`."""
+    """Returns the median duration in seconds of a model's runs, planned with given `TwinCosts`."""
     (spec,) = model.inputs
     assert spec.shape is not None
     shape = tuple(int(n) for n in spec.shape)

@@ -1,8 +1,9 @@
 """Work in a thread that gives way to runs: short slices, mostly while no run is active.
 
 The thread works in slices of `_SLICE_S`, after each of which it releases the interpreter's lock for
-`_SHORT_PAUSE_S`. Work calls `yield_point` often, which ends a slice. While runs are active, there
-is at most one slice for each run that begins, so that a run is delayed by little more than one.
+`_SHORT_PAUSE_S`. Work calls `yield_point` often, which ends a slice once its time is over. While
+runs are active, a slice begins only if a run has begun since the last slice, or after `_MAX_WAIT_S`
+without a slice. So a run shorter than `_MAX_WAIT_S` is delayed by little more than one slice.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class _ProcessEnds(BaseException):
 
 
 class _Slice:
-    """A slice of work, in which no old objects are collected: that takes 30 ms."""
+    """Owner of the setting `YOUNG_ONLY` during a slice: a full garbage collection takes 30 ms."""
 
     is_over = False
 
 
 class BackgroundThread:
-    """Does jobs one after another in a daemon thread, which ends when there are none."""
+    """Does jobs one after another in a daemon thread, which ends when no job is left.
+
+    The next `submit` starts a new thread.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -98,7 +102,10 @@ class BackgroundThread:
         return get_ident() == self._thread
 
     def yield_point(self) -> None:
-        """Ends a slice if it is over and this is its thread; else returns at once."""
+        """Pauses until the next slice may begin, if this slice has lasted `_SLICE_S`.
+
+        Returns at once in other threads. Raises `_ProcessEnds` if the process ends.
+        """
         if get_ident() == self._thread and time.perf_counter() > self._slice_end_s:
             self._pause()
 
@@ -129,7 +136,10 @@ class BackgroundThread:
             del job
 
     def collect(self) -> None:
-        """Collects garbage if that is due and no run is active, since a run would wait for it."""
+        """Runs a full garbage collection if one is due and no run, which would wait, is active.
+
+        Also ends the slice, and pauses until the next one. Does nothing in other threads.
+        """
         if get_ident() == self._thread:
             self._end_slice()
             is_due = gc.isenabled() and gc.get_count()[2] > gc.get_threshold()[2]
@@ -141,7 +151,14 @@ class BackgroundThread:
         return {call for call in tuple(self._runs) if not call.is_over}
 
     def _pause(self) -> None:
-        """Waits until no run is active, a run has begun since the last slice, or for long."""
+        """Ends the slice, waits until the next one may begin, and begins it.
+
+        It may begin once no run is active, once a run has begun since the last slice, or after
+        `_MAX_WAIT_S`.
+
+        Raises:
+            _ProcessEnds: The process ends.
+        """
         self._end_slice()
         if self._stopped:
             raise _ProcessEnds

@@ -28,7 +28,7 @@ class BackgroundCall(Generic[T]):
         self._thread.start()
 
     def __call__(self) -> T:
-        """Returns the result of the function."""
+        """Waits for the function; returns its result, or raises its exception."""
         if not self._results and self._process == os.getpid():
             self._thread.join()
         if self._error is not None:

@@ -21,12 +21,13 @@ T = TypeVar("T")
 _NEVER = 1 << 30
 
 
-# Threads that pause inside of decorated functions, whose settings would last too long there.
+# Identifiers of threads in which decorators activate no setting: these threads pause inside of
+# decorated functions, so that a setting would last too long.
 SLICED_THREADS: set[int] = set()
 
 
 class _Call(Protocol):
-    """A call during which a setting is active."""
+    """Owner of a setting, which is active until the owner's `is_over` is True."""
 
     @property
     def is_over(self) -> bool: ...
@@ -68,7 +69,10 @@ class _Setting:
         return run
 
     def begin(self, call: _Call) -> None:
-        """Activates the setting until `call` is over; saves the collector's state if need be."""
+        """Activates the setting until `call` is over and `end` is called.
+
+        Saves the collector's state first, unless the setting is active already.
+        """
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)
@@ -97,12 +101,13 @@ def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for long functions, such as loading: prevents garbage collection of old objects.
+    """Decorator for long functions, such as loading: disables collection of the old generation.
 
     Without the decorator, the collector would visit all objects again each time their number has
-    grown by a quarter. That takes a third of the time of loading a large model, and stops all other
-    threads, for 20 ms with 50,000 objects. A growing graph leaves few cycles to collect. The young
-    generation is still collected: else the first collection afterwards would take as long.
+    grown by a quarter. With 50,000 objects, each visit stops all threads for 20 ms; together they
+    take a third of the time of loading a large model. A growing graph leaves few cycles to collect.
+    The two younger generations are still collected: else the first collection after the function
+    would have to visit all objects that it created.
     """
     return YOUNG_ONLY.around(function)
 
@@ -135,8 +140,9 @@ def import_module(name: str) -> ModuleType:
     """Imports a module without garbage collection, then moves its objects to the old generation.
 
     Collections during an import take a tenth of its time and free nothing, since a module's objects
-    stay alive. After the import one collection runs: without it, later collections would visit all
-    objects twice.
+    stay alive. One collection of the two younger generations, after the import, moves the objects:
+    without it, later collections would visit each of them in both generations. It is left out if
+    the collector is disabled.
     """
     return _import_module(name, gc.isenabled())
 

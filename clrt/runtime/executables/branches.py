@@ -1,7 +1,8 @@
-"""Graphs that are specialised for inputs which decide the conditions of If nodes, by these inputs.
+"""Branches: graphs of a model, each specialised for inputs that decide conditions of If nodes.
 
-A branch is a graph with the branches that specialise it. Those of a model are found by the same
-keys, whether it was planned (`clrt.runtime.execution.branch_specializer`) or has stored plans.
+The model's own graph is the first branch. A branch holds its graph, and the branches that
+specialise it further, by the inputs that choose them (`BranchKey`). Planned models
+(`clrt.runtime.execution.branch_specializer`) and stored plans (`StoredBranch`) use the same keys.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ def follow(
 ) -> tuple[B, Mapping[str, RuntimeValue]]:
     """Returns the branch for the inputs of a run, and the inputs of its graph.
 
+    These are `feeds` without the inputs that became constants. A branch is not specialised further
+    if one of its `choosing` inputs is absent or on the device.
+
     Args:
         branch: Branch of the model's graph.
         feeds: Inputs of the model by name.
-        child: Returns the branch that specialises another one for a key; that branch itself if
-            there is none.
+        child: Returns the branch that specialises its first argument for a key; the first argument
+            itself if there is none.
     """
     while branch.choosing:
         values = [feeds.get(name) for name in branch.choosing]
@@ -71,7 +75,10 @@ def follow(
 
 
 def inputs_of(graph: Graph, key: BranchKey) -> dict[str, Array]:
-    """Returns inputs of a graph that lead to the branch of a key."""
+    """Returns feeds of a graph that choose the branch of `key`, by name of the input.
+
+    Inputs of which only the shape counts are zeros.
+    """
     dtypes = {value.name: value.dtype.numpy for value in graph.inputs}
     return {
         name: np.broadcast_to(np.zeros((), dtypes[name]), shape)
@@ -85,7 +92,7 @@ class BranchPath(NamedTuple):
     """A branch, and the keys that lead to it.
 
     Attributes:
-        keys: Key of each branch from that of the model's graph on; () for the model's graph.
+        keys: Key of each step from the model's graph down to the branch; () for the model's graph.
         branch: The branch.
     """
 
@@ -128,7 +135,11 @@ class StoredBranch:
         return branch.graph, feeds
 
     def paths(self, keys: tuple[BranchKey, ...] = ()) -> Iterator[tuple[Any, StoredBranch]]:
-        """Yields this branch and all below it, each with the keys that lead to it."""
+        """Yields (keys that lead to it, branch) for this branch and all below it.
+
+        Args:
+            keys: Keys that lead to this branch.
+        """
         yield keys, self
         for key, child in self.children.items():
             yield from child.paths((*keys, key))

@@ -66,8 +66,9 @@ class Origin(NamedTuple):
     """Origin of a constant of an executable.
 
     Attributes:
-        number: Index among the constants of the model's graph and its subgraphs; -1 if planning
-            computed it, -2 if it is one of a branch alone.
+        number: Index among the constants of the model's graph and its subgraphs
+            (`numbered_constants`); -1 if planning computed the constant, -2 if only the graph of a
+            specialised branch has it.
         layout: Name of the packed layout; "" if the constant is not packed.
     """
 
@@ -109,6 +110,8 @@ class Executable:
 
     def serves(self, keys: tuple[BranchKey, ...], template: PlanTemplate) -> bool:
         """Returns whether a stored template holds at the sizes that another one was made with.
+
+        Its plan must also have the same inputs and outputs on the device.
 
         Args:
             keys: Keys that lead to the graph of the other template.
@@ -197,7 +200,7 @@ def _dim(dim: Any) -> Any:
 
 
 class _MappedFiles:
-    """The executable and the files of its model, mapped when a constant lies in them."""
+    """Maps the executable and the files of its model, each when it is first read."""
 
     def __init__(self, header: SafetensorsHeader, files: Sequence[Path]) -> None:
         self._header, self._files = header, files
@@ -216,7 +219,7 @@ class _MappedFiles:
         """Returns a constant of the record, and where it comes from.
 
         Args:
-            index: Index among the constants of the model's graph; -1 for none.
+            index: `Origin.number` of the constant.
             layout: Name of the packed layout; "" if the constant is not packed.
             name: Name of the value.
             dtype: Dtype of the value.
@@ -241,7 +244,7 @@ class _MappedFiles:
             digest: Digest of its text.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: The record is damaged.
         """
         text = str(self.bytes_of(name).data, "utf-8")
         if text_digest([text]) != digest:
@@ -281,7 +284,7 @@ class ExecutableWriter:
         files: Files of the model.
         shapes: Sets of input shapes that a compiled model was made for.
         texts: Texts to store beside the plans, by name.
-        base: Executable whose templates are written again; None for none.
+        base: Executable whose constants, graphs and templates are written again; None for none.
     """
 
     graph: Graph
@@ -297,7 +300,7 @@ class ExecutableWriter:
     _graphs: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Reads the nodes of a stored graph: only then there are other templates than stored ones.
+        # Reads the nodes of a stored graph. There are new templates only if planning has read them.
         self._indices = {v: i for i, v in enumerate(numbered_constants(self.graph))}
         if self.base is not None:
             self._rows += self.base.record["constants"]
@@ -310,16 +313,16 @@ class ExecutableWriter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the constants to write, in bytes."""
+        """Size of the constants and template texts to write, in bytes."""
         return sum(array.nbytes for array in self._tensors.values())
 
     @property
     def _beside(self) -> list[Path]:
-        """Files of the model that it names itself, such as those of external data."""
+        """Absolute paths of the files that the model's file refers to, such as external data."""
         return [path.absolute() for path in self.graph.data_files]
 
     def add_branch(self, path: BranchPath) -> int:
-        """Adds a branch, unless it is there; returns its index. Its parent must be there."""
+        """Returns the index of a branch; adds it at the first call. Its parent must be there."""
         parent = -1
         for depth in range(len(path.keys) + 1):
             key = key_row(path.keys[depth - 1]) if depth else None

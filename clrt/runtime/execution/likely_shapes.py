@@ -1,4 +1,4 @@
-"""Input shapes at which a graph probably needs other plan templates than at those seen so far."""
+"""Guesses the input shapes of later runs, for which plan templates are made ahead."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
 from clrt.plan.memory import Shapes, batch_symbols
 
-# Batches, and factors of all other sizes, most likely ones first. Kernels differ for one row and
-# several, for few rows and many, and for reductions over few elements and many.
+# Guessed batch sizes, and factors by which all other sizes are multiplied; most likely ones first.
+# Kernels differ for one row and several, for few rows and many, and for reductions over few
+# elements and many.
 _BATCHES = (1, 2, 8, 32)
 _FACTORS = (1, 2, 0.5, 4, 8, 0.25, 16, 32, 0.125, 0.0625)
-# Maximum of a size that is guessed.
+# Maximum guessed size; does not limit sizes that a run had.
 _MAX_SIZE = 4096
 
 
 def likely_shapes(graph: Graph, bindings: Mapping[str, int], shapes: Shapes) -> Iterator[Shapes]:
     """Yields input shapes that runs may have, most likely ones first; `shapes` comes first.
 
+    In each guess, all batch symbols have one size, and all other sizes change by one factor.
+
     Args:
         graph: Graph of the model.
         bindings: Size of each symbol of the inputs at `shapes`.
-        shapes: Shape of each input by name.
+        shapes: Shape of each input in a run, by name.
     """
     yield shapes
     batch = batch_symbols(graph.inputs, bindings)

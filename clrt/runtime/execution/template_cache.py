@@ -18,8 +18,9 @@ _LOG = logging.getLogger(__name__)
 # Maximum number of templates per graph, which bounds host memory: a template takes as much as a
 # plan. Each serves all sizes at which the same kernels run.
 _MAX_TEMPLATES = 16
-# Number of these that are left for sizes of runs, when templates are made before a run needs them;
-# and the maximum number of launches of these templates, and of guessed sizes that failed.
+# Limits to the templates of a graph that are made before a run needs them: number of attempts that
+# are left for sizes of runs; maximum number of launches, of the first plan and all templates
+# together; and maximum number of guessed sizes at which planning could not be traced.
 _MIN_LATER_TEMPLATES = 4
 _MAX_LAUNCHES = 4096
 _MAX_FAILURES = 3
@@ -34,8 +35,8 @@ class _GraphTemplates:
     Attributes:
         first: Sizes of the symbols in the input shapes of the graph's first plan, and that plan;
             None if stored templates have served so far.
-        tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a failure, so
-            that no further attempt is made.
+        tries: Number of attempts so far to create a template; `_MAX_TEMPLATES` after a template has
+            failed the check of `Templates.learn`, so that no further attempt is made.
         failures: Number of guessed sizes at which planning could not be traced.
         templates: Templates, most recently used first. The list is replaced, never changed: another
             thread may read it.
@@ -121,7 +122,9 @@ class Templates:
         return any(template.holds(bindings) for template in self._families[key].templates)
 
     def is_full(self, key: Hashable) -> bool:
-        """Returns whether no template of a graph should be made before a run needs it.
+        """Returns whether a graph has enough templates, so that none should be made ahead of runs.
+
+        True also if guessed sizes have failed too often.
 
         Args:
             key: Cache key of the graph.
@@ -143,10 +146,10 @@ class Templates:
     ) -> Plan | None:
         """Traces a new template for the sizes in `bindings`, and returns its plan for them.
 
-        The template is checked against a plan made without it: the first plan of the graph, or the
-        plan for `bindings` if the template does not fit the first plan's sizes. A template fails
-        the check if planning code computed with plain ints in place of traced sizes; the graph
-        then gets no more templates.
+        The template is checked against a plan made without it: the first plan of the graph. If
+        there is none, or the template does not fit its sizes, the plan is made for `bindings`. A
+        template fails the check if planning code computed with plain ints in place of traced sizes.
+        The graph then loses all its templates and gets no more.
 
         Args:
             key: Cache key of the graph.
@@ -156,8 +159,8 @@ class Templates:
             is_guess: Whether no run has asked for the sizes, which may be invalid for the graph.
 
         Returns:
-            The plan; None if the graph must be planned without a template, because it has no first
-            plan or no attempts left, cannot be traced, or the check failed.
+            The plan; None if the graph must be planned without a template, because `key` is not in
+            the cache or has no attempts left, planning cannot be traced, or the check failed.
         """
         family = self._families.get(key)
         if family is None or family.tries == _MAX_TEMPLATES:

@@ -29,8 +29,8 @@ from clrt.util.fast_dataclass import dataclass
 if TYPE_CHECKING:
     from clrt.runtime.execution.planner import Planner
 
-# Seconds after which no more shapes are guessed when an executable is written. The shapes of runs,
-# and one text and several, do not count.
+# Seconds after which no further shapes are tried when an executable is written, and number of the
+# first shapes that are tried in any case: those of a run, and the likeliest guess.
 _MAX_GUESSING_S = 0.5
 _NUM_FIRST = 2
 
@@ -54,17 +54,21 @@ class TemplateLearner:
             BACKGROUND.submit(partial(_learn, ref(self)))
 
     def seen(self, graph: Graph) -> list[tuple[Shapes, DeviceIo]]:
-        """Returns input shapes and device inputs and outputs of each first plan of a graph."""
+        """Returns the first plans of a graph: for each, its input shapes and its `DeviceIo`.
+
+        Each `DeviceIo` has one first plan. Plans from stored templates are no first plans.
+        """
         families = self._families(graph)
         return [(_shapes_of(first[1]), io) for _, _, io, first in families if first is not None]
 
     def learned(self, graph: Graph) -> list[PlanTemplate | StoredTemplate]:
-        """Returns the templates of a graph's plans so far, stored ones included.
+        """Returns the templates of a graph, stored ones included.
 
-        For plans without a template, planning is traced, also at shapes that other runs may have.
+        Before that, makes templates for the shapes of each first plan and for likely shapes, if no
+        template holds there.
 
         Args:
-            graph: Graph of the model, or one that its inputs choose.
+            graph: Graph of the model, or one specialised for its inputs.
         """
         found: list[PlanTemplate | StoredTemplate] = []
         end_s = time.monotonic() + _MAX_GUESSING_S
@@ -83,14 +87,16 @@ class TemplateLearner:
     def _families(
         self, graph: Graph | None = None
     ) -> list[tuple[Hashable, Graph, DeviceIo, tuple[Bindings, Plan] | None]]:
-        """Returns the kinds of runs so far, except runs for which planning needs input elements.
+        """Returns the template families: one for each graph and `DeviceIo` that was planned.
+
+        Leaves out families whose plans depend on elements of inputs.
 
         Args:
-            graph: Graph that was run; None for all graphs.
+            graph: Graph whose families are returned; None for all graphs.
 
         Returns:
-            Key of the templates, graph, inputs and outputs on the device, and the sizes and plan of
-            the first run; None for a kind of which stored templates are known.
+            Key of the family's templates, its graph and `DeviceIo`, and (symbol sizes, plan) of its
+            first plan. The last is None if stored templates have served all runs so far.
         """
         found = []
         for key, first in self.planner.templates.families():
@@ -108,14 +114,15 @@ class TemplateLearner:
         plan: Plan,
         end_s: float,
     ) -> None:
-        """Makes templates for a plan's shapes and for likely ones.
+        """Makes templates for a plan's shapes and for likely ones, if no template holds there.
 
         Args:
             key: Key of the templates.
+            graph: Graph to plan.
             device_io: Inputs and outputs on the device.
             bindings: Sizes of the symbols in the plan.
             plan: A plan of the graph.
-            end_s: Time of `time.monotonic` after which only the first shapes are tried.
+            end_s: `time.monotonic` time after which only the first `_NUM_FIRST` shapes are tried.
         """
         planner, templates = self.planner, self.planner.templates
         for number, shapes in enumerate(likely_shapes(graph, bindings, _shapes_of(plan))):
@@ -138,7 +145,7 @@ class TemplateLearner:
                     raise
 
     def _price(self, key: Hashable) -> None:
-        """Computes costs of launches, which the first run of a template would else compute."""
+        """Computes the `costs` of a family's templates, which their first runs would else do."""
         for template in self.planner.templates.of(key):
             if isinstance(template, PlanTemplate):
                 template.price(self.planner.caps.max_alloc_bytes)

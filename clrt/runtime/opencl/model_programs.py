@@ -17,19 +17,25 @@ class ModelPrograms:
 
     Attributes:
         cache: Cache of the device's programs, shared with other models.
-        tiers: The programs; which were compiled quickly, and are to be replaced.
+        tiers: The model's programs, and which of these were compiled quickly, without optimization.
     """
 
     cache: ProgramCache
     tiers: ModelTiers = field(default_factory=lambda: ModelTiers({}))
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object; compiles its program only if neither model nor cache has it."""
+        """Creates a kernel object of the optimized program.
+
+        Compiles the program only if neither the model nor the cache has it.
+        """
         held = {} if self.tiers.is_quick(spec) else self.tiers.programs
         return self.cache.kernel(spec, held)
 
     def tiered_kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """Creates a kernel object as `kernel`, or from a quick program if `tiers` wait for it."""
+        """Creates a kernel object, of the quick program while the optimized one is pending.
+
+        Compiles the program only if neither the model nor the cache has it.
+        """
         return self.cache.tiered_kernel(spec, self.tiers)
 
     def clear(self) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clrt.runtime.opencl.driver import cl
 
 _VARIABLE = "POCL_DEVICES"
-# Drivers of PoCL for CPUs; a build knows the first two, or all. The list leaves out other drivers.
+# Value of POCL_DEVICES: PoCL's drivers for CPUs, of which a build has the first two, or all. PoCL
+# then lists no devices of other drivers.
 _DRIVERS = "basic pthread tbb"
 # Devices of NVIDIA's drivers, which a PoCL with a driver for CUDA would list.
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvmap")
@@ -32,10 +33,11 @@ _TBB_NAME = re.compile(r"(?:cpu-)?tbb\b")
 
 @contextmanager
 def twins_requested() -> Iterator[None]:
-    """Context manager for the first call of the ICD loader, in which PoCL lists twins as well.
+    """Context manager for the first call of the ICD loader: makes PoCL list twins as well.
 
-    Does nothing if the user chose drivers by POCL_DEVICES, if CLRT_TWINS is "off", or if PoCL may
-    have drivers for GPUs. Without effect once PoCL has listed its devices.
+    Sets POCL_DEVICES in the block. Does nothing if the user has set it, if CLRT_TWINS is "off", on
+    systems other than Linux, or if PoCL may have a driver for a GPU. Without effect once PoCL has
+    listed its devices.
     """
     wanted = sys.platform == "linux" and env_vars.TWINS.get() != "off"
     if not wanted or _VARIABLE in os.environ or any(Path(n).exists() for n in _NVIDIA):
@@ -57,8 +59,10 @@ def split_twins(
         handles: All devices of the platform.
 
     Returns:
-        (device, its twin or None) for each device. A device of the twin's kind that is the only one
-        of its platform is no twin: the user chose it.
+        A single pair (device, its twin) if the platform has one twin and one usual device. The
+        usual device is TBB's if there is one; devices of other drivers are then left out. Otherwise
+        (device, None) for each device: a device of the twin's kind that is alone on its platform is
+        no twin, since the user chose it.
     """
     twins = [h for h in handles if _TWIN_NAME.match(h.name)]
     others = [h for h in handles if h not in twins]
