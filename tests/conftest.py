@@ -195,8 +195,9 @@ def let_go() -> None:
     for session in sessions._SESSIONS.values():
         if not session.device.caps.simulator:  # see tests.harness._never_freed
             with session.lock:
-                session.programs._recent.clear()
-                session.programs._saver.reset()
+                for programs in session.caches:
+                    programs._recent.clear()
+                    programs._saver.reset()
             session.trim()
     gc.collect()
     if sys.platform == "linux":
