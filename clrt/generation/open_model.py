@@ -141,5 +141,7 @@ def _model_files(source: Path) -> list[Path]:
         found = {file for pattern in _PATTERNS for file in source.glob(pattern)}
         is_onnx = source / "genai_config.json" in found
         return sorted(filter(os.path.isfile, () if is_onnx else found))
+    if any(source.glob("*.onnx")):  # which has precedence
+        return []
     files = find_gguf(source)
     return shards_of(files[0]) if len(files) == 1 else []

@@ -18,6 +18,7 @@ from clrt.runtime.execution.execution import Execution
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.tools.tune import Tuned
+from clrt.util import env_vars
 
 # Number of launches of the longer of two compared runs.
 _LAUNCHES = 40
@@ -39,13 +40,14 @@ def measure_twin_costs(device: DeviceInfo) -> Tuned | None:
 
     Returns:
         Values of `TwinCosts` before and after, in nanoseconds, with the group's name in place of a
-        kernel's; None if the device has no twin, or only one core.
+        kernel's; None if the device has no twin, or only one core, or if CLRT_TWINS decides where
+        plans run.
 
     Raises:
         ClrtError: A run fails.
     """
-    twin, cores = device.caps.twin, device.caps.cores
-    if twin is None or cores < 2:
+    cores, is_chosen = device.caps.cores, env_vars.TWINS.get() == "auto"
+    if device.caps.twin is None or cores < 2 or not is_chosen:
         return None
     one, many = _seconds(device, _SMALL, 1), _seconds(device, _SMALL, _LAUNCHES)
     large = _seconds(device, _LARGE, 1)

@@ -43,6 +43,9 @@ class _Slice:
 
     is_over = False
 
+    def __init__(self) -> None:
+        self.thread = get_ident()
+
 
 class BackgroundThread:
     """Does jobs one after another in a daemon thread, which ends when no job is left.
@@ -66,8 +69,6 @@ class BackgroundThread:
 
     def after_fork_in_child(self) -> None:
         """Forgets the thread, its jobs and the runs, which a forked child process does not have."""
-        self._slice.is_over = True
-        YOUNG_ONLY.after_fork_in_child()
         self._reset()
 
     def enter(self, call: ActiveCall) -> None:

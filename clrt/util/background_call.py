@@ -41,5 +41,6 @@ class BackgroundCall(Generic[T]):
     def _work(self) -> None:
         try:
             self._results.append(self._function())
+            del self._function  # which may hold much
         except BaseException as error:
             self._error = error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock, get_ident
@@ -31,6 +32,9 @@ class _Call(Protocol):
 
     @property
     def is_over(self) -> bool: ...
+
+    @property
+    def thread(self) -> int: ...
 
 
 class _Setting:
@@ -79,9 +83,15 @@ class _Setting:
             self._calls.append(call)
             self._activate()
 
-    def after_fork_in_child(self) -> None:
-        """Replaces the lock in a forked child process, which lacks the thread that held it."""
+    def after_fork_in_child(self, caller: int) -> None:
+        """Forgets the calls of other threads in a forked child process, which lacks them.
+
+        Args:
+            caller: Identifier of the thread that forked.
+        """
         self._lock = RLock()
+        self._calls = [call for call in self._calls if call.thread == caller]
+        self.end()
 
     def end(self) -> None:
         """Restores the collector's state, unless another decorated call is still running."""
@@ -134,6 +144,16 @@ def _restore_oldest(threshold: int) -> None:
 
 _DISABLED = _Setting(gc.isenabled, gc.disable, _enable_again)
 YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
+
+
+def _after_fork_in_child() -> None:
+    SLICED_THREADS.clear()
+    for setting in (_DISABLED, YOUNG_ONLY):
+        setting.after_fork_in_child(get_ident())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def import_module(name: str) -> ModuleType:

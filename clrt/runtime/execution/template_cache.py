@@ -102,7 +102,7 @@ class Templates:
 
     def families(self) -> list[tuple[Hashable, tuple[Bindings, Plan] | None]]:
         """Returns the cache keys of all graphs, each with the graph's first plan and its sizes."""
-        return [(key, family.first) for key, family in self._families.items()]
+        return [(key, family.first) for key, family in tuple(self._families.items())]
 
     def of(self, key: Hashable) -> list[PlanTemplate | StoredTemplate]:
         """Returns the templates of a graph, most recently used first.
@@ -110,7 +110,8 @@ class Templates:
         Args:
             key: Cache key of the graph.
         """
-        return list(self._families[key].templates)
+        family = self._families.get(key)
+        return [] if family is None else list(family.templates)
 
     def holds(self, key: Hashable, bindings: Bindings) -> bool:
         """Returns whether a template of a graph holds at given sizes.
@@ -119,18 +120,22 @@ class Templates:
             key: Cache key of the graph.
             bindings: Size of each symbol in the input shapes.
         """
-        return any(template.holds(bindings) for template in self._families[key].templates)
+        return any(template.holds(bindings) for template in self.of(key))
 
     def is_full(self, key: Hashable) -> bool:
         """Returns whether a graph has enough templates, so that none should be made ahead of runs.
 
-        True also if guessed sizes have failed too often.
+        True also if guessed sizes have failed too often, or the graph is in the cache no more.
 
         Args:
             key: Cache key of the graph.
         """
-        family = self._families[key]
-        if family.tries >= _MAX_TEMPLATES - _MIN_LATER_TEMPLATES or family.failures > _MAX_FAILURES:
+        family = self._families.get(key)
+        if (
+            family is None
+            or family.tries >= _MAX_TEMPLATES - _MIN_LATER_TEMPLATES
+            or family.failures > _MAX_FAILURES
+        ):
             return True
         launches = 0 if family.first is None else family.first[1].launches
         known = sum(len(t.launches) for t in family.templates if isinstance(t, PlanTemplate))

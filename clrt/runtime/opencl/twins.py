@@ -27,8 +27,12 @@ _VARIABLE = "POCL_DEVICES"
 _DRIVERS = "basic pthread tbb"
 # Devices of NVIDIA's drivers, which a PoCL with a driver for CUDA would list.
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvmap")
-_TWIN_NAME = re.compile(r"(?:basic|cpu-minimal)\b")
-_TBB_NAME = re.compile(r"(?:cpu-)?tbb\b")
+# The names of the drivers' devices begin so; those of version 4 and later are the second ones.
+_NAMES = {
+    "basic": re.compile(r"(?:basic|cpu-minimal)\b"),
+    "tbb": re.compile(r"(?:cpu-)?tbb\b"),
+    "pthread": re.compile(r"(?:pthread|cpu(?!-minimal|-tbb))\b"),
+}
 
 
 @contextmanager
@@ -59,14 +63,12 @@ def split_twins(
         handles: All devices of the platform.
 
     Returns:
-        A single pair (device, its twin) if the platform has one twin and one usual device. The
-        usual device is TBB's if there is one; devices of other drivers are then left out. Otherwise
-        (device, None) for each device: a device of the twin's kind that is alone on its platform is
-        no twin, since the user chose it.
+        A single pair (device, its twin) if the platform has the devices that `_DRIVERS` asks for,
+        and no others: TBB's is the usual device if there is one, and its other one is left out.
+        Otherwise (device, None) for each device, which the user chose.
     """
-    twins = [h for h in handles if _TWIN_NAME.match(h.name)]
-    others = [h for h in handles if h not in twins]
-    usual = [h for h in others if _TBB_NAME.match(h.name)] or others
-    if len(twins) != 1 or len(usual) != 1:
+    by_kind = {kind: h for kind, name in _NAMES.items() for h in handles if name.match(h.name)}
+    usual = by_kind.get("tbb") or by_kind.get("pthread")
+    if usual is None or "basic" not in by_kind or len(by_kind) != len(handles):
         return [(h, None) for h in handles]
-    return [(usual[0], twins[0])]
+    return [(usual, by_kind["basic"])]

@@ -20,6 +20,7 @@ from clrt.runtime.opencl import twins
         (["basic-EPYC"], [("basic-EPYC", None)]),  # of a user's POCL_DEVICES
         (["cpu-minimal-a", "cpu-a", "cpu-tbb-a"], [("cpu-tbb-a", "cpu-minimal-a")]),
         (["basic-a", "pthread-a", "pthread-a"], None),
+        (["basic-a", "cpu-tbb-a", "NVIDIA-a"], None),
         (["Intel(R) Xeon(R)"], [("Intel(R) Xeon(R)", None)]),
         ([], []),
     ],
