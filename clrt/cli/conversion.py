@@ -49,6 +49,7 @@ from clrt.tools.convert import (
     read_encoder,
     write,
 )
+from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import atomic_write, check_targets, expanded, staged
@@ -417,7 +418,9 @@ def _real_devices() -> list[int]:
 def _precompile(
     target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path
 ) -> Precompiled:
-    """Compiles the programs that a model needs on a device, into a folder.
+    """Compiles the programs that a model needs on a device and on its twin, into a folder.
+
+    Other shapes than `shapes` may need the one or the other.
 
     Args:
         target: The converted model.
@@ -427,16 +430,22 @@ def _precompile(
     """
     start = time.perf_counter()
     optimize_first()
-    caches = session_for(choose_device(device), expanded(to)).caches
+    info = choose_device(device)
+    caches = session_for(info, expanded(to)).caches
     needed, built = sum(c.requests for c in caches), sum(c.builds for c in caches)
-    with load(target, device=device, cache_dir=to) as model:
-        if is_compiled(target) and read_extras(target).get("encoder"):
-            run_once(target, device=device, cache_dir=to)
-        model.warmup(shapes)
-        model.save_programs()
-        needed = sum(c.requests for c in caches) - needed
-        built = sum(c.builds for c in caches) - built
-        return Precompiled(model.device, needed, built, time.perf_counter() - start)
+    chosen = env_vars.TWINS.get()
+    for setting in ("off", "on") if info.twin is not None and chosen == "auto" else (chosen,):
+        with (
+            env_vars.TWINS.set(setting),
+            load(target, device=device, cache_dir=to) as model,
+        ):
+            if is_compiled(target) and read_extras(target).get("encoder"):
+                run_once(target, device=device, cache_dir=to)
+            model.warmup(shapes)
+            model.save_programs()
+    needed = sum(c.requests for c in caches) - needed
+    built = sum(c.builds for c in caches) - built
+    return Precompiled(info, needed, built, time.perf_counter() - start)
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -105,6 +105,19 @@ class EnvVar(Generic[T]):
             return self.parse(text)
         except ValueError as error:
             raise ClrtError(f"{self.name}={text!r} is not valid: {error}. {self.help}") from error
+
+    @contextlib.contextmanager
+    def set(self, text: str) -> Iterator[None]:
+        """Context manager that sets the variable to a text, and restores it at the end."""
+        before = os.environ.get(self.name)
+        os.environ[self.name] = text
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[self.name]
+            else:
+                os.environ[self.name] = before
 
 
 DEVICE = EnvVar("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")

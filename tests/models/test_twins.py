@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import clrt
+from clrt.cli.convert import app as convert_app
 from clrt.errors import ClrtError
 from clrt.ir.op import Array
 from clrt.ops.base import Op
@@ -229,6 +231,24 @@ def test_costs_of_launches_move_the_choice() -> None:
     with load() as model:
         assert model.bind(shapes, {}).plan.on_twin
         assert not model.bind(shapes, {TwinCosts.group: cheap}).plan.on_twin
+
+
+def test_precompiled_programs_serve_device_and_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, cache = (tmp_path / name for name in ("m.onnx", "m.clrt", "programs"))
+    source.write_bytes(parsed(SOURCE))
+    options = ["--precompile", str(cache), "--device", str(DEVICE.index), "--shape", "x=4x8"]
+    result = CliRunner().invoke(convert_app, [str(source), "-o", str(target), *options])
+    assert result.exit_code == 0, result.output
+    assert "CLRT_TWINS" not in os.environ
+    for setting in ("off", "on"):
+        monkeypatch.setenv("CLRT_TWINS", setting)
+        with clrt.load(target, device=DEVICE.index, cache_dir=cache) as model:
+            before = [programs.builds for programs in model._session.caches]
+            assert is_on_twin(model, 4) == (setting == "on")
+            check(model, 4)
+            assert [programs.builds for programs in model._session.caches] == before
 
 
 def test_tuner_measures_costs_of_twin() -> None:
