@@ -35,7 +35,7 @@ def packed_there(source: PackedWeight, device: DeviceInfo) -> Array:
     """Returns the weights packed by the device."""
     session = session_for(device)
     assert device_packing.packs(source, session) is not device.caps.simulator
-    buffer = device_packing.pack(source, session, WeightStore(session).kernel)
+    buffer = device_packing.pack(source, session, WeightStore(session).programs.kernel)
     made = np.empty(source.nbytes, np.uint8)
     if buffer.host is None:
         from clrt.runtime.opencl.driver import cl
