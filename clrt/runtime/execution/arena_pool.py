@@ -129,18 +129,19 @@ class ArenaPool:
         """
         while True:
             changed = BUDGET.changes.enter() if BUDGET.limit is not None else None
-            lacking, epoch = 0, BUDGET.epoch
+            needed, lacking, epoch = 0, 0, BUDGET.epoch
             with self.lock:
                 bound = self._acquire(stage)
-                if bound is not None:
+                if bound is not None and not bound.ready:
                     needed = self._needed(stage, bound.slabs)
                     lacking = self._lacking(needed)
                 if bound is not None and not lacking:
                     execution = Execution(
                         bound, feeds, outputs, recorder, stop, call, self._return_arena
                     )
-                    self.account.claim(execution, needed)
-                    BUDGET.claim(execution, needed)
+                    if needed:
+                        self.account.claim(execution, needed)
+                        BUDGET.claim(execution, needed)
                     bound.slabs.run, self.used_s = execution, time.perf_counter()
                     return execution
                 unattended = self._unattended()
@@ -214,12 +215,12 @@ class ArenaPool:
             OutOfMemoryError: The segment exceeds the model's memory limit, or this thread's own
                 run is the only one to wait for.
         """
+        for slabs in self._arenas:
+            bound = stage.bound.get(slabs)
+            if bound is not None and bound.ready and not slabs.in_use and not slabs.is_torn:
+                return bound
         self._drop_torn()
         idle = self._idle
-        for slabs in idle:
-            bound = stage.bound.get(slabs)
-            if bound is not None and bound.ready:
-                return bound
         if not idle and len(self._in_use) >= MAX_ARENAS:
             self._check_others(stage)
             return None

@@ -103,6 +103,8 @@ class BoundPlan:
         steps: Launches with their arguments set, and host steps, in order.
         held: Inputs and outputs kept by `run_and_hold`, for launches that are repeated outside of a
             run to measure their time.
+        views: While the plan is bound, arrays that share the memory of its inputs and outputs in
+            the arena; without values that the host cannot access, or that are not in the arena.
     """
 
     plan: Plan
@@ -117,7 +119,9 @@ class BoundPlan:
     tiers: bool = True
     steps: list[BoundStep] = field(default_factory=list)
     held: list[DeviceTensor] = field(default_factory=list)
+    views: dict[Value, Array] = field(default_factory=dict)
     _own: WeightStore = field(init=False)
+    _has_waits: bool = field(init=False)
     _status: TrackedBuffer | None = None
     _generation: int = -1
     _external: dict[Value, _External] = field(default_factory=dict)
@@ -129,11 +133,11 @@ class BoundPlan:
     # `ModelTiers.changes` when they were last compared with the model's programs.
     _quick: dict[KernelSpec, list[int]] = field(default_factory=dict)
     _changes: int = 0
-    _views: dict[Value, Array | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._own = WeightStore(self.session, self.weights.account)
-        self.slabs.views[self] = self._views
+        self._has_waits = self.lane.background or bool(self.plan.host_steps)
+        self.slabs.views[self] = self.views
         self.session.connection.owners.add(self)
 
     @property
@@ -160,7 +164,7 @@ class BoundPlan:
     @property
     def is_paced(self) -> bool:
         """Whether runs enqueue their launches in several batches, with waits between them."""
-        return bool(self.plan.host_steps) or self.lane.background or self.takes_long
+        return self._has_waits or self.takes_long
 
     @property
     def expected_s(self) -> float:
@@ -195,6 +199,9 @@ class BoundPlan:
             donor, self.donor = self.donor, None
             if donor is None or not self._reuse_kernels(donor):
                 self._bind_all()
+            for value in (*self.plan.graph.inputs, *self.plan.graph.outputs):
+                if value not in self.views and (view := self._view(value)) is not None:
+                    self.views[value] = view
             self._generation = self.slabs.generation
 
     @gc_disabled
@@ -416,16 +423,8 @@ class BoundPlan:
         buffer, offset = self.locate(value)
         return buffer, offset * value.dtype.itemsize
 
-    def host_memory(self, value: Value) -> Array | None:
-        """Returns an array that shares a value's memory in the arena.
-
-        None if the host cannot access the memory, or if the value is not in the arena.
-        """
-        if value not in self._views:
-            self._views[value] = self._find_host_memory(value)
-        return self._views[value]
-
-    def _find_host_memory(self, value: Value) -> Array | None:
+    def _view(self, value: Value) -> Array | None:
+        """Returns an array that shares a value's memory; None for values that `views` omits."""
         if self.plan.root(value) not in self.plan.allocations:
             return None
         buffer, offset = self.bytes_of(value)

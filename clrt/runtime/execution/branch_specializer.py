@@ -77,6 +77,11 @@ class Branches:
         self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
+    @property
+    def specialises(self) -> bool:
+        """Whether any inputs decide a condition, so that `chosen` may return another graph."""
+        return bool(self._first.choosing) or self._first.by_shape
+
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
         """Returns the graph specialised for the inputs of a run, and that graph's inputs.
 

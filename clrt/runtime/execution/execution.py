@@ -69,15 +69,15 @@ class Execution:
     stop: CancellationToken = NEVER
     call: ActiveCall | None = None
     ended: Callable[[Execution], None] = lambda execution: None
-    detached: bool = False
-    enqueued: bool = False
+    detached: bool = field(default=False, init=False)
+    enqueued: bool = field(default=False, init=False)
     _moves: Transfers = field(init=False)
-    _paced: bool = False
-    _began_s: float = 0.0
-    _nth: int = 0
-    _error: BaseException | None = None
-    _ended: bool = False
-    _turn: Any = field(default_factory=RLock)
+    _paced: bool = field(default=False, init=False)
+    _began_s: float = field(default=0.0, init=False)
+    _nth: int = field(default=0, init=False)
+    _error: BaseException | None = field(default=None, init=False)
+    _ended: bool = field(default=False, init=False)
+    _turn: Any = field(default_factory=RLock, init=False)
 
     def __post_init__(self) -> None:
         self._moves = Transfers(self.bound)
@@ -131,7 +131,7 @@ class Execution:
                     bound.improve()
                 while not self._begin():
                     _await_readers(self)
-                if self._paced or self._is_synchronous:
+                if not self.enqueued:
                     if self._paced:
                         self._run_paced()
                     else:
@@ -261,14 +261,16 @@ class Execution:
             True if the inputs were copied. False, without any effect, if runs in other queues
             still read a donated input.
         """
-        with self.bound.session.connection.lock:
-            if _readers(self):
+        bound = self.bound
+        with bound.session.connection.lock:
+            if bound.plan.device_io.donated and _readers(self):
                 return False
             self._feed()
-            if self._paced or self._is_synchronous:
+            # The twin computes each launch in the call that enqueues it.
+            if self._paced or (bound.lane.on_twin and self.recorder is None):
                 return True
             if self.recorder is not None:
-                self.recorder.record_steps(self.bound, self.bound.steps, self._moves.run_host)
+                self.recorder.record_steps(bound, bound.steps, self._moves.run_host)
             else:
                 self._enqueue()
             self._moves.read_back(self.outputs)
@@ -297,15 +299,10 @@ class Execution:
         for step in cast(list[BoundLaunch], self.bound.steps):
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
-    @property
-    def _is_synchronous(self) -> bool:
-        """Whether the device computes each launch in the call that enqueues it."""
-        return self.lane.on_twin and self.recorder is None
-
     def _run_on_twin(self) -> None:
         """Computes all launches of the plan on this thread, without the lock of the device."""
         moves, enqueue, check = self._moves, cl.enqueue_nd_range_kernel, self.stop.check
-        queue = self.lane.queue
+        queue = self.bound.lane.queue
         for step in cast(list[BoundLaunch], self.bound.steps):
             check()
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
@@ -344,16 +341,17 @@ class Execution:
         """Waits for the device, completes the transfers and ends the run."""
         with self.bound.draining():
             self._wait()
-        self._moves.complete()
+            words = self.bound.status_words(self._moves.status)
+        self._moves.complete(words)
         self._end()
 
     def _wait(self) -> None:
         """Waits for the run's last command, or for the whole queue if no other run is in flight."""
-        connection = self.bound.session.connection
-        if len(connection.in_flight) == 1:
-            self.lane.finish()
-        elif self._moves.last is not None:
-            self.lane.wait(self._moves.last)
+        bound, last = self.bound, self._moves.last
+        if len(bound.session.connection.in_flight) == 1:
+            bound.lane.finish()
+        elif last is not None:
+            bound.lane.wait(last)
 
     def _fail(self) -> None:
         """Ends a failed execution; donated tensors get back their memory, overwritten or not."""
@@ -419,10 +417,7 @@ def _await_readers(run: Execution) -> None:
 
 def _readers(run: Execution) -> list[Execution]:
     """Returns the unfinished runs in other queues that read tensors donated to `run`."""
-    names = run.bound.plan.device_io.donated
-    if not names:
-        return []
-    donated = [run.feeds[n] for n in names]
+    donated = [run.feeds[n] for n in run.bound.plan.device_io.donated]
     return [
         r
         for r in tuple(run.bound.session.connection.in_flight)

@@ -222,6 +222,9 @@ class GraphRun:
             # both.
             on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
             contract = DeviceIo(on_device, on_device.intersection(donated), frozenset(kept))
+        latest = None if known else self.planner.latest(graph, shapes, contract)
+        if latest is not None:
+            return latest
         with self.room.lock:
             return self.planner.stage(graph, shapes, known, contract)
 
@@ -334,6 +337,12 @@ def _split(
         Available values by name, and the names of the outputs to compute, with whether each stays
         on the device.
     """
+    if wanted is not None:
+        for value in graph.outputs:
+            if value.type.on_host:
+                break
+        else:
+            return {}, wanted
     available = {
         n: _value(v, feeds)
         for n, v in zip(graph.output_names, graph.outputs, strict=True)

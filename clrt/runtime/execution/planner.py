@@ -222,10 +222,6 @@ class Planner:
             ClrtError: The graph cannot be planned, or the planner is strict and a node would run
                 on the host.
         """
-        asked = (graph, contract, shapes)
-        latest = self.kept.latest  # read once, because another thread may replace it
-        if not known and latest is not None and latest[0] == asked and not latest[1].runs:
-            return latest[1]
         data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
         key = (graph, tuple(shapes.get(v.name) for v in graph.inputs), data, contract)
         stage = self.kept.get(key)
@@ -242,8 +238,18 @@ class Planner:
                 self.kept.drop(key)
                 self.kept.add(key, with_loops)
                 stage = with_loops
-        self.kept.latest = None if known else (asked, stage)
+        self.kept.latest = None if known else ((graph, contract, shapes), stage)
         return stage
+
+    def latest(self, graph: Graph, shapes: Shapes, contract: DeviceIo) -> PlannedSegment | None:
+        """Returns the segment of the last `stage` if the arguments are the same; else None.
+
+        Unlike `stage`, it needs no lock.
+        """
+        latest = self.kept.latest  # read once, because another thread may replace it
+        if latest is None or latest[0] != (graph, contract, shapes) or latest[1].runs:
+            return None
+        return latest[1]
 
     def _stage(
         self,

@@ -100,7 +100,13 @@ class RunRequest:
         """
         if self.state is not None:
             self.state.update(results)
-        return {n: _for_user(results[n], self.device_outputs, n in self.held) for n in self.names}
+        user: dict[str, Any] = {}
+        for name in self.names:
+            value = results[name]
+            if type(value) is not np.ndarray or value.dtype.kind == "U" or name in self.held:
+                value = _for_user(value, self.device_outputs, name in self.held)
+            user[name] = value
+        return user
 
 
 def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
@@ -111,8 +117,6 @@ def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
         held: Whether the output is a sequence, optional or map. Its arrays are then copied, since
             they may be inputs or constants of the model.
     """
-    if type(value) is np.ndarray and value.dtype.kind != "U" and not held:
-        return value
     if isinstance(value, list):
         return [_for_user(item, device_outputs, held) for item in value]
     if isinstance(value, DeviceTensor):

@@ -141,9 +141,8 @@ class Runner:
             DeviceError: The driver fails.
             ClrtError: The run was cancelled, or cannot be planned.
         """
-        return self._run(
-            feeds, wanted, donated, stop or self.stop, _readers(feeds, donated), recorder
-        )
+        before = _readers(feeds, donated) if donated else ()
+        return self._run(feeds, wanted, donated, stop or self.stop, before, recorder)
 
     def _run(
         self,
@@ -274,8 +273,12 @@ class Runner:
             stored = self._executable.branch.chosen(feeds)
             if stored is None:
                 _ = self._executable.graph.nodes  # not under the lock: it takes another one
-        with self.lock:
-            graph, feeds = self._all_branches.chosen(feeds) if stored is None else stored
+        graph = self.planner.graph
+        if stored is not None:
+            graph, feeds = stored
+        elif self._branches is None or self._branches.specialises:
+            with self.lock:
+                graph, feeds = self._all_branches.chosen(feeds)
         return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
 
     @property

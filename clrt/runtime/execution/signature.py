@@ -86,7 +86,11 @@ class Signature:
         pairs = zip(graph.output_names, graph.outputs, strict=True)
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
         self.held = frozenset(s.name for s in self.outputs if s.kind != "tensor")
-        self._types = [v.type for v in graph.inputs]
+        # Name, type, specification of each input, and the dtype of arrays that need no conversion.
+        self._types = [
+            (v.name, v.type, spec, None if v.type.on_host else v.dtype.numpy)
+            for v, spec in zip(graph.inputs, self.inputs, strict=True)
+        ]
         self._names = dict.fromkeys(v.name for v in graph.inputs).keys()
         self._outputs = [s.name for s in self.outputs]
         self._session = session
@@ -124,7 +128,7 @@ class Signature:
             InputError: An input is missing, unknown, or of the wrong kind or dtype.
             DeviceError: A tensor is on another device.
         """
-        if not isinstance(inputs, Mapping):
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):
             if len(self.inputs) != 1:
                 raise InputError(
                     f"The model takes {counted(len(self.inputs), 'input')}; pass a dict by name: "
@@ -132,10 +136,15 @@ class Signature:
                 )
             inputs = {self.inputs[0].name: inputs}
         self.check_names(inputs)
-        return {
-            spec.name: self._feed(spec, type_, inputs[spec.name])
-            for spec, type_ in zip(self.inputs, self._types, strict=True)
-        }
+        feeds: dict[str, RuntimeValue] = {}
+        for name, type_, spec, dtype in self._types:
+            given = inputs[name]
+            is_fit = type(given) is np.ndarray and dtype is not None and given.dtype == dtype
+            if is_fit and given.flags.c_contiguous:
+                feeds[name] = given
+            else:
+                feeds[name] = self._feed(spec, type_, given)
+        return feeds
 
     def on_device(self, name: str, given: Any) -> DeviceTensor:
         """Creates a device tensor for an input of the model.
@@ -243,13 +252,6 @@ class Signature:
 
     def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
         """Converts a given tensor to the declared dtype, without loss; device tensors are kept."""
-        if (
-            type(given) is np.ndarray
-            and given.dtype == spec.dtype.numpy
-            and given.flags.c_contiguous
-            and spec.dtype is not DType.STRING
-        ):
-            return given
         if isinstance(given, DeviceTensor):
             if given.session.context != self._session.context:
                 raise DeviceError(

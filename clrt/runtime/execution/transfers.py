@@ -26,25 +26,23 @@ class Transfers:
         leases: Buffers of external values; None if the plan has none.
         last: Event of the run's last command, whether launch or copy; None before the first.
         slabs: Buffers of the arena, held because the driver does not keep buffers alive.
+        results: Array or device tensor of each requested output, by name, once `complete` returns.
+        status: Status words and the event of their copy; None if the host reads them directly.
     """
 
     bound: BoundPlan
     leases: ExternalBuffers | None = None
     last: cl.Event | None = None
     slabs: tuple[TrackedBuffer, ...] = ()
+    results: dict[str, Feed] = field(default_factory=dict)
+    status: tuple[Array, cl.Event] | None = None
     _events: list[cl.Event] = field(default_factory=list)
-    _results: dict[str, tuple[Value, Feed]] = field(default_factory=dict)
-    _status: tuple[Array, cl.Event] | None = None
+    _views: list[tuple[str, Array]] = field(default_factory=list)
 
     @property
     def queue(self) -> cl.CommandQueue:
         """OpenCL queue of the plan, in which the run's commands are enqueued."""
         return self.bound.lane.queue
-
-    @property
-    def results(self) -> dict[str, Feed]:
-        """Array or device tensor of each requested output, by name."""
-        return {name: result for name, (_, result) in self._results.items()}
 
     def _note(self, event: cl.Event) -> None:
         """Records a copy's event as the run's last event, and holds all events of copies.
@@ -69,17 +67,19 @@ class Transfers:
         if bound.plan.external:
             self.leases = ExternalBuffers(bound.plan, bound.session)
             bound.bind_external(self.leases.take(feeds))
+        views = bound.views
         for value in bound.plan.graph.inputs:
-            self._feed(value, feeds[value.name])
+            feed = feeds[value.name]
+            if value in views and type(feed) is np.ndarray:
+                views[value][...] = feed
+            else:
+                self._feed(value, feed)
         if self.leases is not None:
             self.leases.use_up()
 
     def _feed(self, value: Value, feed: Feed) -> None:
         """Enqueues the copy of an input into the memory of its value, unless they are the same."""
         bound, queue = self.bound, self.queue
-        if type(feed) is np.ndarray and (host := bound.host_memory(value)) is not None:
-            host[...] = feed
-            return
         is_external = self.leases is not None and value in self.leases.by_root
         if feed.nbytes == 0 or not (is_external or value in bound.plan.allocations):
             return
@@ -118,14 +118,20 @@ class Transfers:
         Args:
             outputs: Names of the requested outputs, and whether each stays on the device.
         """
-        graph = self.bound.plan.graph
+        graph, views = self.bound.plan.graph, self.bound.views
         for name, value in zip(graph.output_names, graph.outputs, strict=True):
-            if name in outputs:
-                result = self._keep(value) if outputs[name] else self._read(value)
-                self._results[name] = value, result
-        self._status = self.bound.copy_status()
-        if self._status is not None:
-            self._note(self._status[1])
+            if name not in outputs:
+                continue
+            if outputs[name]:
+                self.results[name] = self._keep(value)
+            elif value in views:
+                self.results[name] = views[value]
+                self._views.append((name, views[value]))
+            else:
+                self.results[name] = self._read(value)
+        self.status = self.bound.copy_status()
+        if self.status is not None:
+            self._note(self.status[1])
 
     def _keep(self, value: Value) -> DeviceTensor:
         """Returns a device tensor with the elements of an output that stays on the device.
@@ -152,42 +158,39 @@ class Transfers:
             wait: Whether to wait for the copy; else the array is filled once `complete` returns.
         """
         array = np.empty(value.dims, value.dtype.numpy)
-        if array.nbytes and (wait or self.bound.host_memory(value) is None):
+        if array.nbytes:
             buffer, offset = self.bound.bytes_of(value)
             self._note(
                 cl.enqueue_copy(self.queue, array, buffer, src_offset=offset, is_blocking=wait)
             )
         return array
 
-    def complete(self) -> None:
+    def complete(self, words: Array | None) -> None:
         """Checks the status words, and copies results that the host can read in the arena.
 
         Call it once all commands of the run are done.
 
+        Args:
+            words: The status words, as `BoundPlan.status_words` returns them.
+
         Raises:
             NumberError: A kernel found an index or length out of range.
         """
-        bound = self.bound
-        with bound.draining():
-            words = bound.status_words(self._status)
         if words is not None:
             first = int(np.flatnonzero(words)[0])
-            raise bound.plan.status_words[first].error(words[first])
-        for value, result in self._results.values():
-            if isinstance(result, np.ndarray):
-                host = bound.host_memory(value)
-                if host is not None:
-                    result[...] = host
+            raise self.bound.plan.status_words[first].error(words[first])
+        for name, view in self._views:
+            self.results[name] = view.copy()
 
     def drop(self) -> None:
         """Drops the results of a failed run, and gives donated tensors their memory back."""
         if self.leases is not None:
             self.leases.give_back()
-        self._results = {}
+        self.results = {}
 
     def end(self) -> None:
         """Drops the references to all memory of the run except its results."""
         if self.leases is not None:
             self.bound.forget_external()
             self.leases.end()
-        self._events, self.slabs, self.last = [], (), None
+        self._events, self._views, self.slabs, self.last = [], [], (), None
