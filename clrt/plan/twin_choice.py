@@ -6,10 +6,12 @@ The twin runs kernels on the calling thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, ClassVar
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node, Value
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.size_formulas import excess
 from clrt.kernels.spec import BufferArg, Launch, PackedWeight, StatusWord
 from clrt.kernels.thresholds import Thresholds, tunable
@@ -46,7 +48,8 @@ class TwinCosts(Thresholds):
 def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
     """Returns whether a plan is expected to run faster on the device's twin, on one core.
 
-    It is if threads cost more time on the device than its other cores save. CLRT_TWINS overrides
+    It is if threads cost more time on the device than its other cores save in launches of several
+    work-groups. CLRT_TWINS overrides
     the estimate; plans with host steps never run on the twin. With traced sizes, the comparison
     becomes a guard of the trace.
 
@@ -66,10 +69,15 @@ def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
             for launch in step.launches:
                 ns = launch.flops * 1000 // costs.mflops
                 ns += _nbytes(step.nodes, launch) * 1000 // costs.mbytes
-                shared_ns += excess(ns, costs.delay_ns)
+                shared_ns += excess(ns, costs.delay_ns) * clamp(_groups(launch) - 1, 0, 1)
     thread_ns = costs.wake_ns + plan.launches * costs.launch_ns
     cores = max(caps.cores, 2)
     return bool(shared_ns * (cores - 1) < thread_ns * cores)
+
+
+def _groups(launch: Launch) -> Any:
+    """Returns the number of work-groups of a launch; if the driver chooses it, of work-items."""
+    return prod(launch.global_size) // prod(launch.local_size or (1,))
 
 
 def _nbytes(nodes: Sequence[Node], launch: Launch) -> Any:

@@ -1,5 +1,5 @@
 // recurrent_steps: time steps `step` to `end` (exclusive) of LSTM, GRU (linear_before_reset 1) or
-// RNN on CPU devices in one launch, float32. pack_gates: packs weights [D, GATES, H, K] for it.
+// RNN on CPU devices in one launch, float32.
 // D directions, T steps, B sequences, H elements per state; all strides in elements, of step _t,
 // direction _d, sequence _b. Operands of recurrent_steps:
 //   y         written: states of all steps, at y_t, y_d, y_b; also read as the previous step's
@@ -57,11 +57,13 @@
 #endif
 #define VW T_VW
 #define T_NV GATES
+#define FIRST_STATE(block, H) ((block) * VW)
 #include "common/base.clh"
 #include "common/math.clh"
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/tile.clh"
+#include "common/gates.clh"
 FUNCTIONS
 
 #if BYTES
@@ -394,18 +396,5 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(SUM_T, g
 }
 
 #if !BYTES
-// Packs weights x [D, GATES, H, K] as y [D][block][k][gate][T_VW], in blocks of T_VW states; lanes
-// past state H are zero. One work-item per (direction, block).
-__kernel SINGLE_ITEM
-void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
-  const IDX_T blocks = (H + VW - 1) / VW;
-  const IDX_T at = get_global_id(0);
-  const IDX_T d = at / blocks;
-  const IDX_T h = at % blocks * VW;
-  __global float *to = AT(y) + at * K * WIDTH;
-  for (IDX_T k = 0; k < K; ++k)
-    for (IDX_T gate = 0; gate < GATES; ++gate)
-      for (IDX_T lane = 0; lane < VW; ++lane, ++to)
-        *to = h + lane < H ? AT(x)[((d * GATES + gate) * H + h + lane) * K + k] : 0.0f;
-}
+#include "common/pack_gates.clh"
 #endif

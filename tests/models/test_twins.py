@@ -227,10 +227,12 @@ def test_environment_of_user_prevails(
 
 def test_costs_of_launches_move_the_choice() -> None:
     cheap = {"wake_ns": 1, "launch_ns": 1, "delay_ns": 1}
-    shapes = {n: a.shape for n, a in feeds(4).items()}
+    shapes = {n: a.shape for n, a in feeds(256).items()}
     with load() as model:
         assert model.bind(shapes, {}).plan.on_twin
         assert not model.bind(shapes, {TwinCosts.group: cheap}).plan.on_twin
+        one_group = {n: a.shape for n, a in feeds(1).items()}
+        assert model.bind(one_group, {TwinCosts.group: cheap}).plan.on_twin
 
 
 def test_precompiled_programs_serve_device_and_twin(

@@ -89,6 +89,7 @@ SMALL: dict[str, dict[str, int]] = {
     "paged_attention_cpu": {"T_VW": 4, "T_MR": 3, "T_NK": 1, "T_ROWS": 6, "T_PAGES": 2},
     "pool_planar": {"T_VW": 4},
     "pool_rows": {"T_VW": 4},
+    "recurrent_sequence": {"T_VW": 4},
     "recurrent_steps": {"T_MR": 3, "T_VW": 4},
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_group": {"T_ITEMS": 4},

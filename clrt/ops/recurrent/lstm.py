@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches, variants
-from clrt.ops.recurrent.time_step_launches import STEPS_CPU
+from clrt.ops.recurrent.sequence_launches import STEPS_CPU
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from clrt.device import requires
-from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -26,25 +24,24 @@ from clrt.kernels.spec import (
 )
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.kernels.variant import Lowering
 from clrt.ops.index_checks import check_launch
 from clrt.ops.movement.common import fill_launch
-from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
 from clrt.util.math import ceil_div, round_up
 
 STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)
 _SOURCE = "recurrent/recurrent_steps.cl"
-# Elements of K computed at once for a single sequence, by the number of gates: independent sums
-# hide the latency of additions.
-_SETS = {4: 2, 3: 2, 1: 8}
+# Independent sums over K per gate for a single sequence, by the number of gates: they hide the
+# latency of additions.
+SUMS = {4: 2, 3: 2, 1: 8}
 
 
 class RecurrentPartition(Thresholds):
     """Thresholds of the partition of a recurrent op's time steps into work-groups and launches."""
 
     part_kflop: int = tunable(
-        100,
+        60,
         "thousand FLOPs",
         "Minimum work per core and time step if several cores share the work of a step.",
     )
@@ -85,15 +82,21 @@ class TimeStepLaunches(RecurrentLaunches):
     """Emits the launches of a recurrent node by the kernel recurrent_steps.
 
     Attributes:
+        overlaps: Whether the last block of packed weights has the last states, and so may overlap
+            the block before it; else it is zero-padded.
         shares: Thresholds of the partition into work-groups and launches.
-        tunables: Tunables of the kernel.
+        tunables: Tunables of the kernel recurrent_steps.
+        lanes: States per block of packed weights.
         depth: Columns I of X if the kernel multiplies X by W; 0 if a GEMM does.
     """
+
+    overlaps: ClassVar = False
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
         super().__init__(node, ctx, emit_cpu)
         self.shares = ctx.thresholds(RecurrentPartition)
         self.tunables = ctx.tunables(STEPS)
+        self.lanes = self.tunables["T_VW"]
         depth = node.arg(0).dims[2]
         self.depth = depth if self.time <= self.shares.inner_steps else 0
 
@@ -141,7 +144,7 @@ class TimeStepLaunches(RecurrentLaunches):
         """Returns the kernel with macros for the op's options and the inputs that are present."""
         op, node = self.op, self.node
         lens = node.input(4)
-        optionals = {name: node.input(i) for name, i in _OPTIONAL.items()}
+        optionals = {name: node.input(i) for name, i in OPTIONAL_INPUTS.items()}
         return KernelSpec.of(
             _SOURCE,
             "recurrent_steps",
@@ -150,7 +153,7 @@ class TimeStepLaunches(RecurrentLaunches):
             **op.features(),
             **(macros or {"BYTES": 0}),
             GATES=op.gates,
-            T_KS=_SETS[op.gates],
+            T_KS=SUMS[op.gates],
             S_TEAM=int(self.is_team),
             S_WHOLE=int(self.hidden % self.tunables["T_VW"] == 0),
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
@@ -188,12 +191,14 @@ class TimeStepLaunches(RecurrentLaunches):
         Returns:
             The packing launches ([] for a constant), and the packed weights.
         """
-        lanes, gates = self.tunables["T_VW"], self.op.gates
+        lanes, gates = self.lanes, self.op.gates
         wide = round_up(self.hidden, lanes)
         elems = self.directions * wide * gates * depth
         if weights.is_constant and weights.has_numbers:
             layout = f"gates{gates}x{lanes}:{self.hidden}x{depth}"
-            pack = partial(pack_gates, gates=gates, lanes=lanes)
+            if self.overlaps and wide > self.hidden:
+                layout = f"overlapping_{layout}"
+            pack = partial(pack_gates, gates=gates, lanes=lanes, overlaps=self.overlaps)
             nbytes = elems * weights.dtype.itemsize
             return [], BufferArg(PackedWeight(weights, layout, pack, nbytes))
         target = BufferArg(self.ctx.scratch(elems))
@@ -208,12 +213,20 @@ class TimeStepLaunches(RecurrentLaunches):
         for index, name in enumerate(("hidden", "cell")[: self.op.states], start=1):
             output = node.outputs[index] if index < len(node.outputs) else None
             states[name] = output or self.ctx.scratch(self.state_elems, self.dtype)
-        inputs = {f"first_{n}" if n in states else n: node.input(i) for n, i in _OPTIONAL.items()}
+        inputs = {
+            f"first_{n}" if n in states else n: node.input(i) for n, i in OPTIONAL_INPUTS.items()
+        }
         return {"y": node.output, **states, **optional(**inputs)}
 
     def _others(self) -> dict[str, Any]:
         """Returns kernel arguments that only a subclass needs, by name; {} by default."""
         return {}
+
+    @property
+    def step_sizes(self) -> dict[str, int]:
+        """Arguments of the kernel of sizes and strides, by name."""
+        partition = {"height": self.sharing.height, "span": self.sharing.span}
+        return {**self.sizes, **partition, "depth": self.depth}
 
     def _gate_elems(self, steps: int) -> int:
         """Returns the number of elements of X W^T that `steps` time steps read."""
@@ -229,7 +242,6 @@ class TimeStepLaunches(RecurrentLaunches):
         """
         shared = self.sharing
         steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)
-        sizes = {"depth": self.depth, "height": shared.height, "span": shared.span}
         launches = []
         if self.is_team:
             elems = shared.teams * (shared.parts + 1)
@@ -242,41 +254,32 @@ class TimeStepLaunches(RecurrentLaunches):
             part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
             if not self.depth:
                 part["gx"] = BufferArg(tensors["gx"], 0, self._gate_elems(e - s))
-            args = {**tensors, **part, **sizes, **self.sizes, "step": s, "end": e}
+            args = {**tensors, **part, **self.step_sizes, "step": s, "end": e}
             groups = shared.teams * shared.parts
             launches.append(launch(spec, (groups,), (1,), shared.flops * (e - s), **args))
         return launches
 
 
 # Indices of the optional inputs.
-_OPTIONAL = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
+OPTIONAL_INPUTS = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
 
 
-def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
+def pack_gates(weights: Array, gates: int, lanes: int, overlaps: bool = False) -> Array:
     """Packs weights `[D, gates * H, K]` as `[D, ceil(H / lanes), K, gates, lanes]`.
-
-    The last block of the H hidden states is zero-padded to `lanes` states.
 
     Args:
         weights: W or R of D directions; K is the summed axis.
         gates: Number of gates.
         lanes: States per block.
+        overlaps: Whether the last block has the last `lanes` of the H hidden states, some of which
+            are also in the block before it; else it is zero-padded to `lanes` states.
     """
     directions, wide, depth = weights.shape
     hidden = wide // gates
-    blocks = ceil_div(hidden, lanes)
-    padded = np.zeros((directions, gates, blocks * lanes, depth), weights.dtype)
+    starts = np.arange(0, hidden, lanes)
+    padded = np.zeros((directions, gates, len(starts) * lanes, depth), weights.dtype)
     padded[:, :, :hidden] = weights.reshape(directions, gates, hidden, depth)
-    split = padded.reshape(directions, gates, blocks, lanes, depth)
+    if overlaps:
+        starts = np.minimum(starts, hidden - lanes)
+    split = padded[:, :, starts[:, None] + np.arange(lanes)]
     return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
-
-
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    return TimeStepLaunches(node, ctx).launches()
-
-
-def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    return node.op_as(Recurrent).reject_steps() or reject_but_float32(node, caps)
-
-
-STEPS_CPU = Variant("steps_cpu", _emit, _reject, requires.CPU)

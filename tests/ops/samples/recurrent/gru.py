@@ -27,4 +27,8 @@ def gru_samples(cls: type[GRU]) -> Iterator[Sample]:
         yield Sample(op, sample_inputs(cls, (3, 2, 4, 5), op, (True,) * 3, np.float16))
         op = cls(linear_before_reset=linear)
         yield Sample(op, sample_inputs(cls, (2, 11, 3, 5), op, (False,) * 3))
+    # One sequence, whose last block of states overlaps the one before it.
+    for direction, optional in (("reverse", (False,) * 3), ("bidirectional", (True, False, True))):
+        op = cls(direction=direction, linear_before_reset=1)
+        yield Sample(op, sample_inputs(cls, (5, 1, 3, 19), op, optional))
     yield Sample(cls(), sample_inputs(cls, (2, 1, 3, 4), cls(), (False,) * 3, np.float64))

@@ -25,6 +25,13 @@ def lstm_samples(cls: type[LSTM]) -> Iterator[Sample]:
         yield Sample(op, sample_inputs(cls, (4, 3, 5, 7), op, optional))
     op = cls(direction="bidirectional")
     yield Sample(op, sample_inputs(cls, (2, 1, 3, 26), op, (True, False, False, False, False)))
+    # One sequence, whose last block of states overlaps the one before it.
+    for op, optional in [
+        (cls(), (False,) * 5),
+        (cls(direction="bidirectional", layout=1, clip=0.5), (True, False, True, True, True)),
+        (cls(direction="reverse", input_forget=1), (False, False, True, False, True)),
+    ]:
+        yield Sample(op, sample_inputs(cls, (5, 1, 3, 19), op, optional))
     # Rows that GPUs take tiles for.
     yield Sample(cls(), sample_inputs(cls, (2, 11, 3, 5), cls(), (False,) * 5))
     for dtype in (np.float16, np.float64):

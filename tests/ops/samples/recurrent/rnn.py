@@ -26,6 +26,9 @@ def rnn_samples(cls: type[RNN]) -> Iterator[Sample]:
     for name in (*ALPHA, "Relu", "Softplus", "Sigmoid"):
         op = cls(activations=(name,))
         yield Sample(op, sample_inputs(cls, (2, 1, 2, 3), op, (True, False, True)))
+    # One sequence, whose last block of states overlaps the one before it.
+    op = cls(direction="bidirectional")
+    yield Sample(op, sample_inputs(cls, (5, 1, 3, 19), op, (True, False, True)))
     for dtype in (np.float16, np.float64):
         yield Sample(cls(), sample_inputs(cls, (3, 2, 4, 5), cls(), (True, True, True), dtype))
     for sizes in [(0, 2, 3, 4), (2, 0, 3, 4)]:
