@@ -112,6 +112,15 @@ _HOMES = {
     "set_memory_budget": "clrt.runtime.opencl.memory_budget",
     "tensor": "clrt.runtime.opencl.tensor_factory",
 }
+# Names whose users load a model, most likely: their first access starts to load the drivers.
+_LOADERS = (
+    "CrossEncoder",
+    "SentenceEncoder",
+    "SparseEncoder",
+    "TextGenerator",
+    "Transcriber",
+    "load",
+)
 
 find_moved()
 
@@ -120,6 +129,8 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'clrt' has no attribute '{name}'")
     with explain_missing_extra(f"clrt.{name}"):
+        if name in _LOADERS:
+            import_module("clrt.runtime.opencl.driver_libraries").map_ahead()
         value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -27,7 +27,6 @@ from clrt.runtime.opencl.driver import (
 )
 from clrt.runtime.opencl.icd_loader import install_hint, load_failure
 from clrt.runtime.opencl.linker import has_linker
-from clrt.runtime.opencl.os_memory import drop_code, mapped_files
 from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
 from clrt.runtime.opencl.twins import split_twins
 from clrt.util import env_vars
@@ -210,7 +209,7 @@ def _handles() -> Sequence[tuple[cl.Device, cl.Device | None]]:
     if _starting is not None:
         _starting.join()
     handles: list[tuple[cl.Device, cl.Device | None]] = []
-    is_complete, mapped = True, mapped_files()
+    is_complete = True
     with Guard("The OpenCL loader"):
         platforms = find_platforms()
     for platform in platforms:
@@ -220,7 +219,6 @@ def _handles() -> Sequence[tuple[cl.Device, cl.Device | None]]:
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 is_complete = False
                 warn_user(f"An OpenCL implementation is left out, since it fails: {error}.")
-    drop_code(mapped)
     if is_complete:
         _device_handles[:] = handles
     return handles

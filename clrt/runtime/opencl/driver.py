@@ -19,6 +19,7 @@ import pyopencl as cl
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
+from clrt.runtime.opencl.driver_libraries import drop_code, files_before_drivers
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
 from clrt.runtime.opencl.twins import twins_requested
 from clrt.util.fast_dataclass import dataclass
@@ -241,11 +242,13 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
+@cache
 def load_drivers() -> None:
     """Makes the ICD loader load the libraries of all OpenCL implementations.
 
     Later calls change nothing. The GIL is released meanwhile, unlike in pyopencl's own call.
     """
+    known = files_before_drivers()
     library = _library()
     remove_old_icd(Path(cl.__file__).parent)
     prepare_pocl_cache()
@@ -253,6 +256,7 @@ def load_drivers() -> None:
         with twins_requested():
             library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     intel_platforms()
+    drop_code(known)
 
 
 def find_platforms() -> list[cl.Platform]:

@@ -47,7 +47,7 @@ def intel_platforms() -> IcdPlatforms:
     .icd file in the pip package names a path of Intel's build machine.)
     """
     library = intel_library()
-    if library is None or _is_restricted():
+    if library is None or is_restricted():
         return IcdPlatforms()
     return _load_platforms(str(library))
 
@@ -89,7 +89,7 @@ def _data_folders() -> list[str]:
     return folders
 
 
-def _is_restricted() -> bool:
+def is_restricted() -> bool:
     """Returns whether OCL_ICD_VENDORS restricts the ICD loader to a library, not to a folder."""
     chosen = os.environ.get(_LOADER_CHOICE, "")
     return bool(chosen) and not os.path.isdir(chosen)
@@ -98,7 +98,7 @@ def _is_restricted() -> bool:
 @cache
 def _load_platforms(path: str) -> IcdPlatforms:
     try:
-        library = _load_library(path)
+        library = load_library(path)
         find = library.clGetExtensionFunctionAddress
     except (OSError, AttributeError) as error:
         return IcdPlatforms(failure=str(error))
@@ -120,7 +120,7 @@ def _load_platforms(path: str) -> IcdPlatforms:
     return IcdPlatforms(handles)
 
 
-def _load_library(path: str) -> ctypes.CDLL:
+def load_library(path: str) -> ctypes.CDLL:
     """Loads a shared library; on Linux the GIL is released meanwhile, unlike in `ctypes.CDLL`.
 
     Raises:

@@ -1,16 +1,18 @@
-"""Release of library code pages to the system."""
+"""Libraries of drivers: mapped ahead of their use, and their code pages dropped."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from clrt.runtime.opencl.os_memory import drop_code, mapped_files
+from clrt.runtime.opencl.driver_libraries import drop_code, mapped_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -60,3 +62,35 @@ def test_drop_code_without_known_files_keeps_resident_pages(tmp_path: Path) -> N
     drop_code(frozenset())
     assert _resident_kib(path, writable=False) == before > 0
     del library
+
+
+# Prints the resident KiB of read-only mappings by library, once the devices are listed.
+_SCRIPT = """
+import json, re
+import clrt
+
+clrt.load  # maps libraries ahead
+from clrt.runtime.opencl.devices import devices, start_drivers
+
+start_drivers()
+devices()
+rows = re.findall(
+    r" r-[x-]p .*?(/.*)\\n(?:[A-Z].*\\n)*?Rss: +(\\d+) kB", open("/proc/self/smaps").read()
+)
+print(json.dumps({file: sum(int(n) for f, n in rows if f == file) for file, _ in rows}))
+"""
+
+
+def test_code_of_drivers_is_dropped_once_they_are_loaded() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=100, check=True
+    )
+    drivers = ("libpocl", "liboclgrind", "libcommon_clang", "libintelocl")
+    resident = {
+        Path(file): kib << 10
+        for file, kib in json.loads(found.stdout).items()
+        if Path(file).name.startswith(drivers)
+    }
+    assert resident
+    # Linking leaves a third resident.
+    assert sum(resident.values()) < sum(f.stat().st_size for f in resident) / 8
