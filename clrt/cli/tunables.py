@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import clrt.passes.device_pipeline
+import clrt.runtime.execution.launch_rows
 import clrt.runtime.execution.plan_maker  # noqa: F401  (declare tunables, as all ops do)
 from clrt.cli.console import echo, echo_json
 from clrt.cli.shapes import DeviceOption

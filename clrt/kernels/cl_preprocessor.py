@@ -22,6 +22,8 @@ _DIRECTIVE = re.compile(
 )
 _MACRO = re.compile(r"(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
 _KERNEL = r"__kernel\b[^{{;]*?\bvoid\s+{}\s*\(([^{{]*)\)\s*\{{"
+# A macro call that stands alone at file scope, such as one that defines a function.
+_CALL = re.compile(r"^(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\s*$", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|##|&&|\|\||[!=<>]=|[^\s\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # Binary operators of #if by precedence, lowest first.
@@ -146,6 +148,35 @@ def read_interface(source: str, entry: str) -> Interface:
         raise ValueError(f"no kernel {entry}")
     before = ((d[1], d[2]) for d in _DIRECTIVE.finditer(text, 0, kernel.start()))
     return Interface(kernel[1], before)
+
+
+def macro_bodies(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of each macro in OpenCL C source without comments.
+
+    The text includes the parameters. Macros that are defined several times come several times.
+    """
+    for kind, rest in (directive.groups() for directive in _DIRECTIVE.finditer(text)):
+        name = _NAME.match(rest)
+        if kind == "define" and name is not None:
+            yield name[0], rest[name.end() :]
+
+
+def expanded_calls(text: str) -> Iterator[str]:
+    """Yields the replacement of each macro call that stands alone at file scope.
+
+    Macros within the replacement stay; if a macro is defined several times, the last definition
+    counts.
+
+    Args:
+        text: OpenCL C source without comments.
+    """
+    macros = {name: _Define(name, name + body, False) for name, body in macro_bodies(text)}
+    for name, given in _CALL.findall(text):
+        macro = macros[name].macro if name in macros else None
+        if macro is not None and macro.params is not None:
+            args, _ = _arguments((*tokens(given), ")"), 0)
+            named = dict(zip(macro.params, args, strict=False))
+            yield " ".join(_pasted(_substitute(macro.body, named, {}, frozenset())))
 
 
 @lru_cache(maxsize=4096)

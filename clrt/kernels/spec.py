@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -38,7 +38,10 @@ class KernelSpec:
         opencl_c: (major, minor) of the OpenCL C version to compile for; `Variant.requires` checks
             that the device supports the version.
         options: Extra compiler options for this kernel.
+        is_optional: Whether runs do as well without the kernel, only slower.
     """
+
+    is_optional: ClassVar[bool] = False
 
     source: str
     entry: str

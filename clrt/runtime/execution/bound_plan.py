@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -23,9 +23,8 @@ from clrt.kernels.spec import (
     PackedWeight,
     Scratch,
     StatusWord,
-    numbered_arguments,
 )
-from clrt.plan.plan import Plan
+from clrt.plan.plan import MIN_BUFFER_BYTES, Plan
 from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import InstantiatedPlan
 from clrt.runtime.execution.argument_patcher import ArgumentPatcher, BoundLaunch
@@ -42,6 +41,13 @@ from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.gc_control import gc_disabled
 
+if TYPE_CHECKING:
+    from clrt.runtime.execution.launch_rows import LaunchRows
+
+# Number of runs after which rows of launches are joined, if a run then takes less than this many
+# seconds: compiling them takes seconds, and saves up to 2 us a launch.
+_RUNS_BEFORE_ROWS = 32
+_MAX_ROWS_S = 0.002
 # Default local sizes, by device kind and number of dimensions, of launches that specify none. They
 # are never derived from shapes, because PoCL recompiles a kernel for each local size.
 _DEFAULT_LOCAL_SIZES = {
@@ -101,6 +107,8 @@ class BoundPlan:
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
         tiers: Whether kernels may come from quickly compiled programs, if those of `weights` do.
         steps: Launches with their arguments set, and host steps, in order.
+        commands: What runs enqueue: `steps`, in which single launches may replace rows of launches.
+        runs: Number of runs so far.
         held: Inputs and outputs kept by `run_and_hold`, for launches that are repeated outside of a
             run to measure their time.
         views: While the plan is bound, arrays that share the memory of its inputs and outputs in
@@ -118,6 +126,8 @@ class BoundPlan:
     donor: BoundPlan | None = None
     tiers: bool = True
     steps: list[BoundStep] = field(default_factory=list)
+    commands: list[BoundStep] = field(default_factory=list)
+    runs: int = 0
     held: list[DeviceTensor] = field(default_factory=list)
     views: dict[Value, Array] = field(default_factory=dict)
     _own: WeightStore = field(init=False)
@@ -133,6 +143,7 @@ class BoundPlan:
     # `ModelTiers.changes` when they were last compared with the model's programs.
     _quick: dict[KernelSpec, list[int]] = field(default_factory=dict)
     _changes: int = 0
+    _rows: LaunchRows | None = None
 
     def __post_init__(self) -> None:
         self._own = WeightStore(self.session, self.weights.account)
@@ -212,13 +223,14 @@ class BoundPlan:
         if self._status is None and self.plan.status_count:
             words = np.zeros(self.plan.status_count, np.int64)
             self._status = self.session.upload(words, self.weights.account)
-        self.steps = []
+        self.commands = self.steps = []
+        self._rows = None
         self._used.clear()
         self._external = {root: _External() for root in self.plan.external}
         if self._may_be_quick:
             locals_ = _DEFAULT_LOCAL_SIZES["cpu"]
             request_programs(self.plan, self.programs.cache, tiers, locals_)
-        for step in self._steps_to_bind():
+        for step in self.steps_to_bind():
             if isinstance(step, Launch):
                 bound = self._bind_launch(step)
                 if self._may_be_quick and tiers.is_quick(step.kernel):
@@ -233,7 +245,7 @@ class BoundPlan:
             steps = cast(list[BoundLaunch], self.steps)
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
 
-    def _steps_to_bind(self) -> Iterator[Launch | HostStep]:
+    def steps_to_bind(self) -> Iterator[Launch | HostStep]:
         """Yields the launches and host steps of the plan in execution order."""
         if isinstance(self.plan, InstantiatedPlan):
             yield from self.plan.numbered_launches()
@@ -250,9 +262,9 @@ class BoundPlan:
 
     @property
     def can_improve(self) -> bool:
-        """Whether optimized programs may have come for launches that were compiled quickly."""
+        """Whether programs may have come for launches compiled quickly, or for rows of launches."""
         if not self._quick:
-            return False
+            return self._rows is not None and self._rows.has_new
         return self.programs.tiers.changes != self._changes or not self._may_be_quick
 
     @property
@@ -263,11 +275,17 @@ class BoundPlan:
     def improve(self) -> None:
         """Replaces kernels of quickly compiled programs by those of optimized ones, if there.
 
-        Call it between two runs. If the plan may not be quick (any more), it compiles them.
+        Call it between two runs. If the plan may not be quick (any more), it compiles them. If no
+        kernel is of a quickly compiled program, launches the rows whose programs are there.
 
         Raises:
             KernelBuildError: A program does not compile.
         """
+        if not self._quick:
+            if self._rows is not None:
+                with self.weights.lock:
+                    self.commands = [*self._rows.join(self)]
+            return
         tiers, waits = self.programs.tiers, self._may_be_quick
         with self.weights.lock:
             self._changes = tiers.changes
@@ -275,12 +293,9 @@ class BoundPlan:
             if not waits:
                 for spec in (*ready, *self.plan.precompiled_kernels):
                     self.programs.kernel(spec)
-            launches = list(self._steps_to_bind())
+            launches = list(self.steps_to_bind())
             indices = [index for spec in ready for index in self._quick[spec]]
-            replaced = {id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices}
-            for external in self._external.values():
-                external.places = [p for p in external.places if id(p[0]) not in replaced]
-                external.known = None
+            self._forget_kernels({id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices})
             for index in indices:
                 self.steps[index] = self._bind_launch(cast(Launch, launches[index]))
             for spec in ready:
@@ -288,6 +303,24 @@ class BoundPlan:
             if self._patcher is not None:
                 plan, steps = cast(InstantiatedPlan, self.plan), cast(list[BoundLaunch], self.steps)
                 self._patcher = ArgumentPatcher(plan, steps, self.slabs.generation)
+
+    def note_run(self) -> None:
+        """Counts a run; has rows of launches joined if many short runs have shown that it pays."""
+        self.runs += 1
+        is_due = self.runs % _RUNS_BEFORE_ROWS == 0 and self._rows is None
+        if not is_due or self._quick or not self._may_be_quick:
+            return
+        if self.seconds_a_run is not None and self.seconds_a_run < _MAX_ROWS_S:
+            from clrt.runtime.execution.launch_rows import LaunchRows  # late: few models need it
+
+            self._rows = LaunchRows(self)
+            self._rows.request()
+
+    def _forget_kernels(self, kernels: Collection[int]) -> None:
+        """Removes kernel objects, by their `id`, from those whose arguments runs set."""
+        for external in self._external.values():
+            external.places = [place for place in external.places if id(place[0]) not in kernels]
+            external.known = None
 
     def _reuse_kernels(self, donor: BoundPlan) -> bool:
         """Takes over the kernels of a plan of the same template, and sets arguments that differ.
@@ -307,7 +340,11 @@ class BoundPlan:
             self._own, {value for _, _, value in cast(InstantiatedPlan, donor.plan).derived()}
         )
         self._used = {k: b for k, b in donor._used.items() if k not in donor_ids}
-        self.steps, donor.steps = donor.steps, []
+        if donor._rows is not None:
+            donor._forget_kernels(donor._rows.kernels)
+            donor._rows = None
+        self.commands = self.steps = donor.steps
+        donor.commands = donor.steps = []
         self._quick, donor._quick = donor._quick, {}
         self._changes = donor._changes
         self._status, donor._status = donor._status, None
@@ -328,6 +365,7 @@ class BoundPlan:
         """
         self._generation, self._patcher, self.donor = -1, None, None
         self.steps, self._status, self.broken, self._quick = [], None, False, {}
+        self.commands, self._rows = self.steps, None
         self._used.clear()
         self._external.clear()
         self._own.clear()
@@ -350,11 +388,26 @@ class BoundPlan:
         programs = self.programs
         make = programs.tiered_kernel if self._may_be_quick else programs.kernel
         kernel = make(launch.kernel)
+        self.set_arguments(kernel, launch)
+        local = launch.local_size or self._default_local_size(kernel, len(launch.global_size))
+        axes = splittable_axes(launch.kernel.source)
+        return BoundLaunch(
+            launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local, axes
+        )
+
+    def set_arguments(self, kernel: cl.Kernel, launch: Launch, first: int = 0) -> int:
+        """Sets a kernel's arguments to those of a launch; returns the index of the next argument.
+
+        Args:
+            first: OpenCL index of the launch's first argument.
+        """
         set_scalar = scalar_setter(kernel)
-        for index, arg in numbered_arguments(launch):
+        index = first
+        for arg in launch.args:
             if isinstance(arg, BufferArg):
                 if (external := self._external_of(arg.buffer)) is not None:
                     external.places.append((kernel, index))
+                    external.known = None
                     offset = 0
                 else:
                     buffer, offset = self.locate(arg.buffer)
@@ -362,13 +415,22 @@ class BoundPlan:
                         self._used[id(buffer)] = buffer
                     kernel.set_arg(index, buffer)
                 set_scalar(index + 1, np.int32(offset + arg.offset))
+                index += 2
             else:
                 set_scalar(index, arg)
-        local = launch.local_size or self._default_local_size(kernel, len(launch.global_size))
-        axes = splittable_axes(launch.kernel.source)
-        return BoundLaunch(
-            launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local, axes
-        )
+                index += 1
+        return index
+
+    def place(self, arg: BufferArg) -> tuple[int, int]:
+        """Returns the bytes of an argument's device buffer, and the offset in elements from it."""
+        if self._external_of(arg.buffer) is not None:
+            return max(cast(Value, arg.buffer).nbytes, MIN_BUFFER_BYTES), arg.offset
+        buffer, offset = self.locate(arg.buffer)
+        return buffer.nbytes, offset + arg.offset
+
+    def local_size(self, launch: Launch) -> tuple[int, ...]:
+        """Returns the work-items per work-group of a launch on a CPU, per dimension."""
+        return launch.local_size or _DEFAULT_LOCAL_SIZES["cpu"][len(launch.global_size)]
 
     def _external_of(self, buffer: Buffer) -> _External | None:
         root = self.plan.root(buffer) if isinstance(buffer, Value) else None

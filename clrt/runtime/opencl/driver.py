@@ -237,6 +237,9 @@ def _library() -> ctypes.CDLL | None:
         )
         library.clGetDeviceInfo.argtypes = library.clGetProgramInfo.argtypes
         library.clCreateContext.restype = ctypes.c_void_p
+        library.clCreateKernel.restype = ctypes.c_void_p
+        library.clCreateKernel.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+        library.clReleaseKernel.argtypes = (ctypes.c_void_p,)
     except (OSError, AttributeError):
         return None
     return library
@@ -257,6 +260,22 @@ def load_drivers() -> None:
             library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     intel_platforms()
     drop_code(known)
+
+
+def compile_kernel(program: cl.Program, entry: str) -> None:
+    """Creates and releases a kernel object, after which creating another one is fast.
+
+    Intel's runtime compiles a kernel when its first object is created, in 1 ms and more. The GIL is
+    released meanwhile, unlike in pyopencl's own call.
+
+    Args:
+        entry: Name of the kernel.
+    """
+    library = _library()
+    if library is not None:
+        kernel = library.clCreateKernel(program.int_ptr, entry.encode(), None)
+        if kernel:
+            library.clReleaseKernel(kernel)
 
 
 def find_platforms() -> list[cl.Platform]:

@@ -18,10 +18,12 @@ class ModelPrograms:
     Attributes:
         cache: Cache of the device's programs, shared with other models.
         tiers: The model's programs, and which of these were compiled quickly, without optimization.
+        joined: Programs of kernel sequences, without which runs do as well.
     """
 
     cache: ProgramCache
     tiers: ModelTiers = field(default_factory=lambda: ModelTiers({}))
+    joined: ModelTiers = field(default_factory=lambda: ModelTiers({}, reports=False))
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
         """Creates a kernel object of the optimized program.
@@ -40,5 +42,6 @@ class ModelPrograms:
 
     def clear(self) -> None:
         """Drops all programs, because the model is closed."""
-        self.tiers.programs.clear()
-        self.tiers.clear()
+        for tiers in (self.tiers, self.joined):
+            tiers.programs.clear()
+            tiers.clear()

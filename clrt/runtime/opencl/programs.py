@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -29,6 +30,7 @@ from clrt.runtime.opencl.driver import (
     binary_of,
     check_process,
     cl,
+    compile_kernel,
     quiet_compiler,
 )
 from clrt.runtime.opencl.kernel_invokers import remember_invokers
@@ -38,6 +40,7 @@ from clrt.util.active_calls import RecencyDict
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.files import SHIPPED
 
+_LOG = logging.getLogger(__name__)
 # Suppresses compiler warnings, which users cannot act on.
 _NO_WARNINGS = "-w"
 _EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"
@@ -200,6 +203,8 @@ class ProgramCache:
                 if program is None:
                     found.append(spec)
                 else:
+                    if spec.is_optional:  # runs go on meanwhile
+                        compile_kernel(program, spec.entry)
                     self._settle(spec, program)
                     model.programs[spec] = program
         return found
@@ -262,6 +267,9 @@ class ProgramCache:
             if is_compiled and not at_launch:
                 program = self._load(job.key, job.options)
             if program is None:
+                if job.spec.is_optional and not is_compiled:
+                    self._settle(job.spec, None)
+                    return
                 with Guard(self._name):
                     program = self._build(job.spec, job.source, job.options)
                 self.builds += not is_compiled
@@ -272,12 +280,15 @@ class ProgramCache:
         except ClrtError as error:
             self._fail(job, str(error))
             return
+        compile_kernel(program, job.spec.entry)
         self._settle(job.spec, program)
 
     def _fail(self, job: CompileJob, reason: str) -> None:
         """Warns that a program stays as it was compiled quickly."""
         self._settle(job.spec, None)
-        if job.key in self._failed:
+        if job.spec.is_optional:
+            _LOG.debug("%s does not compile: %s", job.spec.entry, reason)
+        if job.spec.is_optional or job.key in self._failed:
             return
         self._failed.add(job.key)
         warn_user(

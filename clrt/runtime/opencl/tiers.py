@@ -75,6 +75,7 @@ class ModelTiers:
         enabled: Whether new programs are compiled quickly first.
         on_progress: Called in another thread with the number of programs that were compiled in the
             background, and the number of all such programs; first after `_PROGRESS_S`.
+        reports: Whether `report` does anything.
         pending: Kernels whose optimized program is being compiled in the background.
         failed: Kernels whose optimized program does not compile; their quick program stays.
         changes: Number of kernels that left `pending`.
@@ -83,6 +84,7 @@ class ModelTiers:
     programs: dict[KernelSpec, cl.Program]
     enabled: bool = False
     on_progress: Progress | None = None
+    reports: bool = True
     pending: set[KernelSpec] = field(default_factory=set)
     failed: set[KernelSpec] = field(default_factory=set)
     changes: int = 0
@@ -121,7 +123,7 @@ class ModelTiers:
     def report(self) -> None:
         """Calls `on_progress`, if compiling in the background takes a while."""
         report = self.on_progress or compile_progress.default_progress
-        if report is None or time.monotonic() - self._began_s < _PROGRESS_S:
+        if report is None or not self.reports or time.monotonic() - self._began_s < _PROGRESS_S:
             return
         try:
             report(self._total - len(self.pending), self._total)
