@@ -20,16 +20,21 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.util import env_vars
 
+# Threads whose waking costs as much as the part of `TwinCosts` that any number of threads causes.
+_FIXED_THREADS = 12
+
 
 class TwinCosts(Thresholds):
     """Time that a device needs beyond its twin for its threads, and the speed of one core.
 
     Measured with PoCL 3.0 on two cores of a virtual machine, over 117 nets of 0.02 to 10 ms: a run
     takes 80 us and 4.3 us per launch on the device, 26 us and 1.7 us on the twin; and launches
-    shorter than 60 us are no faster on two cores than on one.
+    shorter than 60 us are no faster on two cores than on one. With 16 threads on these cores, that
+    limit is 200 us; and 90 us if woken threads preempt no others (`chrt -b`), as on 16 cores.
     """
 
     group: ClassVar = "twin_costs"
+    threads: int = tunable(2, "threads", "Threads of the device whose times these are.")
     wake_ns: int = tunable(
         50_000, "nanoseconds per run", "Time to wake the device's threads, and the waiting thread."
     )
@@ -44,35 +49,46 @@ class TwinCosts(Thresholds):
     )
     mbytes: int = tunable(25_000, "million bytes per second", "Rate of small launches on one core.")
 
+    def for_threads(self, threads: int) -> TwinCosts:
+        """Returns the costs of a device with another number of threads.
+
+        A launch wakes all of them, so the times grow with the number.
+        """
+
+        def scaled(ns: int) -> int:
+            return ns * (threads + _FIXED_THREADS) // (self.threads + _FIXED_THREADS)
+
+        times = {n: scaled(getattr(self, n)) for n in ("wake_ns", "launch_ns", "delay_ns")}
+        return TwinCosts(**{**self.stored_fields(), **times, "threads": threads})
+
 
 def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
     """Returns whether a plan is expected to run faster on the device's twin, on one core.
 
     It is if threads cost more time on the device than its other cores save in launches of several
-    work-groups. CLRT_TWINS overrides
-    the estimate; plans with host steps never run on the twin. With traced sizes, the comparison
-    becomes a guard of the trace.
+    work-groups. CLRT_TWINS overrides the estimate; plans with host steps never run on the twin.
+    With traced sizes, the comparison becomes a guard of the trace.
 
     Args:
         plan: Plan for the device, or for the twin.
         caps: Capabilities of the device.
-        costs: Costs of threads and launches on the device.
+        costs: Costs of threads and launches, for any number of threads.
     """
     setting = env_vars.TWINS.get()
     if plan.host_steps or setting == "off":
         return False
     if setting == "on":
         return True
-    shared_ns: Any = 0  # work on one core, in ns, that could be shared with the other cores
+    costs = costs.for_threads(caps.compute_units)
+    saved_ns: Any = 0
     for step in plan.steps:
         if isinstance(step, DeviceStep):
             for launch in step.launches:
                 ns = launch.flops * 1000 // costs.mflops
                 ns += _nbytes(step.nodes, launch) * 1000 // costs.mbytes
-                shared_ns += excess(ns, costs.delay_ns) * clamp(_groups(launch) - 1, 0, 1)
-    thread_ns = costs.wake_ns + plan.launches * costs.launch_ns
-    cores = max(caps.cores, 2)
-    return bool(shared_ns * (cores - 1) < thread_ns * cores)
+                cores = clamp(_groups(launch), 1, max(caps.cores, 2))
+                saved_ns += excess(ns, costs.delay_ns) * (cores - 1) // cores
+    return bool(saved_ns < costs.wake_ns + plan.launches * costs.launch_ns)
 
 
 def _groups(launch: Launch) -> Any:

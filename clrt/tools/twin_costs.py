@@ -21,11 +21,11 @@ from clrt.tools.tune import Tuned
 from clrt.util import env_vars
 
 # Number of launches of the longer of two compared runs.
-_LAUNCHES = 40
-# Shapes of a launch that ends at once, and of one that several cores share (0.2 ms on one core).
-_SMALL, _LARGE = (16, 64), (512, 512)
+_LAUNCHES = 20
+# Shapes of a launch that ends at once, and of one that several cores share (0.3 ms on one core).
+_SMALL, _LARGE = (16, 64), (1024, 512)
 # Number of timed runs of each model.
-_RUNS = 200
+_RUNS = 100
 # Values of `TwinCosts` with which planning chooses the device, and its twin.
 _FREE = {"wake_ns": 1, "launch_ns": 1, "delay_ns": 1}
 _DEAR = {"wake_ns": 1_000_000_000}
@@ -33,7 +33,7 @@ _MIN_NS = 100
 
 
 def measure_twin_costs(device: DeviceInfo) -> Tuned | None:
-    """Measures `TwinCosts` by runs of Softmax on a device and on its twin, in about 0.2 s.
+    """Measures `TwinCosts` by runs of Softmax on a device and on its twin, in about 1.5 s.
 
     Args:
         device: The device; otherwise idle.
@@ -49,22 +49,39 @@ def measure_twin_costs(device: DeviceInfo) -> Tuned | None:
     cores, is_chosen = device.caps.cores, env_vars.TWINS.get() == "auto"
     if device.caps.twin is None or cores < 2 or not is_chosen:
         return None
-    one, many = _seconds(device, _SMALL, 1), _seconds(device, _SMALL, _LAUNCHES)
-    large = _seconds(device, _LARGE, 1)
-    launch_s = [(m - o) / (_LAUNCHES - 1) for o, m in zip(one, many, strict=True)]
-    alone_s = large[1] - one[1]
+    one, launch_s = _run_and_launch_seconds(device, _SMALL)
+    _, large_s = _run_and_launch_seconds(device, _LARGE)
     # The other cores join after a delay: shared_s = delay + (alone_s - delay) / cores.
-    shared_s = large[0] - one[0]
+    shared_s, alone_s = (total - s for total, s in zip(large_s, launch_s, strict=True))
     delay_s = (shared_s - alone_s / cores) / (1 - 1 / cores)
     found = {
         "wake_ns": one[0] - launch_s[0] - one[1] + launch_s[1],
         "launch_ns": launch_s[0] - launch_s[1],
         "delay_ns": min(delay_s, alone_s),
     }
-    costs = device_thresholds(TwinCosts, device.caps)
+    threads = device.caps.compute_units
+    costs = device_thresholds(TwinCosts, device.caps).for_threads(threads)
     before = {name: int(getattr(costs, name)) for name in found}
     after = {name: max(_MIN_NS, round(seconds * 1e9)) for name, seconds in found.items()}
-    return Tuned(TwinCosts.group, before, after, 1.0)
+    number = {"threads": threads}
+    return Tuned(TwinCosts.group, before | number, after | number, 1.0)
+
+
+def _run_and_launch_seconds(
+    device: DeviceInfo, shape: tuple[int, int]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns median durations in seconds, each as (on a device, on its twin).
+
+    Launches follow each other, as in a net: between long ones the device's threads fall asleep.
+
+    Args:
+        shape: Shape of the tensor.
+
+    Returns:
+        The durations of a run of one Softmax, and of each further Softmax of the run.
+    """
+    one, many = _seconds(device, shape, 1), _seconds(device, shape, _LAUNCHES)
+    return one, tuple((m - o) / (_LAUNCHES - 1) for o, m in zip(one, many, strict=True))
 
 
 def _seconds(device: DeviceInfo, shape: tuple[int, int], launches: int) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from clrt.errors import ClrtError
 from clrt.ir.op import Array
 from clrt.ops.base import Op
 from clrt.plan.template import InstantiatedPlan
-from clrt.plan.twin_choice import TwinCosts
+from clrt.plan.twin_choice import TwinCosts, is_faster_on_twin
 from clrt.runtime.execution import execution
 from clrt.runtime.opencl.devices import devices
 from clrt.runtime.opencl.sub_devices import with_cores
@@ -235,6 +235,20 @@ def test_costs_of_launches_move_the_choice() -> None:
         assert model.bind(one_group, {TwinCosts.group: cheap}).plan.on_twin
 
 
+def test_more_threads_make_the_twin_faster_for_more_plans() -> None:
+    costs = TwinCosts()
+    assert costs.for_threads(costs.threads) == costs
+    assert costs.for_threads(16).for_threads(32).delay_ns == costs.for_threads(32).delay_ns
+    chosen = dict.fromkeys((2, 16), 0)
+    with load() as model:
+        for rows in range(1 << 14, 1 << 17, 1 << 14):
+            plan = model.plan({n: a.shape for n, a in feeds(rows).items()})
+            for threads in chosen:
+                caps = replace(DEVICE.caps, compute_units=threads)
+                chosen[threads] += is_faster_on_twin(plan, caps, costs)
+    assert 0 < chosen[2] < chosen[16] < 7
+
+
 def test_precompiled_programs_serve_device_and_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +272,7 @@ def test_tuner_measures_costs_of_twin() -> None:
     assert tuned is not None and tuned.kernel == TwinCosts.group
     assert tuned.before.keys() == tuned.after.keys()
     TwinCosts.check(tuned.after)
+    assert tuned.after["threads"] == DEVICE.caps.compute_units
     assert max(tuned.after.values()) < 10_000_000  # 10 ms
     assert measure_twin_costs(with_cores(DEVICE, 1)) is None
 
