@@ -13,6 +13,7 @@ from clrt.ir.attributes import attribute_names, coerce_attributes
 from clrt.ir.dims import Dim, Shape, Substitutes, provably_different, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, trace_of, untraced
+from clrt.util.cached_property import cached_property
 from clrt.util.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class TensorType:
         """Whether every dim is a number."""
         return self.static_shape is not None
 
-    @property
+    @cached_property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape if every dim is a number, else None."""
         shape = self.shape

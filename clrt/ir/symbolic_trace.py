@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from clrt.ir.stored_functions import import_home, name_of, split_constants, with_constants
 
 _Operation = Callable[..., Any]
+# Formula, operation, and formulas of its operands: the first and the second; -1 and a tuple of all
+# if there are not two.
+_Step: TypeAlias = "tuple[int, _Operation, int, Any]"
+# Comparison, formulas of its operands, and outcome.
+_Guard: TypeAlias = "tuple[tuple[_Operation, int, int], bool]"
 # By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
@@ -77,8 +82,10 @@ class ShapeTrace:
         self.symbols = tuple(symbols)
         self.pinned_at: list[str] = []
         self._numbers = list(symbols.values())
-        self._steps: list[tuple[int, _Operation, tuple[int, ...]]] = []
+        self._steps: list[_Step] = []
         self._guards: dict[tuple[_Operation, int, int], bool] = {}
+        # The guard that failed last, which may soon fail again, and the steps that it needs.
+        self._suspect: tuple[Sequence[_Step], Collection[_Guard]] = (), ()
         self._known: dict[tuple[Any, ...], int] = {}
 
     def start(self) -> dict[str, int]:
@@ -93,7 +100,7 @@ class ShapeTrace:
         def text(operation: _Operation) -> int:
             return texts.setdefault(_name_of(operation), len(texts))
 
-        steps = [[index, text(compute), *operands] for index, compute, operands in self._steps]
+        steps = [[step[0], text(step[1]), *_operands(step)] for step in self._steps]
         guards = [[text(f), a, b, int(is_so)] for (f, a, b), is_so in self._guards.items()]
         return StoredTrace(self.symbols, list(self._numbers), steps, guards, list(texts))
 
@@ -110,7 +117,7 @@ class ShapeTrace:
         known = range(len(trace._numbers))
         if any(n not in known for step in stored.steps for n in (step[0], *step[2:])):
             raise ValueError("a formula that does not exist")
-        trace._steps = [(n, operations[f], tuple(operands)) for n, f, *operands in stored.steps]
+        trace._steps = [_step(n, operations[f], operands) for n, f, *operands in stored.steps]
         trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in stored.guards}
         if any(n not in known for _, *numbers in trace._guards for n in numbers):
             raise ValueError("a guard of a formula that does not exist")
@@ -149,14 +156,25 @@ class ShapeTrace:
         for index, name in enumerate(self.symbols):
             numbers[index] = symbols[name]
         try:
-            for index, compute, operands in self._steps:
-                numbers[index] = compute(*[numbers[i] for i in operands])
+            if _failed_guard(*self._suspect, numbers) is not None:
+                return None
+            failed = _failed_guard(self._steps, self._guards.items(), numbers)
         except (ArithmeticError, ValueError):  # a division by zero, a negative shift
             return None
-        for (compare, a, b), outcome in self._guards.items():
-            if compare(numbers[a], numbers[b]) is not outcome:
-                return None
-        return Evaluation(numbers)
+        if failed is None:
+            return Evaluation(numbers)
+        self._suspect = self._steps_before(failed), [failed]
+        return None
+
+    def _steps_before(self, guard: _Guard) -> list[_Step]:
+        """Returns the steps from which the operands of a guard are computed, in order."""
+        (_, *formulas), _ = guard
+        needed, steps = set(formulas), []
+        for step in reversed(self._steps):
+            if step[0] in needed:
+                needed.update(_operands(step))
+                steps.append(step)
+        return steps[::-1]
 
     def computed(self, compute: _Operation, operands: Sequence[int], value: int) -> int:
         """Records the result of a pure function of numbers; returns it as a traced number.
@@ -172,7 +190,7 @@ class ShapeTrace:
         index = self._known.get((compute, formulas))
         if index is None:
             index = self._add((compute, formulas), value)
-            self._steps.append((index, compute, formulas))
+            self._steps.append(_step(index, compute, formulas))
         return _as_int(TracedInt(self, index, value))
 
     def guard(self, compare: _Operation, a: int, b: int, outcome: bool) -> bool:
@@ -219,6 +237,45 @@ class ShapeTrace:
         return index
 
 
+def _step(index: int, compute: _Operation, operands: Sequence[int]) -> _Step:
+    """Returns the step that computes a formula.
+
+    Args:
+        index: The formula.
+        compute: Operation that computes it.
+        operands: Formulas of the operands.
+    """
+    first, second = operands if len(operands) == 2 else (-1, tuple(operands))
+    return index, compute, first, second
+
+
+def _operands(step: _Step) -> Sequence[int]:
+    """Returns the formulas of a step's operands."""
+    _, _, first, second = step
+    return (first, second) if first >= 0 else second
+
+
+def _failed_guard(
+    steps: Iterable[_Step], guards: Iterable[_Guard], numbers: list[int]
+) -> _Guard | None:
+    """Computes steps in order, and returns the first guard that then fails; None if all hold.
+
+    Args:
+        steps: Steps, which come after those that they need.
+        guards: Guards to check.
+        numbers: Value of each formula, which the steps replace.
+    """
+    for index, compute, a, b in steps:
+        numbers[index] = (
+            compute(numbers[a], numbers[b]) if a >= 0 else compute(*[numbers[i] for i in b])
+        )
+    for guard in guards:
+        (compare, a, b), outcome = guard
+        if compare(numbers[a], numbers[b]) is not outcome:
+            return guard
+    return None
+
+
 class TracedInt:
     """An integer that records the operations and comparisons it is used in.
 
@@ -259,7 +316,7 @@ class TracedInt:
         return self.trace.guard(operator.ne, _as_int(self), 0, self.value != 0)
 
     def __neg__(self) -> int:
-        return self.trace.computed(operator.neg, [_as_int(self)], -self.value)
+        return 0 - _as_int(self)
 
     def __pos__(self) -> int:
         return _as_int(self)
@@ -479,7 +536,6 @@ _OPERATIONS: list[tuple[str, _Operation, int | None]] = [
 ]
 _install(_OPERATIONS)
 _BY_NAME: dict[str, _Operation] = {
-    "neg": operator.neg,
     **{name: operation for name, operation, _ in _OPERATIONS},
     **{name: getattr(operator, name) for name in _COMPARISONS},
 }

@@ -44,12 +44,19 @@ class Arena:
     """A memory layout of buffers.
 
     Attributes:
-        places: Allocation of each buffer, in the order of the `LiveInterval`s of the buffers.
+        slabs: Slab index of each buffer, in the order of the `LiveInterval`s of the buffers.
+        offsets: Offset in bytes of each buffer in its slab.
         slab_bytes: Size of each slab in bytes, by slab index.
     """
 
-    places: tuple[Allocation, ...]
-    slab_bytes: tuple[int, ...]
+    slabs: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    slab_bytes: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[Allocation, ...]:
+        """Allocation of each buffer."""
+        return tuple(map(Allocation, self.slabs, self.offsets))
 
     @property
     def nbytes(self) -> int:
@@ -97,8 +104,8 @@ def one_slab_per_buffer(intervals: Sequence[LiveInterval], max_slab_bytes: int) 
         OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
     """
     _check_sizes(intervals, max_slab_bytes)
-    places = tuple(Allocation(slab, 0) for slab in range(len(intervals)))
-    return Arena(places, tuple(i.nbytes for i in intervals))
+    slabs = tuple(range(len(intervals)))
+    return Arena(slabs, (0,) * len(slabs), tuple(i.nbytes for i in intervals))
 
 
 def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
@@ -159,7 +166,7 @@ def _place(
     max_bytes = min(max_slab_bytes, INDEXED_BYTES)
     slabs: list[SlabOccupancy] = []
     sizes: list[int] = []
-    places: dict[int, Allocation] = {}
+    slab_of, offset_of = [0] * len(intervals), [0] * len(intervals)
     for index in order:
         yield_point()
         size, lifetime = align(intervals[index].nbytes), lifetimes[index]
@@ -170,7 +177,7 @@ def _place(
             offset = slabs[slab].lowest_free_offset(lifetime, size)
             if not offset or offset + size <= max_bytes:
                 slabs[slab].occupy(lifetime, offset, size)
-                places[index] = Allocation(slab, offset)
+                slab_of[index], offset_of[index] = slab, offset
                 sizes[slab] = max(sizes[slab], offset + size)
                 break
-    return Arena(tuple(places[i] for i in range(len(intervals))), tuple(sizes))
+    return Arena(tuple(slab_of), tuple(offset_of), tuple(sizes))

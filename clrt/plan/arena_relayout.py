@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.plan.arena import Allocation, Arena, LiveInterval
+from clrt.plan.arena import Arena, LiveInterval
 from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
@@ -38,7 +38,7 @@ class StackingOrder:
             arena: Arena that was planned for `intervals`.
         """
         places = arena.places
-        order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
+        order = sorted(range(len(places)), key=places.__getitem__)
         supports: list[tuple[int, ...]] = []
         # Per buffer: bit mask of all buffers below it, directly or transitively.
         below = [0] * len(places)
@@ -74,4 +74,4 @@ class StackingOrder:
         for slab, end in zip(self.slabs, ends, strict=True):
             if end > slab_bytes[slab]:
                 slab_bytes[slab] = end
-        return Arena(tuple(map(Allocation, self.slabs, starts)), tuple(slab_bytes))
+        return Arena(self.slabs, tuple(starts), tuple(slab_bytes))

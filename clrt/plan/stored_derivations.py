@@ -15,6 +15,7 @@ import numpy as np
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import Evaluation
 from clrt.kernels.size_formulas import slice_indices
+from clrt.util.cached_property import cached_property
 from clrt.util.fast_dataclass import dataclass
 
 Read: TypeAlias = Callable[[Evaluation], Array]
@@ -46,18 +47,20 @@ class StoredDerivation:
         return read
 
     def _compute(self, inputs: Sequence[Array | None]) -> list[Array]:
-        arrays = _OPS[self.op](*inputs) if self.op in _OPS else self._by_reference(inputs)
+        arrays = _OPS[self.op](*inputs) if self.op in _OPS else self._by_reference(*inputs)
         pairs = zip(arrays, self.dtypes, strict=False)
         return [np.asarray(a, dtype, order="C") for a, dtype in pairs]
 
-    def _by_reference(self, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    @cached_property
+    def _by_reference(self) -> Callable[..., Sequence[Array]]:
+        """Computes the op by its NumPy reference."""
         from clrt.ir.parse import parse_op
         from clrt.ops import REGISTRY
         from clrt.ops.base import Op
 
         op = parse_op(self.op, REGISTRY)
         assert isinstance(op, Op)
-        return op.run_reference(*inputs)
+        return op.run_reference
 
 
 def _slice(

@@ -386,7 +386,7 @@ class _Reader:
         plan = Plan(
             graph,
             (DeviceStep((), "stored", launches),),
-            Arena((), ()),
+            Arena(),
             {},
             self._roots,
             0,

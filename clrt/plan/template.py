@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from clrt.kernels.spec import (
     i32,
     numbered_arguments,
 )
-from clrt.plan.arena import Arena, LiveInterval, assign_offsets
+from clrt.plan.arena import Allocation, Arena, LiveInterval, assign_offsets
 from clrt.plan.arena_relayout import StackingOrder
 from clrt.plan.device_io import DeviceIo
 from clrt.plan.launch_patches import Int32s, Ints, VariableArguments, VariableGlobalSizes
@@ -46,6 +46,7 @@ _MAX_WASTE_RATIO = 1.1
 # Estimated host memory per launch of an instantiated plan whose steps were not built, in bytes.
 _LAUNCH_BYTES = 256
 
+_ABSENT = object()
 _K = TypeVar("_K")
 _Traced = TypeVar("_Traced")
 _T = TypeVar("_T")
@@ -178,7 +179,7 @@ class PlanTemplate:
             The arena; None if a buffer is larger than `max_slab_bytes`.
         """
         if not len(nbytes):
-            return Arena((), ())
+            return Arena()
         if aligned.max() > max_slab_bytes:
             return None
         arena = self._layout.arena(aligned.tolist())
@@ -252,7 +253,7 @@ class InstantiatedPlan(Plan):
         arena: Arena,
         live_bytes: int,
     ) -> None:
-        instantiate = TemplateInstantiator(template.trace, evaluation)
+        instantiate = TemplateInstantiator(evaluation)
         tenants, roots = template.buffer_numbers, template.plan.roots
         # Fields of the frozen dataclass `Plan`; the remaining ones are properties here.
         vars(self).update(
@@ -264,7 +265,7 @@ class InstantiatedPlan(Plan):
             on_twin=template.plan.on_twin,
             graph=_InstantiatedGraph(template.plan.graph, instantiate),
             allocations=_InstantiatedMapping(
-                instantiate, tenants, lambda number: arena.places[number]
+                instantiate, tenants, lambda n: Allocation(arena.slabs[n], arena.offsets[n])
             ),
             roots=_InstantiatedMapping(instantiate, roots, instantiate),
             _instantiate=instantiate,
@@ -378,26 +379,23 @@ class InstantiatedPlan(Plan):
     @cached_property
     def words(self) -> Int32s:
         """Values of the varying launch arguments, in the order of `template.arguments`."""
-        offsets = [p.offset_bytes for p in self.arena.places]
-        return self.template.arguments.evaluate(np.array(self._numbers, np.int64), offsets)
+        numbers = np.array(self._numbers, np.int64)
+        return self.template.arguments.evaluate(numbers, self.arena.offsets)
 
-    @cached_property
+    @property
     def slabs(self) -> tuple[int, ...]:
         """Slab index of each arena buffer."""
-        return tuple([p.slab for p in self.arena.places])
+        return self.arena.slabs
 
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:
         """Varying global sizes, in the order of `template.global_sizes.launches`."""
         return self.template.global_sizes.evaluate(self._numbers)
 
-    def derived(self) -> Iterator[tuple[int, int, Value]]:
-        """Yields the launch arguments that are constants computed from the sizes.
-
-        Yields:
-            Index of the launch, OpenCL index of the argument, and the constant.
-        """
-        return ((launch, index, self._instantiate(v)) for launch, index, v in self.template.derived)
+    @cached_property
+    def derived(self) -> dict[Value, Value]:
+        """Constants that the host computes from the sizes, by those of the template."""
+        return {v: self._instantiate(v) for v in {v: None for _, _, v in self.template.derived}}
 
 
 class _InstantiatedGraph(Graph):
@@ -428,6 +426,11 @@ class _InstantiatedMapping(Mapping[_K, _T]):
 
     def __getitem__(self, key: _K) -> _T:
         return self._convert(self._traced[self._instantiate.source(key)])
+
+    def get(self, key: _K, default: Any = None) -> Any:
+        """Returns the item of a key, or `default`; `Mapping.get` would raise an error meanwhile."""
+        traced: Any = self._traced.get(self._instantiate.source(key), _ABSENT)
+        return default if traced is _ABSENT else self._convert(traced)
 
     def __iter__(self) -> Iterator[_K]:
         return map(self._instantiate, self._traced)

@@ -16,7 +16,7 @@ from clrt.ir.op import (
     TensorType,
     TracedConstant,
 )
-from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced
+from clrt.ir.symbolic_trace import Evaluation, TracedInt, is_traced
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, i32
 from clrt.util.background import yield_point
 
@@ -42,8 +42,8 @@ class TemplateInstantiator:
     Weights, kernels and ops that do not depend on the sizes are shared, not copied.
     """
 
-    def __init__(self, trace: ShapeTrace, evaluation: Evaluation) -> None:
-        self._trace, self._evaluation = trace, evaluation
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
         self._instances: dict[int, Any] = {}
         self._sources: dict[int, Any] = {}
 
@@ -60,6 +60,9 @@ class TemplateInstantiator:
 
     def _copy(self, traced: Any) -> Any:
         """Returns an object with traced numbers replaced by their values; itself if it has none."""
+        copy = self._instances.get(id(traced))
+        if copy is not None:
+            return copy
         if is_traced(traced):
             return self._number(traced)
         if isinstance(traced, (tuple, list)):
@@ -69,15 +72,13 @@ class TemplateInstantiator:
         kind: Any = type(traced)
         if not _is_copied(kind):
             return traced
-        copy = self._instances.get(id(traced))
-        if copy is None:
-            self._instances[id(traced)] = copy = self._build(traced)
-            if isinstance(traced, (Value, Scratch)):
-                self._sources[id(copy)] = traced
+        self._instances[id(traced)] = copy = self._build(traced)
+        if isinstance(traced, (Value, Scratch)):
+            self._sources[id(copy)] = traced
         return copy
 
     def _number(self, traced: int) -> int:
-        return self._evaluation.numbers[self._trace.formula(traced)]
+        return self._evaluation.numbers[cast(TracedInt, traced).index]
 
     def _build(self, traced: Any) -> Any:
         """Copies a traced graph, node, value or other dataclass instance, without the cache."""
@@ -101,10 +102,9 @@ class TemplateInstantiator:
                 return value
         else:
             # Computed values have static shapes; copying these directly is faster with many inputs.
-            shape, number = value.type.static_shape or (), self._number
-            type_ = TensorType(
-                value.dtype, tuple([number(d) if is_traced(d) else d for d in shape])
-            )
+            shape, numbers = value.type.static_shape or (), self._evaluation.numbers
+            dims = [numbers[d.index] if isinstance(d, TracedInt) else d for d in shape]
+            type_ = TensorType(value.type.dtype, tuple(dims))
         return Value(value.name, type_, None, value.symbolic_shape, value.aliases)
 
     def _copies(self, traced: list[_T]) -> list[_T]:

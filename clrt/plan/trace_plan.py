@@ -66,8 +66,9 @@ def template_of(trace: ShapeTrace, plan: Plan) -> PlanTemplate:
     """
     buffers = arena_buffers(plan)
     intervals = [interval for _, interval in buffers]
-    places = tuple(plan.allocations[owner] for owner, _ in buffers)
-    layout = StackingOrder.from_arena(intervals, Arena(places, plan.arena.slab_bytes))
+    places = [plan.allocations[owner] for owner, _ in buffers]
+    slabs, offsets = tuple(p.slab for p in places), tuple(p.offset_bytes for p in places)
+    layout = StackingOrder.from_arena(intervals, Arena(slabs, offsets, plan.arena.slab_bytes))
     waste = plan.arena.nbytes / max(plan.live_bytes, 1)
     spans = tuple((i.first, i.last) for i in intervals)
     owners = tuple(owner for owner, _ in buffers)

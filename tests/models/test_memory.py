@@ -96,8 +96,8 @@ def test_memory_estimate_counts_every_weight_form() -> None:
     with clrt.load(_gemv(), device="cpu", strict=True) as model:
         said = model.memory({n: a.shape for n, a in feeds.items()})
         assert _growth(model, feeds) == said.device_bytes
-        held = model._runner.room.weights.sizes
-    assert sum(held.values()) == said.weights_bytes
+        held = model._runner.room.weights.nbytes
+    assert held == said.weights_bytes
 
 
 def test_best_batch_size_is_largest_that_fits(model: clrt.Model) -> None:

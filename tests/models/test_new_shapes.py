@@ -148,3 +148,19 @@ def test_first_shape_compiles_kernels_of_later_shapes(
     for sizes in ((3, 5, 2), (2, 7, 3), (1, 4, 1), (6, 2, 9)):
         check(model, session, feeds(*sizes))
     assert model._session.programs.requests == before
+
+
+@DEVICES
+def test_new_shape_is_expected_to_run_as_long_as_the_last(device: clrt.DeviceInfo) -> None:
+    with clrt.load(decoder(LAYERS), device=device.index, strict=True) as model:
+        for past in (30, 31, 32):
+            model.run(decoder_feeds(past, 1))
+        planner, room = model._runner.planner, model._runner.room
+        *_, last = planner.kept.values()
+        (donor,) = last.bound.values()
+        donor.seconds_a_run = 1.0
+        shapes = {name: array.shape for name, array in decoder_feeds(33, 1).items()}
+        with room.lock:
+            bound = room._acquire(planner.stage(planner.graph, shapes))
+        assert bound is not None and not bound.ready
+        assert 1 < bound.expected_s < 1.1

@@ -282,10 +282,13 @@ class ArenaPool:
         Raises:
             OutOfMemoryError: The segment exceeds the model's memory limit by itself.
         """
-        memory = self._planner.memory(stage.plan, stage.graph_break)
-        if memory.device_bytes > self._planner.limit:
-            raise self.no_room(stage)
-        return self._needed(stage, slabs) <= self.account.left
+        fits = self._needed(stage, slabs) <= self.account.left
+        # What fits beside other memory fits by itself; but `_needed` leaves out a suffix.
+        if not fits or stage.graph_break is not None:
+            memory = self._planner.memory(stage.plan, stage.graph_break)
+            if memory.device_bytes > self._planner.limit:
+                raise self.no_room(stage)
+        return fits
 
     def _needed(self, stage: PlannedSegment, slabs: ArenaMemory) -> int:
         """Returns the bytes that a run of a segment in an arena will allocate.
@@ -299,8 +302,8 @@ class ArenaPool:
         bound = stage.bound.get(slabs)
         if bound is not None and bound.ready:
             return 0
-        plan, shared = stage.plan, self.weights.sizes
-        uploads = sum(n for key, n in plan.uploads.items() if key not in shared)
+        plan = stage.plan
+        uploads = self.weights.missing_bytes(plan.uploads)
         pairs = zip_longest(slabs.sizes, plan.arena.slab_bytes, fillvalue=0)
         grows = sum(max(pair) - pair[0] for pair in pairs)
         own = 0 if bound is None else bound.own_bytes

@@ -99,11 +99,13 @@ class ArgumentPatcher:
                 if tenant >= 0:
                     buffer = slabs[plan.slabs[tenant]]
                     self._kernels[index].set_arg(arguments[index] - 1, buffer)
-        for launch, argument, value in plan.derived():
-            steps[launch].kernel.set_arg(argument, constant(value))
+        buffers = {value: constant(copy) for value, copy in plan.derived.items()}
+        for launch, argument, value in plan.template.derived:
+            steps[launch].kernel.set_arg(argument, buffers[value])
         for launch, size in zip(
             plan.template.global_sizes.launches, plan.global_sizes, strict=True
         ):
-            step = steps[launch]
-            steps[launch] = step._replace(global_size=to_sizes(size, step.local_size))
+            entry, kernel, _, local_size, axes = steps[launch]
+            sizes = to_sizes(size, local_size)
+            steps[launch] = BoundLaunch(entry, kernel, sizes, local_size, axes)
         self._words, self._slabs, self._generation = words, plan.slabs, generation

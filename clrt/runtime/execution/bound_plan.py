@@ -180,11 +180,22 @@ class BoundPlan:
     @property
     def expected_s(self) -> float:
         """Expected duration of the plan's runs in seconds; a high estimate before the first run."""
-        if self.seconds_a_run is not None:
-            return self.seconds_a_run
+        seconds = self.seconds_a_run
+        if seconds is None and self.donor is not None:
+            seconds = self._seconds_like(self.donor)
+        if seconds is not None:
+            return seconds
         memory_s = self.plan.arena.nbytes * self.plan.launches / _MIN_BYTES_PER_S
         flops = _MIN_FLOPS * self.session.device.caps.compute_units
         return max(memory_s, self.plan.flops / flops)
+
+    def _seconds_like(self, donor: BoundPlan) -> float | None:
+        """Estimates the duration of a run in seconds from that of another plan of the template.
+
+        None if the other plan has not run yet.
+        """
+        seconds = donor.seconds_a_run
+        return None if seconds is None else seconds * self.plan.flops / max(donor.plan.flops, 1)
 
     @property
     def most_launch_s(self) -> float:
@@ -337,7 +348,7 @@ class BoundPlan:
         if patcher is None or not isinstance(plan, InstantiatedPlan):
             return False
         donor_ids = donor._own.hand_over(
-            self._own, {value for _, _, value in cast(InstantiatedPlan, donor.plan).derived()}
+            self._own, set(cast(InstantiatedPlan, donor.plan).derived.values())
         )
         self._used = {k: b for k, b in donor._used.items() if k not in donor_ids}
         if donor._rows is not None:
@@ -349,8 +360,7 @@ class BoundPlan:
         self._changes = donor._changes
         self._status, donor._status = donor._status, None
         self.broken, donor.broken = donor.broken, False
-        if donor.seconds_a_run is not None:  # an estimate, since the sizes differ
-            self.seconds_a_run = donor.seconds_a_run * plan.flops / max(donor.plan.flops, 1)
+        self.seconds_a_run = self._seconds_like(donor) or self.seconds_a_run
         self._external = dict(zip(plan.external, donor._external.values(), strict=True))
         donor._external, donor._used = {}, {}
         steps, slabs = cast(list[BoundLaunch], self.steps), self.slabs
@@ -487,13 +497,13 @@ class BoundPlan:
 
     def _view(self, value: Value) -> Array | None:
         """Returns an array that shares a value's memory; None for values that `views` omits."""
-        if self.plan.root(value) not in self.plan.allocations:
+        place = self.plan.allocations.get(self.plan.root(value))
+        if place is None:
             return None
-        buffer, offset = self.bytes_of(value)
+        buffer, offset = self.slabs.buffers[place.slab], place.offset_bytes
         if buffer.host is None:
             return None
-        elements: Array = buffer.host[offset : offset + value.nbytes].view(value.dtype.numpy)
-        return elements.reshape(value.dims)
+        return np.ndarray(value.dims, value.dtype.numpy, buffer.host, offset)
 
     def copy_status(self) -> tuple[Array, cl.Event] | None:
         """Enqueues a copy of the plan's status words to the host.

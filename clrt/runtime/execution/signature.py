@@ -360,15 +360,14 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
         if value.shape is None:
             continue
         actual = shapes[value.name]
-        wanted = f"{value.name}: {value.type}"
         if len(actual) != len(value.shape):
             raise ShapeError(
                 f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; the model "
-                f"expects rank {len(value.shape)} ({wanted})."
+                f"expects rank {len(value.shape)} ({value.name}: {value.type})."
             )
         for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
             if isinstance(dim, int):
-                _expect(value, axis, dim, size, wanted)
+                _expect(value, axis, dim, size)
             elif is_symbol(dim):
                 (name,) = dim.symbols
                 if bindings.setdefault(name, size) != size:
@@ -382,24 +381,24 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
     for value, axis, expr, size in pending:
         expected = substitute(expr, bindings)
         if isinstance(expected, int):
-            _expect(value, axis, expected, size, f"{value.name}: {value.type}")
+            _expect(value, axis, expected, size)
     return bindings
 
 
-def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
+def _expect(value: Value, axis: int, dim: int, size: int) -> None:
     """Checks the size of an axis of an input.
 
     Args:
         dim: Size that the model expects.
         size: Actual size.
-        wanted: Name and type of the input, for the message.
 
     Raises:
         ShapeError: The sizes differ.
     """
     if dim != size:
         raise ShapeError(
-            f"Input '{value.name}' has {size} at axis {axis}; the model expects {dim} ({wanted})."
+            f"Input '{value.name}' has {size} at axis {axis}; the model expects {dim} "
+            f"({value.name}: {value.type})."
         )
 
 

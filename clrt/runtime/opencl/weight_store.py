@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from threading import RLock
 from typing import Any
@@ -87,10 +87,13 @@ class WeightStore:
         _drop_pages(value)
         return buffer
 
-    @property
-    def sizes(self) -> dict[tuple[Value, str], int]:
-        """Size of each device buffer in bytes, by (constant, packed layout or "" if not packed)."""
-        return {key: b.nbytes for key, b in self._buffers.items()}
+    def missing_bytes(self, sizes: Mapping[tuple[Value, str], int]) -> int:
+        """Returns the total size in bytes of the weights that have no device buffer yet.
+
+        Args:
+            sizes: Bytes by (constant, packed layout or "" if not packed).
+        """
+        return sum([nbytes for key, nbytes in sizes.items() if key not in self._buffers])
 
     @property
     def nbytes(self) -> int:

@@ -111,6 +111,18 @@ def test_comparisons_become_trace_guards() -> None:
     assert not trace.pinned_at
 
 
+def test_trace_that_failed_holds_again() -> None:
+    trace = ShapeTrace({"n": 12, "m": 5})
+    n, m = trace.start().values()
+    assert clamp(n + m, 1, 100) < 20 and n // 2 > 3
+    for sizes in ((20, 5), (12, 5), (6, 5), (20, 5), (6, 90), (8, 11), (6, 5), (12, 7)):
+        holds = sum(sizes) < 20 and sizes[0] // 2 > 3
+        evaluation = trace.evaluate(dict(zip("nm", sizes, strict=True)))
+        assert (evaluation is not None) == holds
+        if evaluation is not None:
+            assert evaluation.numbers[trace.formula(n + m)] == sum(sizes)
+
+
 def test_equal_formulas_are_deduplicated() -> None:
     trace = ShapeTrace({"a": 3, "b": 4})
     a, b = trace.start().values()
