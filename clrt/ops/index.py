@@ -54,6 +54,7 @@ OPS = {
     "movement.views": "Flatten Identity Reshape Squeeze Unsqueeze",
     "norm.batch_normalization": "BatchNormalization",
     "norm.group_normalization": "GroupNormalization",
+    "norm.group_normalization_last": "clrt.ChannelsLastGroupNormalization",
     "norm.hardmax": "Hardmax",
     "norm.instance_normalization": "InstanceNormalization",
     "norm.layer_normalization": "LayerNormalization",

@@ -33,6 +33,8 @@ from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.norm.group_normalization import GroupStatistics
+from clrt.ops.norm.group_normalization_last import ChannelsLastGroupNormalization
 from clrt.ops.norm.softmax import SoftmaxBase
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.base import Pointwise
@@ -247,7 +249,8 @@ def _to_last(build: OpBuilder, value: Value, rank: int) -> Value:
 class SinkChannels(Pass):
     """f(Transpose(x)) -> Transpose(f(x)), for a Transpose from channels last to channels first.
 
-    f is elementwise, pooling, Reduce, Concat, Softmax, Split, Resize, Slice or Pad.
+    f is elementwise, pooling, Reduce, Concat, Softmax, Split, Resize, Slice, Pad or a normalization
+    by group of channels.
     """
 
     name = "sink_channels"
@@ -519,6 +522,17 @@ def _pad(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     return _Reordered(_op(node), (node.input(1), node.input(2), moved))
 
 
+def _group_norm(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    """Returns a normalization by group for channels-last inputs, or a reject reason."""
+    op, x = node.op_as(GroupStatistics), node.arg(0)
+    assert x.shape is not None
+    channels = x.shape[1]
+    if not isinstance(channels, int) or x.dtype is not DType.FLOAT32:
+        return f"no kernel for {x.type}"
+    last = ChannelsLastGroupNormalization(op.groups(channels), op.epsilon, op.per_group)
+    return _Reordered(last, tuple(node.inputs[1:]))
+
+
 def _op(node: Node) -> Op:
     return node.op_as(Op)
 
@@ -533,4 +547,5 @@ _RULES: tuple[tuple[type[Op], _Rule], ...] = (
     (Resize, _resize),
     (Slice, _slice),
     (Pad, _pad),
+    (GroupStatistics, _group_norm),
 )

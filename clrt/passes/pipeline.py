@@ -19,6 +19,7 @@ from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_epilogue import FuseEpilogue
 from clrt.passes.fuse_fake_quantize import FuseFakeQuantize, FuseRoundedMatmul
 from clrt.passes.fuse_gelu import FuseGelu
+from clrt.passes.fuse_group_norm import FuseGroupNorm
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.fuse_swish import FuseSwish
@@ -87,6 +88,7 @@ FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
 # Subgraphs that have a hand-written kernel; attention before products absorb its scale.
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
+    FuseGroupNorm(),
     FuseGelu(),  # before epilogues absorb its nodes
     FuseSwish(),
     FuseRotary(),  # before attention, which reads its output

@@ -76,6 +76,7 @@ SMALL: dict[str, dict[str, int]] = {
     "fused_attention_gpu": {"T_LANES": 4, "T_LINES": 2, "T_RQ": 2, "T_RK": 2, "T_TD": 8},
     "gather_cpu": {"T_BYTES": 72},
     "group_normalization_cpu": {"T_VW": 4},
+    "group_normalization_last": {"T_VW": 4},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
     "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 7},
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},

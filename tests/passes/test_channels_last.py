@@ -88,6 +88,21 @@ BETWEEN = {
         "%b: float32[N,8,H,W] = Concat{axis=1}(%q, %p)",
         0,
     ),
+    "group norm": (
+        "const %s: int64[3] = [0, 4, -1]\n%m: float32[N,4,2*H*W] = Reshape(%a, %s)\n"
+        "const %o: float32[4] = [1.0, 1.0, 1.0, 1.0]\n"
+        "const %u: float32[4] = [0.0, 0.0, 0.0, 0.0]\n"
+        "%i: float32[N,4,2*H*W] = InstanceNormalization(%m, %o, %u)\n%h: int64[4] = Shape(%a)\n"
+        "%g: float32[N,8,H,W] = Reshape(%i, %h)\nconst %f: float32[8,1,1] = ...\n"
+        "const %e: float32[8,1,1] = ...\n%t: float32[N,8,H,W] = Mul(%g, %f)\n"
+        "%b: float32[N,8,H,W] = Add(%t, %e)",
+        0,
+    ),
+    "instance norm": (
+        "const %s: float32[8] = ...\nconst %t: float32[8] = ...\n"
+        "%b: float32[N,8,H,W] = InstanceNormalization(%a, %s, %t)",
+        0,
+    ),
     "softmax": ("%b: float32[N,8,H,W] = Softmax{axis=1}(%a)", 0),
     "pad": (
         "const %p: int64[8] = [0, 0, 1, 2, 0, 0, 3, 0]\n"
