@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -177,10 +178,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         pytest.fail(f"This process, or one that it started, came to hold {sizes}.")
 
 
-@pytest.fixture
-def no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps small plans in queues, where tests can delay them."""
-    monkeypatch.setenv("CLRT_TWINS", "off")
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Sets CLRT_TWINS as the closest marker `twins` says, for fixtures of modules as well."""
+    marker = item.get_closest_marker("twins")
+    with pytest.MonkeyPatch.context() as patch:
+        if marker is not None:
+            patch.setenv("CLRT_TWINS", *marker.args)
+        yield
 
 
 def pytest_sessionfinish() -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, IrOp
@@ -51,6 +52,19 @@ def name_of(device: DeviceInfo) -> str:
     return device.platform.split()[0]
 
 
+def _driver_row(device: DeviceInfo, setting: str) -> ParameterSet:
+    suffix = "-twin" if setting == "on" else ""
+    mark = pytest.mark.twins(setting)
+    return pytest.param(device, marks=mark, id=name_of(device) + suffix)
+
+
+# Of tests of runs, for a decorator or a fixture: every device, and the twin of each that has one.
+DRIVER_ROWS = [
+    _driver_row(device, setting)
+    for device in all_devices()
+    for setting in (["off"] if device.twin is None else ["off", "on"])
+]
+DRIVERS = pytest.mark.parametrize("device", DRIVER_ROWS)
 # Of tests that compile many programs: other devices than the quickest are left to `make test-all`.
 SWEEP = _sweep()
 

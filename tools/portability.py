@@ -118,6 +118,8 @@ def _implementations(icds: Sequence[str]) -> Iterator[Implementation]:
     for name, device in (("PoCL of the wheel", "Portable"), ("Intel's runtime", _INTEL)):
         yield Implementation(name, device)
         yield Implementation(f"{name}, as a GPU", device, as_gpu=True)
+    wheel = "PoCL of the wheel, on the calling thread"
+    yield Implementation(wheel, "Portable", {"CLRT_TWINS": "on"})
     yield Implementation(OCLGRIND, OCLGRIND)
     others = [icd.partition("=")[::2] for icd in icds]
     others += [("PoCL of the system", str(_VENDORS / "pocl.icd"))]

@@ -12,16 +12,14 @@ import pytest
 import clrt
 from clrt.runtime.execution import bound_plan, launch_throttle
 from clrt.runtime.opencl.devices import DeviceInfo
-from tests.models.onnx_text import DEVICES
+from tests.harness import DRIVERS
 from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds
 from tests.models.test_lanes import held
 from tests.models.test_runs import cache_model, rows
 
-pytestmark = pytest.mark.usefixtures("no_twins")
 
-
-@DEVICES
+@DRIVERS
 def test_run_async_results_match_run_in_concurrent_tasks(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feeds = [chain_feeds(n) for n in (3, 5, 3, 5)]
@@ -45,7 +43,7 @@ def test_run_async_results_match_run_in_concurrent_tasks(device: DeviceInfo) -> 
         asyncio.run(model.run_async(feeds[0]))
 
 
-@DEVICES
+@DRIVERS
 def test_run_async_does_not_block_event_loop(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(3)
@@ -61,7 +59,7 @@ def test_run_async_does_not_block_event_loop(device: DeviceInfo) -> None:
         asyncio.run(watched())
 
 
-@DEVICES
+@DRIVERS
 def test_cancelled_task_ends_its_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(3)
@@ -82,7 +80,7 @@ def test_cancelled_task_ends_its_run(device: DeviceInfo, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(model.run(feed)["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_future_completes_with_run_results(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +101,7 @@ def test_future_completes_with_run_results(
                 np.testing.assert_array_equal(run.wait()["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_future_reports_run_error_and_cancellation(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +122,7 @@ def test_future_reports_run_error_and_cancellation(
         np.testing.assert_array_equal(model.run(chain_feeds(3))["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("long_s", [1e9, 0.0], ids=["whole", "in_parts"])
 def test_run_timeout_raises_after_deadline(
     device: DeviceInfo, long_s: float, monkeypatch: pytest.MonkeyPatch
@@ -147,7 +145,7 @@ def test_run_timeout_raises_after_deadline(
                 model.run(feed, timeout=seconds)  # type: ignore[arg-type]
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("long_s", [1e9, 0.0], ids=["whole", "in_parts"])
 def test_state_stays_usable_after_run_timeout(
     device: DeviceInfo, long_s: float, monkeypatch: pytest.MonkeyPatch

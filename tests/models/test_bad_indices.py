@@ -14,9 +14,7 @@ import clrt
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo
-from tests.harness import all_devices
-
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+from tests.harness import DRIVERS
 
 
 def _model(
@@ -41,7 +39,7 @@ ROWS = {"y": (TensorProto.FLOAT, ["n", 4])}
 IDS = {"ids": (TensorProto.INT64, ["n"])}
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
@@ -90,7 +88,7 @@ def test_index_error_names_model_input(
     np.testing.assert_array_equal(y, TABLE["table"][feeds["ids"] + offset])
 
 
-@DEVICES
+@DRIVERS
 def test_index_error_in_loop_body_names_model_input(device: DeviceInfo) -> None:
     body = helper.make_graph(
         [
@@ -124,7 +122,7 @@ def test_index_error_in_loop_body_names_model_input(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(y, np.stack([TABLE["table"][[3, 0]]] * 2))
 
 
-@DEVICES
+@DRIVERS
 def test_constant_index_out_of_range_raises_model_error(device: DeviceInfo) -> None:
     model = _model(
         [

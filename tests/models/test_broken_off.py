@@ -19,11 +19,10 @@ import pytest
 import clrt
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.background import BACKGROUND
-from tests.harness import all_devices
+from tests.harness import DRIVER_ROWS, DRIVERS
 from tests.interrupting import TIMES, interrupted, lines_of, sampled
 from tests.models.onnx_text import parsed
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 # Weights, constants of the plan (Range), several launches, shapes that all take one template.
 SOURCE = """
     g (float[b, n] x, float[16, 16] w) => (float[b, n] y, float[b, n] z)
@@ -114,7 +113,7 @@ class Checked:
         return {"run": run, "anew": anew, "load": load, "stay": stay, "wait": wait}
 
 
-@pytest.fixture(scope="module", params=all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.fixture(scope="module", params=DRIVER_ROWS)
 def checked(request: pytest.FixtureRequest) -> Iterator[Checked]:
     made = Checked(request.param)
     yield made
@@ -193,7 +192,7 @@ def test_interrupted_run_returns_state_to_caller(checked: Checked) -> None:
         step(state)
 
 
-@DEVICES
+@DRIVERS
 def test_interrupted_wait_does_not_end_submitted_run(device: DeviceInfo) -> None:
     with clrt.load(parsed(SOURCE), device=device.index) as model:
         wanted = model.run(feeds(3))["y"]

@@ -14,10 +14,9 @@ import pytest
 import clrt
 from clrt.runtime.execution import bound_plan, execution, launch_throttle
 from clrt.runtime.opencl.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import DRIVERS
 from tests.models.onnx_text import parsed
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 SIZE, STEPS = 256, 200
 
 
@@ -88,7 +87,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return Launches(monkeypatch)
 
 
-@DEVICES
+@DRIVERS
 def test_paced_run_matches_unpaced_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = feeds(5)
@@ -109,7 +108,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("first", [True, False], ids=["first_run", "later_run"])
 def test_keyboard_interrupt_stops_between_launches(
     device: DeviceInfo, first: bool, launches: Launches, interruptible: None
@@ -126,7 +125,7 @@ def test_keyboard_interrupt_stops_between_launches(
         np.testing.assert_array_equal(model.run(feed)["y"], wanted)
 
 
-@DEVICES
+@DRIVERS
 def test_long_run_queues_at_most_two_launches(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +143,7 @@ def test_long_run_queues_at_most_two_launches(
     assert launches.count > STEPS and max(gaps) <= 2
 
 
-@DEVICES
+@DRIVERS
 def test_close_ends_run_in_other_thread(device: DeviceInfo, launches: Launches) -> None:
     model = clrt.load(chain(), device=device.index)
     feed = feeds(5)
@@ -170,7 +169,7 @@ def test_close_ends_run_in_other_thread(device: DeviceInfo, launches: Launches) 
         model.run(feed)
 
 
-@DEVICES
+@DRIVERS
 def test_close_returns_before_run_that_then_frees_memory(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +193,7 @@ def test_close_returns_before_run_that_then_frees_memory(
     assert len(run.errors) == 1 and len(model._runner.planner.kept) == 0
 
 
-@DEVICES
+@DRIVERS
 def test_close_during_run_of_same_thread_ends_run(device: DeviceInfo, launches: Launches) -> None:
     """The run of the same thread still uses memory that close would free."""
     model = clrt.load(chain(), device=device.index)

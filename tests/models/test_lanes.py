@@ -18,31 +18,41 @@ from clrt.runtime.execution.graph_run import GraphRun
 from clrt.runtime.opencl.device_context import DeviceContext
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
-from tests.models.onnx_text import DEVICES, parsed
+from tests.harness import DRIVERS
+from tests.models.onnx_text import parsed
 from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds
 from tests.models.test_runs import cache_model, rows
-
-pytestmark = pytest.mark.usefixtures("no_twins")
 
 
 @contextmanager
 def held(model: clrt.Model) -> Iterator[None]:
     """Delays launches enqueued for a model inside the context until its end."""
-    lane = model._runner.room.lane
-    gate = cl.UserEvent(lane.connection.context)
-    cl.enqueue_barrier(lane.queue, wait_for=[gate])
-    try:
-        yield
-    finally:
-        gate.set_status(cl.command_execution_status.COMPLETE)
+    room = model._runner.room
+    gate = cl.UserEvent(room.lane.connection.context)
+    cl.enqueue_barrier(room.lane.queue, wait_for=[gate])
+    goes_on, real = threading.Event(), cl.enqueue_nd_range_kernel
+
+    def enqueue(queue: cl.CommandQueue, *args: Any) -> cl.Event:
+        if queue == room._twin_lane.queue:
+            assert goes_on.wait(100)
+        return real(queue, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if room.session.device.twin is not None:
+            patch.setattr(cl, "enqueue_nd_range_kernel", enqueue)
+        try:
+            yield
+        finally:
+            gate.set_status(cl.command_execution_status.COMPLETE)
+            goes_on.set()
 
 
 def small(device: DeviceInfo) -> clrt.Model:
     return clrt.load(parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }"), device=device.index)
 
 
-@DEVICES
+@DRIVERS
 def test_run_does_not_wait_for_other_model(device: DeviceInfo) -> None:
     with small(device) as first, small(device) as second:
         x = np.arange(4, dtype=np.float32)
@@ -57,7 +67,7 @@ def test_run_does_not_wait_for_other_model(device: DeviceInfo) -> None:
         np.testing.assert_array_equal(waits.wait()["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_donated_tensor_is_read_before_overwrite(device: DeviceInfo) -> None:
     reader = clrt.load(
         parsed("g (float[b, n, 4] x) => (float[b, n, 4] y) { y = Neg(x) }"), device=device.index
@@ -89,7 +99,7 @@ def test_donated_tensor_is_read_before_overwrite(device: DeviceInfo) -> None:
             reader.run(tensor)
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("submits", [False, True])
 def test_donation_waits_for_reader_in_other_thread(
     device: DeviceInfo, submits: bool, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +134,7 @@ def test_donation_waits_for_reader_in_other_thread(
         assert not tensor.readers
 
 
-@DEVICES
+@DRIVERS
 def test_donation_inside_interrupted_reader_is_refused(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +146,7 @@ def test_donation_inside_interrupted_reader_is_refused(
         real, seen = Execution._run_paced, []
 
         def interrupt(self: Execution) -> None:
-            if self.lane is reader._runner.room.lane and not seen:
+            if self.bound.weights is reader._runner.room.weights and not seen:
                 with pytest.raises(clrt.InputError, match="this one interrupted"):
                     feeds = {"cache": tensor, **rows(5.0, 3)}
                     writer.run(feeds, ["next"], True, donate=["cache"])
@@ -149,7 +159,7 @@ def test_donation_inside_interrupted_reader_is_refused(
         assert tensor.numpy()[0, 2].tolist() == [1.0] * 4
 
 
-@DEVICES
+@DRIVERS
 def test_long_run_yields_to_short_run(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a short run of another model waits, a long run enqueues parts at intervals."""
     monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
@@ -181,7 +191,7 @@ def test_long_run_yields_to_short_run(device: DeviceInfo, monkeypatch: pytest.Mo
         assert not gave[-1]
 
 
-@DEVICES
+@DRIVERS
 def test_queue_wait_does_not_mark_run_long(device: DeviceInfo) -> None:
     with small(device) as model, small(device) as other:
         x = np.ones(4, np.float32)
@@ -203,7 +213,7 @@ def test_queue_wait_does_not_mark_run_long(device: DeviceInfo) -> None:
         assert not bound.takes_long
 
 
-@DEVICES
+@DRIVERS
 def test_background_model_queues_one_part_at_a_time(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +253,7 @@ def test_background_model_queues_one_part_at_a_time(
         clrt.load(source, device=device.index, priority="low")
 
 
-@DEVICES
+@DRIVERS
 def test_cores_option_limits_compute_units(device: DeviceInfo) -> None:
     source = parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }")
     x = np.ones(4, np.float32)
@@ -270,7 +280,7 @@ def test_cores_option_limits_compute_units(device: DeviceInfo) -> None:
             clrt.load(source, device=device.index, cores=wrong)  # type: ignore[arg-type]
 
 
-@DEVICES
+@DRIVERS
 def test_cores_1_uses_one_core_of_cpu_time(device: DeviceInfo) -> None:
     """The process uses no more CPU time than wall time."""
     if device.caps.compute_units < 2:
@@ -285,7 +295,7 @@ def test_cores_1_uses_one_core_of_cpu_time(device: DeviceInfo) -> None:
         assert time.process_time() - used < 1.3 * (time.perf_counter() - start)
 
 
-@DEVICES
+@DRIVERS
 def test_trimmed_model_still_runs(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         room, session = model._runner.room, model._session

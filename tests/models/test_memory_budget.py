@@ -14,10 +14,9 @@ import clrt
 from clrt.runtime.opencl import ledger
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.ledger import BUDGET, Ledger
-from tests.harness import all_devices
+from tests.harness import DRIVERS
 from tests.models.onnx_text import parsed
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 WIDTH = 64
 
 
@@ -87,7 +86,7 @@ def run_in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-@DEVICES
+@DRIVERS
 def test_threads_stay_within_model_memory_limit(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +111,7 @@ def test_threads_stay_within_model_memory_limit(
             model.run(feed(500))
 
 
-@DEVICES
+@DRIVERS
 def test_models_stay_within_memory_budget(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, budget: None
 ) -> None:
@@ -146,7 +145,7 @@ def test_models_stay_within_memory_budget(
         model.close()
 
 
-@DEVICES
+@DRIVERS
 def test_lower_budget_frees_idle_memory(device: DeviceInfo, budget: None) -> None:
     with clrt.load(source(0), device=device.index) as model:
         wanted = model.run(feed(20))["y"]
@@ -158,7 +157,7 @@ def test_lower_budget_frees_idle_memory(device: DeviceInfo, budget: None) -> Non
         np.testing.assert_array_equal(model.run(feed(20))["y"], wanted)
 
 
-@DEVICES
+@DRIVERS
 def test_device_tensors_count_against_budget(device: DeviceInfo, budget: None) -> None:
     clrt.set_memory_budget(BUDGET.nbytes + (1 << 20))
     kept = clrt.tensor(np.zeros(200_000, np.float32), device=device.index)

@@ -14,6 +14,7 @@ import pytest
 import clrt
 from clrt.runtime.execution import bound_plan
 from clrt.runtime.opencl.devices import DeviceInfo
+from tests.harness import DRIVERS
 from tests.models.onnx_text import DEVICES, normal, parsed
 from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds
@@ -36,7 +37,7 @@ def rows(value: float, *places: int) -> dict[str, Any]:
     return {"rows": np.full((len(places), 1, 4), value, np.float32), "at": list(places)}
 
 
-@DEVICES
+@DRIVERS
 def test_submitted_runs_match_run(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feeds = [chain_feeds(n) for n in (3, 5, 3, 5)]
@@ -48,6 +49,7 @@ def test_submitted_runs_match_run(device: DeviceInfo) -> None:
             np.testing.assert_array_equal(run.wait(1.0)["y"], expected)
 
 
+@pytest.mark.twins("off")  # which needs no queue
 @DEVICES
 def test_second_run_is_enqueued_before_first_ends(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +67,7 @@ def test_second_run_is_enqueued_before_first_ends(
         np.testing.assert_array_equal(first.wait()["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_repeated_submits_allocate_nothing(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(4)
@@ -79,7 +81,7 @@ def test_repeated_submits_allocate_nothing(device: DeviceInfo) -> None:
         assert model._session.allocations == before
 
 
-@DEVICES
+@DRIVERS
 def test_unawaited_run_does_not_disturb_model(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(4)
@@ -90,7 +92,7 @@ def test_unawaited_run_does_not_disturb_model(device: DeviceInfo) -> None:
         np.testing.assert_array_equal(model.run(feed)["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_submit_and_wait_raise_input_errors(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         feed = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 3)}
@@ -106,7 +108,7 @@ def test_submit_and_wait_raise_input_errors(device: DeviceInfo) -> None:
         assert good.wait()["sum"].tolist() == [4.0]
 
 
-@DEVICES
+@DRIVERS
 def test_cancel_ends_long_run_early(device: DeviceInfo) -> None:
     """Cancelling a run longer than 0.3 s takes less than a quarter of its time."""
     with clrt.load(chain(), device=device.index) as model:
@@ -139,7 +141,7 @@ def test_cancel_ends_long_run_early(device: DeviceInfo) -> None:
         np.testing.assert_array_equal(run.wait()["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_close_ends_submitted_run(device: DeviceInfo) -> None:
     model = clrt.load(chain(), device=device.index)
     feed = chain_feeds(2048)
@@ -152,7 +154,7 @@ def test_close_ends_submitted_run(device: DeviceInfo) -> None:
         model.submit(feed)
 
 
-@DEVICES
+@DRIVERS
 def test_concurrent_models_match_single_thread(device: DeviceInfo) -> None:
     models = [clrt.load(chain(), device=device.index) for _ in range(2)]
     models += [cache_model(device) for _ in range(2)]
@@ -179,7 +181,7 @@ def test_concurrent_models_match_single_thread(device: DeviceInfo) -> None:
         model.close()
 
 
-@DEVICES
+@DRIVERS
 def test_concurrent_runs_succeed_within_memory_of_one_arena(device: DeviceInfo) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = chain_feeds(64)
@@ -196,7 +198,7 @@ def test_concurrent_runs_succeed_within_memory_of_one_arena(device: DeviceInfo) 
         np.testing.assert_array_equal(model.run(feed)["y"], expected)
 
 
-@DEVICES
+@DRIVERS
 def test_device_inputs_are_read_in_place(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         start = normal(1, 2, 8, 4)
@@ -213,7 +215,7 @@ def test_device_inputs_are_read_in_place(device: DeviceInfo) -> None:
         np.testing.assert_array_equal(second.numpy(), wanted)
 
 
-@DEVICES
+@DRIVERS
 def test_donated_tensor_buffer_becomes_output(device: DeviceInfo) -> None:
     with cache_model(device) as model:
         start = normal(1, 2, 8, 4)
@@ -239,7 +241,7 @@ def test_donated_tensor_buffer_becomes_output(device: DeviceInfo) -> None:
             model.run({"cache": start, **rows(2.0, 0, 1)}, donate=["cache"])
 
 
-@DEVICES
+@DRIVERS
 def test_donating_tensor_passed_twice_is_refused(device: DeviceInfo) -> None:
     source = parsed("g (float[n] a, float[n] b) => (float[n] y) { y = Sub(a, b) }")
     with clrt.load(source, device=device.index) as model:
@@ -250,7 +252,7 @@ def test_donating_tensor_passed_twice_is_refused(device: DeviceInfo) -> None:
         assert model.run({"a": y, "b": y})["y"].tolist() == [0.0] * 4
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("size", [64, 4096])
 def test_state_is_updated_in_place(device: DeviceInfo, size: int) -> None:
     with cache_model(device) as model:
@@ -277,7 +279,7 @@ def test_state_is_updated_in_place(device: DeviceInfo, size: int) -> None:
             model.new_state({"cache": "next"}, {})
 
 
-@DEVICES
+@DRIVERS
 def test_aliased_outputs_get_separate_buffers(device: DeviceInfo) -> None:
     source = parsed(
         "g (float[n] x) => (float[n] a, float[n] b, float[n] c)"
@@ -295,7 +297,7 @@ def test_aliased_outputs_get_separate_buffers(device: DeviceInfo) -> None:
             np.testing.assert_array_equal(found["c"].numpy(), x)
 
 
-@DEVICES
+@DRIVERS
 def test_state_stays_readable_after_graph_break(device: DeviceInfo) -> None:
     """If branches and later nodes read the state, so earlier nodes may not overwrite it."""
     source = parsed(

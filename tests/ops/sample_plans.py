@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
@@ -14,6 +15,7 @@ from clrt.ops.base import Op
 from clrt.plan.make_plan import make_plan
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
+from clrt.util import env_vars
 from tests.ops.samples import Sample
 
 
@@ -44,6 +46,8 @@ def sample_graph(sample: Sample) -> Graph:
 def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | None = None) -> Plan:
     """Returns the plan of a graph with numeric input shapes.
 
+    It is for the device's twin, if there is one, if CLRT_TWINS is "on".
+
     Args:
         tunables: Replace the tuning records; each kernel uses the ones it declares.
     """
@@ -54,4 +58,6 @@ def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | Non
         own = TUNED[kernel].defaults if kernel in TUNED else tunables
         return {name: value for name, value in tunables.items() if name in own}
 
-    return make_plan(specialise(graph, {}), caps, lookup)
+    twin = caps.twin if env_vars.TWINS.get() == "on" else None
+    plan = make_plan(specialise(graph, {}), twin or caps, lookup)
+    return replace(plan, on_twin=twin is not None and not plan.host_steps)

@@ -20,10 +20,9 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import Guard, cl
 from clrt.runtime.opencl.session import TrackedBuffer, session_for
 from tests.conftest import let_go
-from tests.harness import all_devices
+from tests.harness import DRIVERS
 from tests.models.onnx_text import normal, parsed
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 CODES = {
     "OUT_OF_RESOURCES": cl.RuntimeError,
     "OUT_OF_HOST_MEMORY": cl.RuntimeError,
@@ -162,7 +161,7 @@ def _places(source: bytes, device: DeviceInfo) -> list[int]:
     return [*fault.first.values(), fault.calls]
 
 
-@DEVICES
+@DRIVERS
 @pytest.mark.parametrize("after", [False, True], ids=["refused", "failed_late"])
 def test_every_driver_call_failure_is_recoverable(device: DeviceInfo, after: bool) -> None:
     """During load, first run, second run and new shape; before or after the call takes effect."""
@@ -205,7 +204,7 @@ def test_every_driver_call_failure_is_recoverable(device: DeviceInfo, after: boo
     assert {"Kernel", "__init__", "enqueue_nd_range_kernel", "enqueue_copy", "finish"} <= seen
 
 
-@DEVICES
+@DRIVERS
 def test_first_use_driver_failure_is_recoverable(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -239,7 +238,7 @@ def test_first_use_driver_failure_is_recoverable(
     assert {"new_context", "CommandQueue", "build", "binary_of"} <= seen
 
 
-@DEVICES
+@DRIVERS
 def test_compiler_out_of_memory_is_not_kernel_build_error(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

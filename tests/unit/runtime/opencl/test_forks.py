@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from clrt.runtime.opencl.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import DRIVERS
 from tests.models.onnx_text import parsed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 # Forks once for each action, in this order: before any use, after the devices were listed, a model
 # was loaded, and it ran. A child that hangs is ended by SIGALRM.
@@ -87,7 +86,7 @@ HARMLESS = {"load before use", "exit", "exit at once", "plan", "memory", "close"
 HARMLESS |= {"collect model", "collect tensor"}
 
 
-@DEVICES
+@DRIVERS
 def test_fork_runs_model_or_is_refused_with_hint(device: DeviceInfo, tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(device.index), SOURCE.hex()],
