@@ -83,14 +83,17 @@ test-programs:
 fuzz: $(VENV)/.dev
 	CLRT_FUZZ_GRAPHS=2000 $(BIN)/pytest tests/fuzz --timeout 3600
 
-# 20,000 mutants of ONNX files, of compiled models, of the sizes in each op, and of GGUF files; what fails
-# lies under build/fuzz. Of those of sizes 500 run under Oclgrind, too.
+# 20,000 mutants of ONNX files, of compiled models, of the sizes in each op, and of GGUF files, and 10,000
+# of executables; what fails lies under build/fuzz. Of those of sizes 500 run under Oclgrind, too, and all
+# of executables, but 2,000 on the default device.
 # `CLRT_FUZZ_SEED=4711 make fuzz-files` loads and runs one of each again.
 fuzz-files: $(VENV)/.dev
 	$(BIN)/python -m tests.security.fuzz_files onnx 20000
 	$(BIN)/python -m tests.security.fuzz_files clrt 20000
 	$(BIN)/python -m tests.security.fuzz_files sizes 20000
 	$(BIN)/python -m tests.security.fuzz_files sizes 500 --oclgrind
+	$(BIN)/python -m tests.security.fuzz_files executables 2000
+	$(BIN)/python -m tests.security.fuzz_files executables 10000 --oclgrind
 	CLRT_FUZZ_FILES=20000 $(BIN)/pytest tests/security/test_gguf_files.py tests/security/test_gguf_tokenizers.py
 
 # Calls are broken off by exceptions, 1,000 times each, on each device: their state stays whole.

@@ -25,6 +25,8 @@ _Step: TypeAlias = "tuple[int, _Operation, int, Any]"
 _Guard: TypeAlias = "tuple[tuple[_Operation, int, int], bool]"
 # By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
+# Maximum bits of a formula of a stored trace: many more than those of any size, and soon computed.
+_MAX_BITS = 1 << 16
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 
@@ -109,7 +111,8 @@ class ShapeTrace:
         """Converts the stored form back to a trace.
 
         Raises:
-            ValueError: It names an unknown operation, or a formula that does not exist.
+            ValueError: It names an unknown operation, or a formula that does not exist; a formula
+                has another value at the stored sizes, or has too many factors.
         """
         trace = cls(dict(zip(stored.symbols, stored.numbers, strict=False)))
         operations = [_operation(text) for text in stored.texts]
@@ -121,7 +124,29 @@ class ShapeTrace:
         trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in stored.guards}
         if any(n not in known for _, *numbers in trace._guards for n in numbers):
             raise ValueError("a guard of a formula that does not exist")
+        trace._check_bits()
+        found = trace.evaluate(trace.sizes)
+        if found is None or found.numbers != trace._numbers:
+            raise ValueError("a formula with another value")
         return trace
+
+    def _check_bits(self) -> None:
+        """Checks that the numbers of a stored trace are bounded.
+
+        Raises:
+            ValueError: A number of the trace is no integer of 64 bits, or a formula could have more
+                than `_MAX_BITS` if all symbols had 64.
+        """
+        if not all(type(n) is int and -1 << 63 <= n < 1 << 64 for n in self._numbers):
+            raise ValueError("a number of more than 64 bits")
+        bits = [64] * len(self._numbers)
+        for index, compute, operands in self._steps:
+            if compute is operator.mul:
+                bits[index] = sum([bits[i] for i in operands])
+            elif compute in _NAMES:
+                bits[index] = 1 + max([bits[i] for i in operands])
+            if bits[index] > _MAX_BITS:
+                raise ValueError("a formula of too many factors")
 
     @property
     def sizes(self) -> dict[str, int]:

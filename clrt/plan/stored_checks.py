@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from math import prod
 from typing import TypeVar
 
-from clrt.ir.graph import Value
-from clrt.ir.symbolic_trace import untraced
-from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, PackedWeight, Scratch
+from clrt.errors import ModelError
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, untraced
+from clrt.kernels.spec import (
+    Buffer,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    Scratch,
+)
+from clrt.plan.plan import Plan
 from clrt.plan.template import PlanTemplate
 
 _T = TypeVar("_T")
 _SOURCE = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*\.cl")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\([A-Za-z0-9_, ]*\))?")
+_VALUE = re.compile(r"[^\n\r\\]*")
+_OPTION = re.compile(r"-cl(-[A-Za-z0-9]+)+")
+_OPENCL_C = ((1, 2), (2, 0), (3, 0))
 _MAX_DIMS = 3
+# Errors that damaged records lead to.
+DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def at_index(items: Sequence[_T], index: int) -> _T:
@@ -31,13 +46,19 @@ def at_index(items: Sequence[_T], index: int) -> _T:
     return items[index]
 
 
-def check_template(template: PlanTemplate) -> None:
+def check_template(template: PlanTemplate, graph: Graph) -> None:
     """Checks the numbers of a stored template at the sizes with which it was traced.
 
+    Args:
+        graph: The graph whose plan the template is.
+
     Raises:
-        ValueError: A number is out of range.
+        ValueError: A number is out of range, or the graph has other inputs or outputs.
     """
-    plan, buffers = template.plan, template.buffers
+    plan = template.plan
+    _check_arena(template)
+    _check_interface(plan.graph, graph, template.trace)
+    placed = {*template.buffers.owners, *plan.external, *plan.status_words}
     elems: dict[Buffer, int | None] = {}
     for launch in template.launches:
         _check_sizes(launch)
@@ -45,12 +66,35 @@ def check_template(template: PlanTemplate) -> None:
             if isinstance(arg, BufferArg):
                 if arg.buffer not in elems:
                     elems[arg.buffer] = _elems(arg.buffer)
+                    _require(_is_placed(arg.buffer, plan, placed), "a buffer")
                 most = elems[arg.buffer]
                 offset = untraced(arg.offset)
                 _require(offset >= 0 and (most is None or offset <= most), "an offset")
+    _require(all(_is_placed(v, plan, placed) for v in plan.graph.outputs), "an output")
     for value, root in plan.roots.items():
-        _require(0 <= _nbytes(value) <= _nbytes(root), "a view")
+        _require(root not in plan.roots and 0 <= _nbytes(value) <= _nbytes(root), "a view")
+    _require(len(template.costs or ()) in (0, len(template.launches)), "a cost")
+
+
+def _is_placed(buffer: Buffer, plan: Plan, placed: Collection[Buffer]) -> bool:
+    """Returns whether a buffer has memory: that of a constant, or one of `placed`."""
+    root = plan.root(buffer) if isinstance(buffer, Value) else buffer
+    is_constant = isinstance(root, Value) and root.is_constant
+    return root in placed or is_constant or isinstance(root, PackedWeight)
+
+
+def _check_arena(template: PlanTemplate) -> None:
+    """Checks the buffers in the arena.
+
+    Raises:
+        ValueError: One is of no possible kind, or its place or lifetime is out of range.
+    """
+    buffers, roots = template.buffers, template.plan.roots
+    for owner in buffers.owners:
+        is_own = isinstance(owner, Value) and not owner.is_constant and owner not in roots
+        _require(is_own or isinstance(owner, Scratch), "an owner of memory")
     count, layout = len(buffers.owners), buffers.layout
+    _require(len({*buffers.owners}) == count, "an owner of memory")
     _require(len(buffers.spans) == count, "a lifetime")
     _require(all(-1 <= first <= last for first, last in buffers.spans), "a lifetime")
     _require(sorted(layout.order) == list(range(count)), "an order")
@@ -59,22 +103,75 @@ def check_template(template: PlanTemplate) -> None:
     _require(all(0 <= slab < max(count, 1) for slab in layout.slabs), "a slab")
 
 
+def _check_interface(plan: Graph, graph: Graph, trace: ShapeTrace) -> None:
+    """Checks that a plan's inputs and outputs have the names, dtypes and shapes of a graph's.
+
+    Raises:
+        ValueError: They have not.
+    """
+    _require(plan.output_names == graph.output_names, "an output")
+    _require([v.name for v in plan.inputs] == [v.name for v in graph.inputs], "an input")
+    inputs = [*zip(plan.inputs, graph.inputs, strict=True)]
+    for found, declared in (*inputs, *zip(plan.outputs, graph.outputs, strict=True)):
+        _require(found.dtype is declared.dtype, "a dtype")
+        dims = declared.type.bind(trace.sizes).shape
+        if dims is not None:
+            sizes = zip(dims, map(untraced, found.dims), strict=True)
+            _require(all(a == b for a, b in sizes if isinstance(a, int)), "a dim")
+    for found, declared in inputs:
+        _require(declared.shape is not None, "an input")
+        for dim, symbol in zip(found.dims, declared.shape or (), strict=True):
+            if str(symbol) in trace.symbols:
+                index = trace.symbols.index(str(symbol))
+                _require(is_traced(dim) and trace.formula(dim) == index, "a dim")
+
+
+def checked(
+    read: Callable[[Evaluation], Array], dims: Sequence[int]
+) -> Callable[[Evaluation], Array]:
+    """Returns `read` with checks of its result, for a constant that is computed from sizes.
+
+    Args:
+        read: Computes the elements of the constant.
+        dims: Formulas of the constant's dims.
+
+    Returns:
+        A function that raises ModelError if `read` fails, or returns another shape.
+    """
+
+    def read_checked(at: Evaluation) -> Array:
+        try:
+            array = read(at)
+            _require(array.shape == tuple([at.numbers[i] for i in dims]), "a dim")
+        except DAMAGED as error:
+            raise ModelError(
+                "The stored plan of a model is damaged; delete the folder 'executables' in the "
+                "cache folder of clrt."
+            ) from error
+        return array
+
+    return read_checked
+
+
 def _require(is_right: bool, what: str) -> None:
     if not is_right:
         raise ValueError(f"{what} out of range")
 
 
 def check_kernel(kernel: KernelSpec) -> None:
-    """Checks that a stored kernel is from a source file of clrt, and that its names are valid.
+    """Checks that a stored kernel is from a source file of clrt, with valid names and options.
 
-    Its names are those of its entry point and of its macros.
+    Its names are those of its entry point and of its macros, whose values are single lines.
 
     Raises:
-        ValueError: The source or a name is invalid.
+        ValueError: The source, a name, a value, the OpenCL C version or an option is invalid.
     """
     _require(_is_own(kernel.source), "a kernel's source")
     names = (kernel.entry, *(name for name, _ in kernel.defines))
     _require(all(_NAME.fullmatch(name) for name in names), "a name")
+    _require(all(_VALUE.fullmatch(value) for _, value in kernel.defines), "a macro")
+    _require(all(_OPTION.fullmatch(option) for option in kernel.options), "an option")
+    _require(kernel.opencl_c in _OPENCL_C, "a version of OpenCL C")
 
 
 @cache

@@ -38,7 +38,13 @@ from clrt.plan.arena_relayout import StackingOrder
 from clrt.plan.device_io import DeviceIo
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, Placed
-from clrt.plan.stored_checks import at_index, check_kernel, check_template
+from clrt.plan.stored_checks import (
+    DAMAGED,
+    at_index,
+    check_kernel,
+    check_template,
+    checked,
+)
 from clrt.plan.stored_derivations import Read, StoredDerivation
 from clrt.plan.template import ArenaBuffers, InstantiatedPlan, PlanTemplate, varies
 from clrt.util.cached_property import cached_property
@@ -258,6 +264,7 @@ class StoredTemplate:
         device_io: DeviceIo,
         read: Callable[[], Mapping[str, Any]],
         constants: Sequence[Constant],
+        graph: Graph,
     ) -> None:
         """Creates a template whose record is not read yet.
 
@@ -265,9 +272,10 @@ class StoredTemplate:
             device_io: Inputs and outputs that the plan has on the device.
             read: Returns a record from `TemplateWriter.record`.
             constants: The constants, by the indices in the record.
+            graph: The graph whose plan it is.
         """
         self.device_io = device_io
-        self._read, self._constants = read, constants
+        self._read, self._constants, self._graph = read, constants, graph
         self._template: PlanTemplate | None = None
         self._is_damaged = False
 
@@ -321,7 +329,7 @@ class StoredTemplate:
         """
         try:
             return None if self._is_damaged else function(*args)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except DAMAGED:
             _LOG.debug("a stored template is damaged", exc_info=True)
             self._is_damaged = True
             return None
@@ -333,7 +341,9 @@ class StoredTemplate:
         if self._template is None:
             if not self._holds(bindings):
                 return None
-            self._template = _read(*self._parts, self._constants, self.device_io)
+            template = _read(*self._parts, self._constants, self.device_io)
+            check_template(template, self._graph)
+            self._template = template
             del self._parts
         return self._template.instantiate(bindings, max_slab_bytes)
 
@@ -399,7 +409,6 @@ class _Reader:
         buffers = ArenaBuffers(owners, spans, layout, float(record["waste"]))
         template = PlanTemplate(self._trace, plan, buffers)
         template.costs = tuple(map(int, record["costs"]))
-        check_template(template)
         return template
 
     def _launch(
@@ -437,7 +446,8 @@ class _Reader:
         name, dtype, dims, last = row
         shape = tuple(map(self._number, dims))
         if kind == "computed":
-            known = TracedConstant(np.zeros(0), self._trace, self._elements(*last))
+            read = checked(self._elements(*last), [self._trace.formula(n) for n in shape])
+            known = TracedConstant(np.zeros(0), self._trace, read)
             return Value(name, TensorType(DType(dtype), shape, known))
         if kind != "value":
             raise ValueError(f"no kind of buffer: {kind[:100]!r}")

@@ -29,7 +29,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
-KINDS = ("onnx", "clrt", "sizes")
+KINDS = ("onnx", "clrt", "sizes", "executables")
 # Of processor time, which other work on the machine does not lengthen; a process that sleeps has
 # ten times as long.
 LIMIT_S = 20.0
@@ -48,14 +48,18 @@ class Ending:
 
     Attributes:
         how: "ran", "too large" for made-up inputs, the class of an error, "crash", "hang",
-            "memory", or "access" where Oclgrind found one outside a tensor.
+            "memory", or "access" where Oclgrind found one outside a tensor. An executable "ran",
+            was "planned" anew, or "differs" in its results.
         where: The function that raised, and what it said.
+        allowed: Whether a mutant may end so.
+        is_code: Whether the mutant may have other code, whose accesses clrt does not check.
     """
 
     seed: int
     how: str
     where: str = ""
     allowed: bool = True
+    is_code: bool = False
 
     @property
     def group(self) -> str:
@@ -73,6 +77,14 @@ def contents(kind: str, seed: int) -> dict[str, bytes]:
         from tests.security.mutate_sizes import sizes_mutant
 
         return {"m.onnx": sizes_mutant(seed)}
+    if kind == "executables":
+        from tests.security.mutate_executables import stored_mutant
+
+        with TemporaryDirectory() as folder:
+            mutant = stored_mutant(seed, Path(folder))
+            beside = mutant.stored.path.parent.iterdir()
+            files = {file.name: file.read_bytes() for file in beside}
+            return files | {mutant.stored.executable.name: mutant.content}
     from tests.security.mutate_onnx import onnx_mutant
     from tests.security.seeds import EXTERNAL
 
@@ -82,25 +94,49 @@ def contents(kind: str, seed: int) -> dict[str, bytes]:
 
 def end_of(kind: str, seed: int, folder: Path) -> Ending:
     """Loads and runs a mutant in this process."""
-    import clrt
     from clrt.errors import ClrtError
 
-    files = contents(kind, seed)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
     try:
-        # What a mutant asks of the device is refused as an app would have it.
-        with clrt.load(folder / next(iter(files)), memory_limit="2GiB") as model:
-            feeds = made_up(model)
-            if feeds is None:
-                return Ending(seed, "too large")
-            model.run(feeds)
+        run = _run_executable if kind == "executables" else _run_file
+        return run(kind, seed, folder)
     except ClrtError as error:
         how = type(error).__name__
         return Ending(seed, how, _where(error), how not in _BUGS)
     except Exception as error:
         return Ending(seed, type(error).__name__, _where(error), False)
+
+
+def _run_file(kind: str, seed: int, folder: Path) -> Ending:
+    import clrt
+
+    files = contents(kind, seed)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    # What a mutant asks of the device is refused as an app would have it.
+    with clrt.load(folder / next(iter(files)), memory_limit="2GiB") as model:
+        feeds = made_up(model)
+        if feeds is None:
+            return Ending(seed, "too large")
+        model.run(feeds)
     return Ending(seed, "ran")
+
+
+def _run_executable(kind: str, seed: int, folder: Path) -> Ending:
+    """Runs a model beside a mutated executable.
+
+    If its digests are right, the mutant may be the executable of another model.
+    """
+    from clrt.errors import KernelBuildError
+    from tests.security.mutate_executables import stored_mutant
+
+    mutant = stored_mutant(seed, folder)
+    if mutant.is_code and os.environ.get("CLRT_DEVICE") != "oclgrind":
+        return Ending(seed, "code")  # on a device of its own process, it may end that
+    try:
+        how = mutant.stored.run(mutant.content)
+    except KernelBuildError as error:
+        return Ending(seed, "KernelBuildError", _where(error), mutant.is_code)
+    return Ending(seed, how, "", how != "differs" or mutant.is_sealed, mutant.is_code)
 
 
 def made_up(model: Any) -> dict[str, Any] | None:
@@ -151,7 +187,7 @@ def _accesses(ending: Ending, log: Path) -> Ending:
     if not found.strip():
         return ending
     log.write_text("", "utf-8")
-    return Ending(ending.seed, "access", found.strip("\0\n")[:4000], False)
+    return Ending(ending.seed, "access", found.strip("\0\n")[:4000], ending.is_code)
 
 
 def _work(connection: Connection, kind: str, pause_s: float, simulated: bool) -> None:

@@ -42,8 +42,12 @@ def _load(folder: Path) -> clrt.Model:
     return clrt.load(folder / "m.onnx", device=quick_device().index, cache_dir=folder / "cache")
 
 
-def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes each template of an executable, and makes all digests fit."""
+def _rewrite(
+    path: Path,
+    change: Callable[[dict[str, Any]], object],
+    change_record: Callable[[dict[str, Any]], object] = lambda record: None,
+) -> None:
+    """Changes the record and each template of an executable, and makes all digests fit."""
     header = read_header(path)
     data = header.map()
     parts = {name: data[e.start : e.stop].tobytes() for name, e in header.tensors.items()}
@@ -53,6 +57,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
         change(template)
         text = json.dumps(template)
         parts[row[2]], row[3] = text.encode(), text_digest([text])
+    change_record(record)
     text = json.dumps(record)
     parts["record"] = text.encode()
     metadata = {n: v for n, v in header.metadata.items() if n != "digest"}
@@ -63,6 +68,21 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def _buffer_args(template: dict[str, Any]) -> list[list[Any]]:
     return [arg for launch in template["launches"] for arg in launch[4] if arg[0] == "b"]
+
+
+def _without_arena(template: dict[str, Any]) -> None:
+    """Removes the buffers from the arena."""
+    template["owners"], template["spans"], template["layout"] = [], [], [[], [], []]
+
+
+def _square(template: dict[str, Any], times: int) -> None:
+    """Adds formulas that square a number so many times."""
+    _, numbers, steps, _, texts = template["trace"]
+    texts.append("mul")
+    numbers.append(1)
+    for _ in range(times):
+        steps.append([len(numbers), len(texts) - 1, len(numbers) - 1, len(numbers) - 1])
+        numbers.append(1)
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -83,6 +103,37 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "operation": lambda t: t["trace"][4].append("clrt.util.files:expanded"),
     "missing table": lambda t: t.pop("buffers"),
     "text in place of numbers": lambda t: t.__setitem__("costs", "abc"),
+    "macro of several lines": lambda t: t["kernels"][0][2].append(["A", "1\n#include <a>"]),
+    "compiler option": lambda t: t["kernels"][0][4].append("-I/"),
+    "OpenCL C": lambda t: t["kernels"][0].__setitem__(3, [9, 9]),
+    "input name": lambda t: t["buffers"][t["graph"][2][0]].__setitem__(1, "z"),
+    "input dtype": lambda t: t["buffers"][t["graph"][2][0]].__setitem__(2, "int32"),
+    "input dim": lambda t: t["buffers"][t["graph"][2][0]][3].__setitem__(1, 3),
+    "input dim in place of symbol": lambda t: t["buffers"][t["graph"][2][0]][3].__setitem__(0, 3),
+    "output name": lambda t: t["graph"].__setitem__(1, ["z"]),
+    "no output": lambda t: t["graph"].__setitem__(3, []),
+    "buffer without memory": _without_arena,
+    "constant as owner": lambda t: t["owners"].__setitem__(0, t["owners"][-1]),
+    "value of a formula": lambda t: t["trace"][1].__setitem__(t["trace"][2][-1][0], 77),
+    "fraction": lambda t: t["trace"][1].append(0.5),
+    "factors": lambda t: _square(t, 40),
+}
+
+
+RECORD_CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "output name twice": lambda r: r["graphs"][0][4].__setitem__(3, ["y", "y"]),
+    "output without name": lambda r: r["graphs"][0][4].__setitem__(3, []),
+    "number as name": lambda r: r["graphs"][0][4][1][0].__setitem__(0, 7),
+    "branch with other outputs": lambda r: r["graphs"].append(
+        [0, [], [], False, [*r["graphs"][0][4][:2], [], [], {}]]
+    ),
+    "constant beyond its file": lambda r: r["constants"].append(
+        [-1, "", "c", "float32", [4], ["<f4", [4]], [0, 0, 1 << 40]]
+    ),
+    "constant of other dims": lambda r: r["constants"].append(
+        [-1, "", "c", "float32", [9], ["<f4", [4]], [0, 0, 16]]
+    ),
+    "list in place of an object": lambda r: r.__setitem__("shapes", [[[0]]]),
 }
 
 
@@ -108,5 +159,25 @@ def test_changed_template_is_planned_anew(
             assert np.array_equal(model.run(FEEDS)["y"], expected)
             assert isinstance(model._graph, StoredGraph)
             assert model._graph.is_open
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("change", RECORD_CHANGES.values(), ids=RECORD_CHANGES)
+def test_executable_with_changed_record_is_not_used(
+    change: Callable[[dict[str, Any]], object],
+    stored: tuple[Path, Array],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLRT_EXECUTABLES", "1")
+    monkeypatch.setenv("CLRT_VERIFY", "0")
+    folder, expected = stored
+    (path,) = (folder / "cache" / "executables").glob("*.clexe")
+    whole = path.read_bytes()
+    try:
+        _rewrite(path, lambda template: None, change)
+        with _load(folder) as model:
+            assert not isinstance(model._graph, StoredGraph)
+            assert np.array_equal(model.run(FEEDS)["y"], expected)
     finally:
         path.write_bytes(whole)

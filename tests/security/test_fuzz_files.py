@@ -10,8 +10,9 @@ import pytest
 from clrt.runtime.opencl.devices import devices
 from tests.security import fuzz_files
 from tests.security.fuzz_files import KINDS, Ending, chosen, end_of, endings, keep
+from tests.security.mutate_executables import MODELS, Parts, StoredModel
 
-_COUNTS = {"onnx": 500, "clrt": 500, "sizes": 100}
+_COUNTS = {"onnx": 500, "clrt": 500, "sizes": 100, "executables": 100}
 
 
 @pytest.mark.lengthy
@@ -34,6 +35,30 @@ def test_extreme_size_mutants_access_only_their_tensors() -> None:
     found = endings("sizes", range(0, 1800, 45), simulated=True)
     failures = [f"{e.group} (seed {e.seed}, {keep('sizes', e)})" for e in found if not e.allowed]
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.lengthy
+@pytest.mark.skipif(
+    not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"
+)
+def test_executable_mutants_run_or_raise_allowed_errors() -> None:
+    """100 mutants under Oclgrind, also of code; make fuzz-files has 10,000."""
+    found = endings("executables", range(100), simulated=True)
+    failures = [
+        f"{e.group} (seed {e.seed}, {keep('executables', e)})" for e in found if not e.allowed
+    ]
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", MODELS)
+def test_unmutated_executables_run(name: str, tmp_path: Path) -> None:
+    stored = StoredModel.make(name, tmp_path)
+    assert stored.run(stored.content) == "ran"
+    assert stored.run(b"") == "planned"
+    stored.executable.write_bytes(stored.content)
+    Parts(stored.executable).write(stored.executable)
+    assert stored.run(stored.executable.read_bytes()) == "ran"
 
 
 @pytest.mark.lengthy

@@ -15,7 +15,7 @@ A template is a tensor with a JSON text, whose digest the record holds; it is re
 it. Tensors such as `text.tokenizer` hold other texts of the model. A constant is a tensor of the
 file, in the layout that kernels read, or a range of a file of the model.
 
-An executable holds code of kernels and addresses that nothing checks any more, as program binaries
+An executable holds code of kernels, and addresses of which not all are checked, as program binaries
 do; like these, it is read only from a folder that no other user can write to.
 """
 
@@ -131,8 +131,9 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         files: Files of the model, to which ranges in the executable refer.
 
     Raises:
-        ModelError, ValueError, TypeError, KeyError, IndexError, OSError: The file is missing,
-            damaged, or one for another key. Templates are checked when they are read.
+        ModelError, OSError: The file is missing, damaged, or one for another key.
+        Exception: It is damaged; one of `clrt.plan.stored_checks.DAMAGED`. Templates are checked
+            when they are read.
     """
     header = read_header(path)
     metadata = header.metadata
@@ -163,9 +164,11 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
         branches.append(StoredBranch(_graph(*row), choosing, bool(by_shape)))
         if parent >= 0:
             branches[parent].children[key_of(key_text)] = branches[-1]
+            _check_child(branches[parent].graph, branches[-1].graph)
     for index, device_io, tensor, digest in record["templates"]:
         read = partial(mapped.template, tensor, digest)
-        template = StoredTemplate(read_contract(device_io), read, constants)
+        io, graph = read_contract(device_io), branches[index].graph
+        template = StoredTemplate(io, read, constants, graph)
         branches[index].templates.append(template)
     shapes = [{n: tuple(dims) for n, dims in each.items()} for each in record["shapes"]]
     stored = (*(row[-1] for row in record["constants"]), *(row[2] for row in record["templates"]))
@@ -180,7 +183,30 @@ def _graph(
     output_names: Sequence[str],
     properties: Mapping[str, str],
 ) -> StoredGraph:
-    return StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
+    graph = StoredGraph(name, _values(inputs), _values(outputs), output_names, properties)
+    names = [v.name for v in graph.inputs]
+    for each in (names, output_names):
+        if not all(type(n) is str for n in each) or len({*each}) < len(each):
+            raise ValueError("a name twice, or none")
+    if len(graph.outputs) != len(output_names):
+        raise ValueError("an output without a name")
+    return graph
+
+
+def _check_child(graph: Graph, child: Graph) -> None:
+    """Checks that a specialised graph has the outputs of its graph, and no further inputs.
+
+    Raises:
+        ValueError: It has others.
+    """
+    known = {v.name: v.dtype for v in graph.inputs}
+    outputs = [[v.dtype for v in each.outputs] for each in (graph, child)]
+    if (
+        graph.output_names != child.output_names
+        or outputs[0] != outputs[1]
+        or any(known.get(v.name) is not v.dtype for v in child.inputs)
+    ):
+        raise ValueError("a branch with other inputs or outputs")
 
 
 def _folder_of(files: Sequence[Path]) -> Path:
@@ -229,6 +255,8 @@ class _MappedFiles:
                 byte, end).
         """
         elements = self.bytes_of(where).view(_numpy_dtype(array[0])).reshape(tuple(array[1]))
+        if not layout and (elements.shape, elements.dtype) != (tuple(dims), DType(dtype).numpy):
+            raise ValueError("a constant of another type")
         known = PackedConstant(elements, layout, _not_restored) if layout else elements
         value = Value(name, TensorType(DType(dtype), tuple(map(int, dims)), known))
         origin = Origin(index, layout)

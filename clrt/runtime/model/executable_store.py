@@ -28,6 +28,7 @@ from clrt.ir.mmap_arrays import is_mapped
 from clrt.ir.op import TensorType
 from clrt.plan.device_io import DeviceIo
 from clrt.plan.memory import Shapes
+from clrt.plan.stored_checks import DAMAGED
 from clrt.plan.stored_template import StoredTemplate, Unstorable
 from clrt.plan.template import PlanTemplate
 from clrt.runtime.executables.branches import BranchPath
@@ -171,7 +172,7 @@ def find_executable(key: ExecutableKey) -> Executable | None:
         return executable
     except FileNotFoundError:
         return None
-    except (ClrtError, OSError, ValueError, TypeError, KeyError, IndexError):
+    except (ClrtError, OSError, *DAMAGED):
         _LOG.debug("executable %s cannot be used", path, exc_info=True)
         return None
 

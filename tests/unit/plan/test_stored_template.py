@@ -53,7 +53,7 @@ def _net() -> Graph:
     return import_model(proto)
 
 
-def _stored(template: PlanTemplate) -> StoredTemplate:
+def _stored(template: PlanTemplate, graph: Graph) -> StoredTemplate:
     """Returns a template after it was stored and read."""
     constants: list[Constant] = []
 
@@ -63,7 +63,7 @@ def _stored(template: PlanTemplate) -> StoredTemplate:
 
     record = TemplateWriter(template, index_of).record()
     text = json.dumps(record)
-    return StoredTemplate(template.plan.device_io, lambda: json.loads(text), constants)
+    return StoredTemplate(template.plan.device_io, lambda: json.loads(text), constants, graph)
 
 
 def _facts(launch: Launch) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ def test_stored_template_gives_same_launches(caps: DeviceCaps) -> None:
     small["n"] = large["n"] = 2
     template = trace_plan(graph, small, {}, {}, make)
     assert template is not None
-    again = _stored(template)
+    again = _stored(template, graph)
     for sizes in (small, large):
         plans = [t.instantiate(sizes, caps.max_alloc_bytes) for t in (template, again)]
         assert all(plan is not None for plan in plans) or sizes is large
