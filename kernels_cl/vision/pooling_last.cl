@@ -22,23 +22,29 @@
 #define SIZES \
   const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), PARAMS_3(dilation), PARAMS_3(pad), PARAMS_3(end)
 
-// Computes the result `v` of the window of position (p0, p1, p2); READ loads at an offset of the
-// image.
-#define TAPS(a) count_before(f##a, in##a, kernel##a, dilation##a)
-#define COUNTED_ALONG(a) COUNTED(f##a, in##a + (PADDED ? end##a : 0), kernel##a, dilation##a)
-#define POOL(READ)                                                                          \
-  const IDX_T f0 = p0 * stride0 - pad0, f1 = p1 * stride1 - pad1, f2 = p2 * stride2 - pad2; \
-  const IDX_T taps0 = TAPS(0), taps1 = TAPS(1), taps2 = TAPS(2);                            \
-  F v = (F)(MEAN ? 0.0f : -INFINITY);                                                       \
-  for (IDX_T k0 = first_inside(f0, dilation0); k0 < taps0; ++k0)                            \
-    for (IDX_T k1 = first_inside(f1, dilation1); k1 < taps1; ++k1)                          \
-      for (IDX_T k2 = first_inside(f2, dilation2); k2 < taps2; ++k2) {                      \
-        const IDX_T i0 = f0 + k0 * dilation0, i1 = f1 + k1 * dilation1;                     \
-        const IDX_T i2 = f2 + k2 * dilation2;                                               \
-        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * x_pitch + c);         \
-        v = MEAN ? v + element : c_max(v, element);                                         \
-      }                                                                                     \
-  if (MEAN) v = v / (F)((float)(COUNTED_ALONG(0) * COUNTED_ALONG(1) * COUNTED_ALONG(2)));
+// Declares what the window at coordinate p has along axis a: f, the input index of its first tap, its
+// taps inside the image, begin to until (exclusive), and how many of them a mean counts.
+#define WINDOW(a)                                                                  \
+  const IDX_T f##a = p##a * stride##a - pad##a;                                    \
+  const IDX_T begin##a = first_inside(f##a, dilation##a);                          \
+  const IDX_T until##a = count_before(f##a, in##a, kernel##a, dilation##a);        \
+  const IDX_T counted##a = COUNTED(f##a, in##a + (PADDED ? end##a : 0), kernel##a, dilation##a);
+
+// Computes the result `v` of the windows along all axes for channels c to c + VW; READ loads at a
+// pointer.
+#define POOL(READ)                                                                       \
+  F v = (F)(MEAN ? 0.0f : -INFINITY);                                                    \
+  for (IDX_T k0 = begin0; k0 < until0; ++k0)                                             \
+    for (IDX_T k1 = begin1; k1 < until1; ++k1) {                                         \
+      const IDX_T i0 = f0 + k0 * dilation0, i1 = f1 + k1 * dilation1;                    \
+      const IDX_T i2 = f2 + begin2 * dilation2;                                          \
+      __global const float *from = image + ((i0 * in1 + i1) * in2 + i2) * x_pitch + c;   \
+      for (IDX_T k2 = begin2; k2 < until2; ++k2, from += dilation2 * x_pitch) {          \
+        const F element = READ(from);                                                    \
+        v = MEAN ? v + element : c_max(v, element);                                      \
+      }                                                                                  \
+    }                                                                                    \
+  if (MEAN) v = v / (F)((float)(counted0 * counted1 * counted2));
 
 #if VW == 1
 #define READ_ONE(p) (*(p))
@@ -47,6 +53,7 @@ __kernel void pool_last(OUT(float, y), IN(float, x), SIZES) {
   if (c >= C) return;
   const IDX_T row = m / out2, p0 = row / out1, p1 = row - p0 * out1, p2 = m - row * out2;
   __global const float *const image = AT(x) + (IDX_T)get_global_id(2) * in0 * in1 * in2 * x_pitch;
+  WINDOW(0) WINDOW(1) WINDOW(2)
   POOL(READ_ONE)
   AT(y)[((IDX_T)get_global_id(2) * out0 * out1 * out2 + m) * y_pitch + c] = v;
 }
@@ -58,7 +65,9 @@ __kernel SINGLE_ITEM void pool_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T row = get_global_id(0), plane = row / out1, of = plane / out0;
   const IDX_T p0 = plane - of * out0, p1 = row - plane * out1;
   __global const float *const image = AT(x) + of * in0 * in1 * in2 * x_pitch;
+  WINDOW(0) WINDOW(1)
   for (IDX_T p2 = 0; p2 < out2; ++p2) {
+    WINDOW(2)
     __global float *const to = AT(y) + (row * out2 + p2) * y_pitch;
     IDX_T c = 0;
     for (; c + VW <= C; c += VW) {
