@@ -11,6 +11,7 @@ from typing import Any
 
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
+from clrt.kernels.cost import rates_of
 from clrt.kernels.gemm_cpu import CPU, GemmKernel, placeholder_args
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.gemm_tile import panel_width, select_tile
@@ -119,21 +120,27 @@ class ChainedGemm:
         """
         return ceil_div(pieces, ctx.caps.compute_units)
 
-    def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
+    def split(self, pieces: int, flops: int, ctx: Lowering) -> SplitK | None:
         """Returns a split-K of the GEMM with at most one split per core.
 
         Args:
             pieces: Number of chunks (panels or heads) into which the kernel that computes A can
                 divide its columns.
+            flops: Floating-point operations of that kernel, without this GEMM.
 
         Returns:
-            The split-K; None for batches, for many rows of A, and for fewer chunks than cores.
+            The split-K; None for batches, for many rows of A, and if so few chunks that some cores
+            get none cost more time than the launch that is saved.
         """
         kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
         has_few_rows = kernel.blocks <= min(
             kernel.shares.split * units, kernel.longest
         )  # a work-group has all of them
-        if product.batches > 1 or not has_few_rows or pieces < units:
+        if product.batches > 1 or not has_few_rows:
+            return None
+        rates = rates_of(ctx.caps)
+        spared = int(rates.launch_s * rates.flops) * pieces
+        if pieces < units and (flops + self.flops) * (units - pieces) > spared:
             return None
         span = self.span(pieces, ctx)
         splits, columns = ceil_div(pieces, span), kernel.panels * panel_width(kernel.tunables)
@@ -236,7 +243,7 @@ def emit_before(product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> list
         return after.launches(ctx)
     kernel = GemmKernel.of(product, ctx, after.defines)
     product = kernel.product
-    split = after.split(kernel.panels, ctx) if product.batches == 1 else None
+    split = after.split(kernel.panels, product.flops, ctx) if product.batches == 1 else None
     if split is None:
         return [*kernel.setup, kernel.by_tiles(ctx, **after.disabled_args), *after.launches(ctx)]
     flops = product.flops + after.flops

@@ -44,6 +44,11 @@ class _AttentionChain:
     product: ChainedGemm
     projection: InlineProjection | None = None
 
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the attention alone."""
+        return self.op.flops(self.node.input_types, [self.node.output.type])
+
     def launches(self, ctx: Lowering) -> list[Launch]:
         """Emits the launches of attention, output projection and normalization.
 
@@ -54,7 +59,7 @@ class _AttentionChain:
             return product.launches(ctx)
         defines = product.defines | (before.defines if before else {})
         more = before.disabled_args if before else {}
-        split = product.split(self.op.num_heads, ctx)
+        split = product.split(self.op.num_heads, self.flops, ctx)
         if split is None:
             heads = launch_cpu(self.node, ctx, defines, **product.disabled_args, **more)
             return [heads, *product.launches(ctx)]
@@ -73,7 +78,8 @@ class _AttentionChain:
         # Each further query block or sequence would recompute the same keys or reread the weights.
         if prod(query_blocks(self.node, ctx.tunables(CPU))) != 1:
             return None
-        product, split = self.product, self.product.split(self.op.num_heads, ctx)
+        product, flops = self.product, self.flops + before.flops
+        split = product.split(self.op.num_heads, flops, ctx)
         if split is None:
             return None
         defines = product.defines | before.defines
