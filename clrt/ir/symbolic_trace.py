@@ -140,7 +140,8 @@ class ShapeTrace:
         if not all(type(n) is int and -1 << 63 <= n < 1 << 64 for n in self._numbers):
             raise ValueError("a number of more than 64 bits")
         bits = [64] * len(self._numbers)
-        for index, compute, operands in self._steps:
+        for step in self._steps:
+            index, compute, operands = step[0], step[1], _operands(step)
             if compute is operator.mul:
                 bits[index] = sum([bits[i] for i in operands])
             elif compute in _NAMES:
