@@ -37,7 +37,7 @@ _NAMES = {
 
 @contextmanager
 def twins_requested() -> Iterator[None]:
-    """Context manager for the first call of the ICD loader: makes PoCL list twins as well.
+    """Context manager for calls in which PoCL may list its devices: makes it list twins as well.
 
     Sets POCL_DEVICES in the block. Does nothing if the user has set it, if CLRT_TWINS is "off", on
     systems other than Linux, or if PoCL may have a driver for a GPU. Without effect once PoCL has
