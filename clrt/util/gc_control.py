@@ -160,16 +160,19 @@ def import_module(name: str) -> ModuleType:
     """Imports a module without garbage collection, then moves its objects to the old generation.
 
     Collections during an import take a tenth of its time and free nothing, since a module's objects
-    stay alive. One collection of the two younger generations, after the import, moves the objects:
-    without it, later collections would visit each of them in both generations. It is left out if
-    the collector is disabled.
+    stay alive. In the younger generations, later collections would visit each of them twice.
+    Freezing and unfreezing moves them without a visit, which takes a collection 5 ms. Nothing moves
+    if the collector is disabled. If the program has frozen objects, a collection moves new ones.
     """
     return _import_module(name, gc.isenabled())
 
 
 @gc_disabled
-def _import_module(name: str, collect: bool) -> ModuleType:
+def _import_module(name: str, move: bool) -> ModuleType:
     module = importlib.import_module(name)
-    if collect:
+    if move and hasattr(gc, "freeze") and not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
+    elif move:
         gc.collect(1)
     return module

@@ -14,15 +14,17 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
-import pyopencl as cl
-
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
 from clrt.runtime.opencl.driver_libraries import drop_code, files_before_drivers
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
+from clrt.runtime.opencl.package_versions import versions_known
 from clrt.runtime.opencl.twins import twins_requested
 from clrt.util.fast_dataclass import dataclass
+
+with versions_known("pytools", "pyopencl"):
+    import pyopencl as cl
 
 __all__ = ["BUILD_ERROR_CODES", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
 __all__ += [

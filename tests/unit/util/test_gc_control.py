@@ -103,18 +103,25 @@ def test_gc_disabled_restores_previous_state(enabled: bool) -> None:
     assert gc.isenabled() == enabled
 
 
-def test_imported_objects_are_scanned_once(
-    enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("frozen", [False, True])
+def test_imported_objects_move_to_old_generation(
+    enabled: bool, frozen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "many_lists.py").write_text("made = [[] for _ in range(10_000)]")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "many_lists", raising=False)
     seen: list[int] = []
+    gc.unfreeze()  # what the test run has frozen
+    if frozen:
+        gc.freeze()
     gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
     try:
         module = import_module("many_lists")
+        is_old = any(each is module.made for each in gc.get_objects(generation=2))
+        assert (gc.get_freeze_count() > 0) == frozen
     finally:
         gc.callbacks.pop()
+        gc.unfreeze()
     assert gc.isenabled() == enabled
-    assert len(module.made) == 10_000
-    assert set(seen[:2]) == ({1} if enabled else set())
+    assert len(module.made) == 10_000 and is_old == enabled
+    assert (1 in seen) == (enabled and frozen)  # else no object is visited
