@@ -27,8 +27,9 @@ from clrt.util.fast_dataclass import dataclass
 if TYPE_CHECKING:
     from clrt.runtime.execution.bound_plan import BoundPlan
 
-# Maximum size in bytes of a sequence's parameters; OpenCL guarantees 1024.
-_MAX_PARAMETER_BYTES = 1000
+# Maximum size in bytes of a sequence's parameters: for a row of some 10 launches, which compiles in
+# about a second. OpenCL guarantees 1024.
+_MAX_PARAMETER_BYTES = 2000
 _SINGLE = (1,)
 
 
@@ -121,7 +122,8 @@ class LaunchRows:
     def _request(self) -> None:
         """Finds the rows; loads their programs from the cache, or has them compiled."""
         joined, cache = self._programs.joined, self._programs.cache
-        self._rows = _rows(self._plan, self._candidates, self._caps)
+        most_bytes = min(cache.device.max_parameter_size, _MAX_PARAMETER_BYTES)
+        self._rows = _rows(self._plan, self._candidates, self._caps, most_bytes)
         missing = dict[KernelSpec, tuple[float, tuple[SampleLaunch, ...]]]()
         for row in self._rows:
             yield_point()
@@ -178,12 +180,15 @@ class LaunchRows:
         return BoundLaunch(row.kernel.entry, kernel, _SINGLE, _SINGLE, ())
 
 
-def _rows(plan: Plan, launches: Sequence[_Candidate], caps: DeviceCaps) -> list[_Row]:
+def _rows(
+    plan: Plan, launches: Sequence[_Candidate], caps: DeviceCaps, most_bytes: int
+) -> list[_Row]:
     """Returns the rows of a plan's launches that can be joined, of at least two launches each.
 
     Args:
         launches: All launches of the plan.
         caps: Capabilities of the device.
+        most_bytes: Maximum size of a kernel's parameters in bytes.
     """
     limits, others = RowLimits.of(record_for(RowLimits.group, caps)), max(caps.cores, 2) - 1
     most = limits.max_work * (others + 1) // others
@@ -191,12 +196,12 @@ def _rows(plan: Plan, launches: Sequence[_Candidate], caps: DeviceCaps) -> list[
     for index, (each, work) in enumerate(zip(launches, plan.costs, strict=True)):
         yield_point()
         kernel, own = each.launch.kernel, each.parameter_bytes
-        if work > most or own > _MAX_PARAMETER_BYTES or not can_join(kernel.source, kernel.entry):
+        if work > most or own > most_bytes or not can_join(kernel.source, kernel.entry):
             rows.append([])
             continue
         first = launches[rows[-1][0]].launch.kernel if rows[-1] else None
         is_like = first is not None and first.build_options == kernel.build_options
-        if not is_like or nbytes + own > _MAX_PARAMETER_BYTES:
+        if not is_like or nbytes + own > most_bytes:
             rows.append([])
             nbytes = 0
         rows[-1].append(index)
