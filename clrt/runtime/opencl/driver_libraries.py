@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 from clrt.runtime.opencl.icd_loader import intel_library, is_restricted, load_library
+from clrt.util.gc_control import import_module
 
 _MAPS, _DETAILED_MAPS = Path("/proc/self/maps"), Path("/proc/self/smaps")
 _FILE = re.compile(rb"^(?:\S+ +){5}(/.*)$", re.MULTILINE)
@@ -25,6 +26,11 @@ _CLEAN = re.compile(
 # Minimum size of a mapping that `drop_code` drops, in bytes: drivers' libraries are large.
 _MIN_CODE_BYTES = 1 << 20
 
+# Modules that `clrt.load` imports, with all extension modules among them: to load one, a thread
+# waits for the linker's lock.
+_DRIVER = "clrt.runtime.opencl.driver"
+_LINKED = (_DRIVER, "hashlib", "heapq", "json", "ml_dtypes", "mmap", "queue", "uuid", "xxhash")
+
 # Thread of `map_ahead`, and the files that were mapped before it began.
 _mapping: Thread | None = None
 _known: frozenset[bytes] = frozenset()
@@ -33,13 +39,17 @@ _known: frozenset[bytes] = frozenset()
 def map_ahead() -> None:
     """Starts a thread that loads the libraries of drivers for CPUs that pip installed.
 
-    Linking them takes 40 ms, during which other threads can import modules. Calls no OpenCL
-    function, after which a driver may not work in forks. Does nothing after the first call, on
-    systems other than Linux, and if OCL_ICD_VENDORS restricts the ICD loader to one library.
+    Linking them takes 40 ms, during which other threads can import modules in Python; it imports
+    clrt's extension modules first. Calls no OpenCL function, after which a driver may not work in
+    forks. Does nothing after the first call, on systems other than Linux, and if OCL_ICD_VENDORS
+    restricts the ICD loader to one library.
     """
     global _mapping
     if _mapping is not None or sys.platform != "linux" or is_restricted():
         return
+    for name in _LINKED:
+        with suppress(ImportError):  # the user of the module says why
+            import_module(name)
     thread = Thread(target=_map, name="clrt-libraries", daemon=True)
     with suppress(RuntimeError):  # no more threads: the libraries are loaded later
         thread.start()
