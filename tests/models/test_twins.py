@@ -229,6 +229,22 @@ def test_environment_of_user_prevails(
     assert found.stdout.split() == ["1", twins, "8.0"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no CPU sets")
+@pytest.mark.parametrize(("setting", "units"), [({}, "1"), ({"POCL_MAX_PTHREAD_COUNT": "3"}, "3")])
+def test_restricted_process_gets_a_thread_per_usable_cpu(
+    setting: dict[str, str], units: str
+) -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "import clrt; found = [d for d in clrt.devices() if 'Portable' in d.platform]\n"
+        "print(found[0].caps.compute_units, os.environ.get('POCL_MAX_PTHREAD_COUNT', '1'))"
+    )
+    others = {k: v for k, v in os.environ.items() if not k.startswith("POCL_")}
+    command, environment = [sys.executable, "-c", code], others | setting
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [units, units]
+
+
 def test_costs_of_launches_move_the_choice() -> None:
     cheap = {"wake_ns": 1, "launch_ns": 1, "delay_ns": 1}
     shapes = {n: a.shape for n, a in feeds(256).items()}

@@ -28,7 +28,8 @@ from clrt.runtime.opencl.driver import (
 from clrt.runtime.opencl.icd_loader import install_hint, load_failure
 from clrt.runtime.opencl.linker import has_linker
 from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
-from clrt.runtime.opencl.twins import split_twins, twins_requested
+from clrt.runtime.opencl.pocl_settings import pocl_configured
+from clrt.runtime.opencl.twins import split_twins
 from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 from clrt.util.fast_dataclass import dataclass
@@ -214,7 +215,7 @@ def _handles() -> Sequence[tuple[cl.Device, cl.Device | None]]:
         platforms = find_platforms()
     for platform in platforms:
         try:
-            with twins_requested():  # the loader lists devices itself only of several platforms
+            with pocl_configured():  # the loader lists devices itself only of several platforms
                 found = platform.get_devices()
             handles += split_twins(found)
         except cl.Error as error:

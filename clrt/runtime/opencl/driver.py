@@ -20,7 +20,7 @@ from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
 from clrt.runtime.opencl.driver_libraries import drop_code, files_before_drivers
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
 from clrt.runtime.opencl.package_versions import versions_known
-from clrt.runtime.opencl.twins import twins_requested
+from clrt.runtime.opencl.pocl_settings import pocl_configured
 from clrt.util.fast_dataclass import dataclass
 
 with versions_known("pytools", "pyopencl"):
@@ -258,7 +258,7 @@ def load_drivers() -> None:
     remove_old_icd(Path(cl.__file__).parent)
     prepare_pocl_cache()
     if library is not None:
-        with twins_requested():
+        with pocl_configured():
             library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     intel_platforms()
     drop_code(known)
@@ -288,7 +288,7 @@ def find_platforms() -> list[cl.Platform]:
     """
     load_drivers()
     try:
-        with twins_requested():  # if `load_drivers` could not call the loader
+        with pocl_configured():  # if `load_drivers` could not call the loader
             platforms = list(cl.get_platforms())
     except cl.Error as error:
         if error.code != _NO_PLATFORM:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,23 +34,16 @@ _NAMES = {
 }
 
 
-@contextmanager
-def twins_requested() -> Iterator[None]:
-    """Context manager for calls in which PoCL may list its devices: makes it list twins as well.
+def twin_settings() -> dict[str, str]:
+    """Returns the environment variable with which PoCL lists twins as well.
 
-    Sets POCL_DEVICES in the block. Does nothing if the user has set it, if CLRT_TWINS is "off", on
-    systems other than Linux, or if PoCL may have a driver for a GPU. Without effect once PoCL has
-    listed its devices.
+    {} if the user has set it, if CLRT_TWINS is "off", on systems other than Linux, or if PoCL may
+    have a driver for a GPU.
     """
     wanted = sys.platform == "linux" and env_vars.TWINS.get() != "off"
     if not wanted or _VARIABLE in os.environ or any(Path(n).exists() for n in _NVIDIA):
-        yield
-        return
-    os.environ[_VARIABLE] = _DRIVERS
-    try:
-        yield
-    finally:
-        os.environ.pop(_VARIABLE, None)
+        return {}
+    return {_VARIABLE: _DRIVERS}
 
 
 def split_twins(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clrt.runtime.opencl import twins
+from clrt.runtime.opencl.pocl_settings import pocl_configured
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_both_drivers_are_asked_for_unless_there_is_a_reason_not_to(
     if reason == "user":
         monkeypatch.setenv("POCL_DEVICES", "pthread")
     before = os.environ.get("POCL_DEVICES")
-    with twins.twins_requested():
+    with pocl_configured():
         asked = os.environ.get("POCL_DEVICES")
     assert os.environ.get("POCL_DEVICES") == before
     assert (asked != before) == (reason == "")
