@@ -333,7 +333,7 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
     """Returns whether two shapes are equal for all bindings; False if one is unknown (None)."""
     if left is None or right is None or len(left) != len(right):
         return False
-    return all(provably_equal(a, b) for a, b in zip(left, right, strict=True))
+    return all([a is b or provably_equal(a, b) for a, b in zip(left, right, strict=True)])
 
 
 def substitute(dim: Dim, bindings: Substitutes) -> Dim:

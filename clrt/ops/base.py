@@ -326,8 +326,11 @@ class Op(IrOp):
         """
         self.check_inputs(inputs)
         outputs = self.infer(inputs)
-        if not self.host_traits.evaluates_dims or any(map(_unknown, inputs)):
+        if not self.host_traits.evaluates_dims:
             return outputs
+        for type_ in inputs:
+            if _unknown(type_):
+                return outputs
         if any(t.dtype not in _SHAPE_DTYPES or not _is_small(t) for t in outputs):
             return outputs
         try:

@@ -148,10 +148,12 @@ def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
     Raises:
         ShapeError: Two dims provably differ, and neither can be 1.
     """
-    if any(s is None for s in shapes):
-        return None
     ranked = [s for s in shapes if s is not None]
-    rank = max((len(s) for s in ranked), default=0)
+    if len(ranked) < len(shapes):
+        return None
+    if len(ranked) == 1:
+        return ranked[0]
+    rank = max(map(len, ranked), default=0)
     result: list[Dim] = [1] * rank
     for shape in ranked:
         for i, dim in enumerate(shape, start=rank - len(shape)):

@@ -189,11 +189,13 @@ class GraphView:
         """
         read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
         dead: set[Node] = set()
-        pending = dict.fromkeys(reversed(match.replaced_nodes))
-        while unneeded := [n for n in pending if not self._keeps(n, read, patch, dead)]:
-            dead.update(unneeded)
-            producers = (v.producer for n in unneeded for v in n.inputs if v is not None)
-            pending = {n: None for n in (*pending, *producers) if n is not None and n not in dead}
+        pending = list(match.replaced_nodes)  # the last one first: users before producers
+        while pending:
+            node = pending.pop()
+            if node not in dead and not self._keeps(node, read, patch, dead):
+                dead.add(node)
+                producers = (v.producer for v in node.inputs if v is not None)
+                pending += [n for n in producers if n is not None]
         for value in (v for n in match.replaced_nodes if n not in dead for v in n.outputs):
             if value not in patch.replace:
                 use = "one of its operands" if value in read else "used elsewhere"
@@ -209,11 +211,14 @@ class GraphView:
             patch: The patch; outputs that it replaces are not needed.
             dead: Nodes known to be dead after the patch.
         """
-        return any(
-            v in read or v in self._outputs or not self._users.get(v, {}).keys() <= dead
-            for v in node.outputs
-            if v not in patch.replace
-        )
+        for value in node.outputs:
+            if value in patch.replace:
+                continue
+            if value in read or value in self._outputs:
+                return True
+            if (users := self._users.get(value)) and not users.keys() <= dead:
+                return True
+        return False
 
     def is_alive(self, node: Node) -> bool:
         """Whether a node is in the graph, not removed by a patch."""

@@ -43,6 +43,8 @@ class ProgramBuilder:
     inputs: list[Value] = field(default_factory=list)
     _steps: list[tuple[IrOp, tuple[Ref, ...]]] = field(default_factory=list)
     _literals: dict[Literal, Ref] = field(default_factory=dict)
+    # Numbers of inputs and steps at the last `build`, and its result.
+    _built: tuple[tuple[int, int], tuple[ElementwiseInstruction, ...]] | None = None
 
     @property
     def size(self) -> int:
@@ -102,12 +104,15 @@ class ProgramBuilder:
     def build(self) -> tuple[ElementwiseInstruction, ...]:
         """Returns the steps as instructions, whose args index the inputs, then results of steps."""
         base = len(self.inputs)
-        return tuple(
-            ElementwiseInstruction(
-                op, tuple(r.index + (base if isinstance(r, _Result) else 0) for r in args)
+        if self._built is None or self._built[0] != (base, len(self._steps)):
+            steps = tuple(
+                ElementwiseInstruction(
+                    op, tuple([r.index + (base if isinstance(r, _Result) else 0) for r in args])
+                )
+                for op, args in self._steps
             )
-            for op, args in self._steps
-        )
+            self._built = (base, len(steps)), steps
+        return self._built[1]
 
     def trouble(self) -> str | None:
         """Returns why no kernel can be generated for the program; None if one can be."""

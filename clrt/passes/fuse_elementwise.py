@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
+from clrt.ops.base import Op
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.fused import Fused, Literal, render, steps_of
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.elementwise_program import MAX_STEPS, ProgramBuilder, Ref, operand_refs
+from clrt.passes.elementwise_program import MAX_STEPS, ProgramBuilder, Ref, literal, operand_refs
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
 from clrt.util.fast_dataclass import dataclass
 
@@ -79,20 +83,26 @@ class _Contribution:
         operands: Values that the node reads, except literals.
         literals: Literal ops of scalar constants; one step each, shared by the nodes of a program.
         steps: Number of steps except literals.
-        trouble: Why no kernel can be generated for the node; None if one can.
     """
 
     operands: frozenset[Value]
     literals: frozenset[IrOp]
     steps: int
-    trouble: str | None
 
     @classmethod
     def of(cls, node: Node) -> _Contribution:
-        builder = _program([node])
-        literals = builder.literals
-        operands = frozenset(builder.inputs)
-        return cls(operands, literals, builder.size - len(literals), builder.trouble())
+        operands: set[Value] = set()
+        ops = [node.op] if not isinstance(node.op, Fused) else [step.op for step in node.op.steps]
+        literals = {op for op in ops if isinstance(op, Literal)}
+        steps = len(ops) - sum(isinstance(op, Literal) for op in ops)
+        for value in node.inputs:
+            assert value is not None
+            number = literal(value, node)
+            if number is None:
+                operands.add(value)
+            else:
+                literals.add(number)
+        return cls(frozenset(operands), frozenset(literals), steps)
 
 
 class _FusionGroup:
@@ -104,6 +114,8 @@ class _FusionGroup:
 
     def __init__(self, view: GraphView, root: Node) -> None:
         self.members: dict[Node, None] = {}
+        # Values that members read, by whose producers the group may grow.
+        self._open: dict[Value, Node] = {}
         self._view, self._root = view, root
         self._operands: frozenset[Value] = frozenset()
         self._literals: frozenset[IrOp] = frozenset()
@@ -114,6 +126,13 @@ class _FusionGroup:
         """Adds a node to the group, without checks."""
         self.members[node] = None
         self._operands, self._literals, self._steps = self._with(node)
+        self._open.pop(node.output, None)
+        for value in node.inputs:
+            producer = None if value is None else value.producer
+            if value is None or producer is None or producer in self.members:
+                continue
+            if value not in self._open and _can_join(producer):
+                self._open[value] = producer
 
     def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
         """Computes the program that this group would have with `node` added; changes nothing.
@@ -142,11 +161,7 @@ class _FusionGroup:
             tried and rejected, "" if none was.
         """
         refused, members = "", self.members
-        read = dict.fromkeys(v for m in members for v in m.inputs)
-        for value in read:
-            producer = None if value is None else value.producer
-            if value is None or producer is None or producer in members or not _can_join(producer):
-                continue
+        for value, producer in self._open.items():
             if not self._view.stays_inside(value, members):
                 continue
             reason = self._reject_reason(value, producer)
@@ -164,7 +179,21 @@ class _FusionGroup:
         operands, literals, steps = self._with(producer)
         if len(operands) > MAX_OPERANDS or steps + len(literals) > MAX_STEPS:
             return f"with '{value.name}' it would have too many operands or steps"
-        return self._contribution(producer).trouble
+        return _trouble(
+            producer.op_as(Op), tuple(v.dtype for v in producer.inputs if v is not None)
+        )
+
+
+@lru_cache(maxsize=1024)
+def _trouble(op: Op, dtypes: tuple[DType, ...]) -> str | None:
+    """Returns why no kernel can be generated for an elementwise op; None if one can.
+
+    Args:
+        op: Elementwise op or Fused op.
+        dtypes: Dtypes of its operands.
+    """
+    program = render(steps_of(op, len(dtypes)), dtypes)
+    return program if isinstance(program, str) else None
 
 
 def _rounds(node: Node) -> bool:

@@ -170,7 +170,10 @@ def is_elementwise(node: Node | None) -> bool:
     """Whether a node is an elementwise op or Fused, with one output and no value on the host."""
     if node is None or not isinstance(node.op, (Pointwise, Fused)) or len(node.outputs) != 1:
         return False
-    return not any(v is not None and v.type.on_host for v in (*node.inputs, node.output))
+    for value in (*node.inputs, node.outputs[0]):
+        if value is not None and value.type.on_host:
+            return False
+    return True
 
 
 def moves_ones(node: Node) -> bool:
@@ -180,7 +183,7 @@ def moves_ones(node: Node) -> bool:
 
 def has_one_element(value: Value) -> bool:
     """Whether every dim of a value is provably 1; true for scalars."""
-    return value.shape is not None and all(provably_equal(d, 1) for d in value.shape)
+    return value.shape is not None and all([provably_equal(d, 1) for d in value.shape])
 
 
 def int_attribute(op: IrOp, name: str, default: int) -> int:

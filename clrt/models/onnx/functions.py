@@ -205,6 +205,8 @@ def sort_nodes(
         ModelError: A value is computed twice or not at all, or the nodes form a cycle.
     """
     ready = set(available)
+    if _is_sorted(nodes, ready, outside):
+        return list(enumerate(nodes))
     made_by: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):
@@ -245,6 +247,29 @@ def sort_nodes(
         stuck = next(n for i, n in enumerate(nodes) if waits[i])
         raise ModelError(f"{_title(stuck)} of {where} is part of a cycle; the model is not valid.")
     return order
+
+
+def _is_sorted(
+    nodes: Sequence[onnx.NodeProto], available: Collection[str], outside: Collection[str]
+) -> bool:
+    """Returns whether nodes are valid, in the sense of `sort_nodes`, and already in order.
+
+    Args:
+        nodes: Nodes in file order.
+        available: Names of the graph's inputs and initializers.
+        outside: Names of values in enclosing graphs.
+    """
+    outputs = [name for node in nodes for name in node.output if name]
+    made = set(outputs)
+    if len(made) < len(outputs) or not made.isdisjoint(available):
+        return False
+    ready = {"", *available}
+    for node in nodes:
+        for name in node.input:
+            if name not in ready and (name in made or name not in outside):
+                return False
+        ready.update(node.output)
+    return True
 
 
 def _title(node: onnx.NodeProto) -> str:

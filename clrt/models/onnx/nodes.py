@@ -9,7 +9,7 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.builder import Builder
-from clrt.ir.graph import Value
+from clrt.ir.graph import Graph, Value
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.attributes import check_attributes
@@ -45,6 +45,7 @@ class NodeImporter:
         self._context = context
         self._graphs = SubgraphImporter(context, self)
         self._decompositions = DecompositionImporter(context, self)
+        self._classes: dict[tuple[str, str, int], type[Op] | None] = {}
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Imports the nodes of a graph or of a function body into `scope`.
@@ -104,9 +105,8 @@ class NodeImporter:
         if not call.domain and call.op_type == "SequenceMap":
             call = self._graphs.with_types(call, scope)
         check_kinds(call)
-        cls = REGISTRY.find(call.domain, call.op_type)
-        entry = imported_as(call.domain, call.op_type, call.opset)
-        if cls is None or (entry is not None and entry.before is not None):
+        cls = self._class_of(call.domain, call.op_type, call.opset)
+        if cls is None:
             return self._decompositions.decompose(call, scope)
         try:
             return self._op(cls, call, scope)
@@ -114,6 +114,15 @@ class NodeImporter:
             return self._decompositions.decompose(call, scope)
         except UnsupportedError as error:
             return self._context.refuse(call, error)
+
+    def _class_of(self, domain: str, op_type: str, opset: int) -> type[Op] | None:
+        """Returns the class of an op; None if its decomposition is imported instead."""
+        key = domain, op_type, opset
+        if key not in self._classes:
+            entry = imported_as(*key)
+            decomposes = entry is not None and entry.before is not None
+            self._classes[key] = None if decomposes else REGISTRY.find(domain, op_type)
+        return self._classes[key]
 
     def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> NodeCall:
         """Looks up the inputs of a node of the file, and names its outputs in the IR graph.
@@ -256,13 +265,17 @@ class NodeImporter:
                 f"{schema.max_input}."
             )
         context = self._context
+        title = call.title
         attrs = {
-            a.name: attribute_value(a, context.tensors, call.title)
+            a.name: attribute_value(a, context.tensors, title)
             for a in call.attributes
             if a.type != GRAPH
         }
-        graphs, captured = self._graphs.import_graphs(cls, call, scope)
-        values.update((v.name, v) for v in captured)
+        graphs: Mapping[str, Graph] = {}
+        captured: list[Value] = []
+        if call.graphs or len(attrs) < len(call.attributes):
+            graphs, captured = self._graphs.import_graphs(cls, call, scope)
+            values.update((v.name, v) for v in captured)
         inputs = [*call.inputs]
         least = 0 if schema is None else schema.min_input
         if graphs:  # inputs before the captured ones may be omitted

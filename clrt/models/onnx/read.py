@@ -57,7 +57,7 @@ def read_model(
         tensors = TensorReader(path.parent, views)
     _check_graph(model, where)
     # protobuf returns names that are not UTF-8 as bytes.
-    if any(isinstance(text, bytes) for text in _names(model)):
+    if bytes in set(map(type, _names(model))):
         raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
     check_opsets(model.opset_import, where)
     for function in model.functions:
@@ -187,12 +187,17 @@ def _graph_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from _node_names(graph.node)
 
 
-def _node_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+def _node_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:
+    names: list[str] = []
     for node in nodes:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        names += (node.name, node.op_type, node.domain)
+        names += node.input
+        names += node.output
         for attr in node.attribute:
-            yield attr.name
-            yield from _graph_names(attr.g)
+            names.append(attr.name)
+            if attr.HasField("g"):
+                names += _graph_names(attr.g)
+    return names
 
 
 def _check_graph(model: onnx.ModelProto, where: str) -> None:

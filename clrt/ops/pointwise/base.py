@@ -59,7 +59,8 @@ class Pointwise(Op):
         return DType.BOOL if self.compares else dtypes[0]
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        present = [need(inputs, i, self) for i, t in enumerate(inputs) if t is not None or i == 0]
+        present = [t for t in inputs if t is not None]
+        need(inputs, 0, self)
         if not self.takes(len(present)):
             raise ShapeError(
                 f"{self.name}: it does not support {counted(len(present), 'operand')}."
@@ -85,11 +86,13 @@ class Pointwise(Op):
             raise ShapeError(
                 f"{self.name}: it does not support floats; its operand is {inputs[0]}."
             )
-        if self.only_floats and not inputs[0].dtype.is_float:
+        dtype = inputs[0].dtype
+        if self.only_floats and not dtype.is_float:
             raise ShapeError(f"{self.name}: it supports only floats; its operand is {inputs[0]}.")
-        if any(t.dtype is not inputs[0].dtype for t in inputs):
-            text = ", ".join(str(t) for t in inputs)
-            raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
+        for other in inputs:
+            if other.dtype is not dtype:
+                text = ", ".join(str(t) for t in inputs)
+                raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]
