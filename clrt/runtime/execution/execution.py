@@ -297,14 +297,14 @@ class Execution:
         """Enqueues all launches of the plan."""
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
         queue = self.lane.queue
-        for step in cast(list[BoundLaunch], self.bound.commands):
+        for step in cast("list[BoundLaunch]", self.bound.commands):
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_on_twin(self) -> None:
         """Computes all launches of the plan on this thread, without the lock of the device."""
         moves, enqueue, check = self._moves, cl.enqueue_nd_range_kernel, self.stop.check
         queue = self.bound.lane.queue
-        for step in cast(list[BoundLaunch], self.bound.commands):
+        for step in cast("list[BoundLaunch]", self.bound.commands):
             check()
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 

@@ -288,7 +288,7 @@ class GraphRun:
         self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Execution:
         # Plans read only tensors; other values are for host-driven nodes.
-        tensors = cast(Mapping[str, Feed], feeds)
+        tensors = cast("Mapping[str, Feed]", feeds)
         return self.room.begin(stage, tensors, outputs, self.stop, self.recorder, self.call)
 
     def _drive(self, node: Node, feeds: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
