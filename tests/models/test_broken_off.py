@@ -79,7 +79,10 @@ class Checked:
         """Asserts that interrupted calls leave no memory or runs behind."""
         runner, connection = self.model._runner, self.session.connection
         runner.room.await_detached()  # runs that were on their way alone
-        # Interrupted waits leave their runs to worker threads, which may still be ending them.
+        # Interrupted waits leave runs to worker threads, which may not even have begun them.
+        if runner._workers is not None:
+            runner._workers.shutdown()
+            runner._workers = None
         settled(lambda: not runner._calls)
         assert not runner.room._in_use
         assert not connection.in_flight and not connection.undrained_queues
