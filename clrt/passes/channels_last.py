@@ -47,6 +47,7 @@ from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fuse_epilogue import FuseEpilogue
 from clrt.passes.matching import is_elementwise, keeps_shape
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.sink_transpose import SinkTranspose
@@ -303,6 +304,7 @@ class UseChannelsLast(Pass):
         SinkChannels(),
         RemoveIdentity(),
         CanonicalizeViews(),
+        FuseEpilogue(),  # activations after normalizations
         EliminateCommonSubexpressions(),
         EliminateDead(),
     )

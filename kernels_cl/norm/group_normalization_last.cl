@@ -4,17 +4,25 @@
 //   scale, bias  read: [channels], or one element per group if PER_GROUP
 //   stats     scratch, read and written: [batches, 3, channels]: mean, factor and shift
 // A work-group of one work-item has `span` channels of a batch, which are whole groups of
-// group_channels.
+// group_channels: it computes `stats` for them if `statistics` is 1, and then y of `rows` positions.
+// If `rows` is 0, a second launch computes y, in work-groups of `rows` positions.
 //   T_VW      lanes per vector
+//   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: elementwise operations on the result, without operands
+//               (common/finish.clh)
 #include "common/base.clh"
 #ifndef T_VW
 #define T_VW 8
 #define PER_GROUP 0
+#define EPILOGUE_PARAMS
+#define EPILOGUE_LOADS
+#define EPILOGUE_BODY
+#define EPILOGUE_RESULT v0
 #endif
 #define VW T_VW
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/rows.clh"
+#include "common/finish.clh"
 #include "common/large_mean.clh"
 
 // For each channel c in [0, n) of x [size, pitch]: sums[c] is the sum of x, or, if means is not
@@ -61,48 +69,58 @@ static inline void sum_channels(__global float *sums, __global const float *x,
   }
 }
 
+#define LOAD_PART(p) load_columns(p, N - n)
+#define NORMALIZE(LOAD)                                                                         \
+  {                                                                                             \
+    const F scaled = (LOAD(x_row + n) - LOAD(means + n)) * LOAD(factors + n) + LOAD(shifts + n); \
+    FINISH_VECTOR(scaled)                                                                       \
+  }
+
 __kernel SINGLE_ITEM
 void group_normalization_last(OUT(float, y), IN(float, x), IN(float, scale), IN(float, bias),
                               INOUT(float, stats), const IDX_T channels, const IDX_T group_channels,
-                              const IDX_T size, const IDX_T span, const float epsilon) {
+                              const IDX_T size, const IDX_T span, const IDX_T rows,
+                              const IDX_T statistics, const float epsilon EPILOGUE_PARAMS) {
   const IDX_T parts = (channels + span - 1) / span;
-  const IDX_T batch = get_group_id(0) / parts;
+  const IDX_T chunks = rows ? (size + rows - 1) / rows : 1;
+  const IDX_T batch = get_group_id(0) / parts / chunks;
+  const IDX_T begin = get_group_id(0) / parts % chunks * rows;
   const IDX_T first = get_group_id(0) % parts * span;
-  const IDX_T n = i_min(span, channels - first);
+  const IDX_T N = i_min(span, channels - first);
   __global const float *const from = AT(x) + batch * size * channels + first;
   __global float *const to = AT(y) + batch * size * channels + first;
   __global float *const means = AT(stats) + batch * 3 * channels + first;
   __global float *const factors = means + channels, *const shifts = factors + channels;
   const float elements = (float)(group_channels * size);
-  sum_channels(means, from, 0, n, size, channels);
-  for (IDX_T g = 0; g < n; g += group_channels) {
-    float mean = 0.0f;
-    for (IDX_T c = g; c < g + group_channels; ++c) mean += means[c];
-    mean /= elements;
-    if (NOT_FINITE(mean)) {
+  if (statistics) {
+    sum_channels(means, from, 0, N, size, channels);
+    for (IDX_T g = 0; g < N; g += group_channels) {
+      float mean = 0.0f;
+      for (IDX_T c = g; c < g + group_channels; ++c) mean += means[c];
+      mean /= elements;
+      if (NOT_FINITE(mean)) {
 #define FROM(i) from[(i) / group_channels * channels + g + (i) % group_channels]
-      mean = LARGE_MEAN(group_channels * size, FROM);
+        mean = LARGE_MEAN(group_channels * size, FROM);
+      }
+      for (IDX_T c = g; c < g + group_channels; ++c) means[c] = mean;
     }
-    for (IDX_T c = g; c < g + group_channels; ++c) means[c] = mean;
+    sum_channels(factors, from, means, N, size, channels);
+    for (IDX_T g = 0; g < N; g += group_channels) {
+      float variance = 0.0f;
+      for (IDX_T c = g; c < g + group_channels; ++c) variance += factors[c];
+      const float inverse = 1.0f / sqrt(variance / elements + epsilon);
+      for (IDX_T c = g; c < g + group_channels; ++c) {
+        const IDX_T own = PER_GROUP ? (first + c) / group_channels : first + c;
+        factors[c] = inverse * AT(scale)[own];
+        shifts[c] = AT(bias)[own];
+      }
+    }
   }
-  sum_channels(factors, from, means, n, size, channels);
-  for (IDX_T g = 0; g < n; g += group_channels) {
-    float variance = 0.0f;
-    for (IDX_T c = g; c < g + group_channels; ++c) variance += factors[c];
-    const float inverse = 1.0f / sqrt(variance / elements + epsilon);
-    for (IDX_T c = g; c < g + group_channels; ++c) {
-      const IDX_T own = PER_GROUP ? (first + c) / group_channels : first + c;
-      factors[c] = inverse * AT(scale)[own];
-      shifts[c] = AT(bias)[own];
-    }
-  }
-  for (IDX_T p = 0; p < size; ++p) {
-    const IDX_T row = p * channels;
-    IDX_T c = 0;
-    for (; c + VW <= n; c += VW) {
-      const F d = LOAD_F(from + row + c) - LOAD_F(means + c);
-      STORE_F(to + row + c, d * LOAD_F(factors + c) + LOAD_F(shifts + c));
-    }
-    for (; c < n; ++c) to[row + c] = (from[row + c] - means[c]) * factors[c] + shifts[c];
+  for (IDX_T p = begin; p < UP_TO(begin, rows, size); ++p) {
+    __global const float *const x_row = from + p * channels;
+    __global float *const y_row = to + p * channels;
+    IDX_T n = 0;
+    for (; n + VW <= N; n += VW) NORMALIZE(LOAD_F)
+    if (n < N) NORMALIZE(LOAD_PART)
   }
 }

@@ -154,6 +154,17 @@ def test_conv_chain_of_three_channels_stays_channels_last() -> None:
     assert found["Transpose"] == 1
 
 
+def test_activation_after_instance_norm_is_fused() -> None:
+    body = f"""{START}const %s: float32[8] = ...
+const %t: float32[8] = ...
+%i: float32[N,8,H,W] = InstanceNormalization(%a, %s, %t)
+%g: float32[N,8,H,W] = Sigmoid(%i)
+%b: float32[N,8,H,W] = Mul(%i, %g)
+%y: float32[N,8,H,W] = {CONV}(%b, %v)"""
+    found = ops(prepared(body))
+    assert found == {"Transpose": 2, "ChannelsLastConv": 2, "ChannelsLastGroupNormalization": 1}
+
+
 def test_global_mean_of_channels_last_conv_needs_no_transpose() -> None:
     body = f"""{START}
       const %axes: int64[2] = [2, 3]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
+from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
-from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
+from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
+from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.norm.batch_normalization import ChannelNormPartition
 from clrt.ops.norm.group_normalization import GroupNormalization
 from clrt.ops.registry import register
@@ -29,10 +33,24 @@ _LAST = tuned("group_normalization_last", {"T_VW": (4, 8, 16)}, T_VW=8)
 _MIN_CHANNELS = 32
 
 
+class _Partition(Thresholds):
+    """Threshold of the number of launches of a normalization with channels last."""
+
+    apply_kelems: int = tunable(
+        64,
+        "1024 elements of x",
+        "Minimum for which a launch of its own computes y, if groups are fewer than cores.",
+    )
+
+    group: ClassVar = "group_norm_last"
+
+
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     op, x, y = node.op_as(ChannelsLastGroupNormalization), node.arg(0), node.output
     if 0 in x.dims:
         return []
+    epilogue = make_epilogue(op.steps, y.dtype, ())
+    epilogue.check_vectors()
     batches, channels, groups = x.dims[0], x.dims[-1], op.num_groups
     width = channels // groups
     chunk = ctx.chunks_per_group(batches * groups, ctx.thresholds(ChannelNormPartition).rows)
@@ -42,14 +60,26 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "group_normalization_last",
         **ctx.tunables(_LAST),
         PER_GROUP=int(op.per_group),
+        **epilogue.defines,
     )
-    tensors = {"y": y, "x": x, "scale": node.arg(1), "bias": node.arg(2)}
-    sizes = {"channels": channels, "group_channels": width, "size": prod(x.dims[1:-1])}
-    work_groups = batches * ceil_div(groups, chunk)
-    stats = ctx.scratch(batches * 3 * channels)
-    numbers = {**sizes, "span": chunk * width, "epsilon": op.epsilon}
-    flops = 8 * prod(x.dims)
-    return [launch(kernel, (work_groups,), (1,), flops, **tensors, stats=stats, **numbers)]
+    size, elements = prod(x.dims[1:-1]), prod(x.dims)
+    args: dict[str, Any] = {"y": y, "x": x, "scale": node.arg(1), "bias": node.arg(2)}
+    args |= {"stats": ctx.scratch(batches * 3 * channels), "channels": channels}
+    args |= {"group_channels": width, "size": size, "epsilon": op.epsilon, **epilogue.args}
+
+    def launch_with(groups: int, flops: int, **sizes: int) -> Launch:
+        return launch(kernel, (groups,), (1,), flops, **args, **sizes)
+
+    work_groups, span = batches * ceil_div(groups, chunk), chunk * width
+    limit = ctx.thresholds(_Partition).apply_kelems * 1024
+    if work_groups >= ctx.caps.compute_units or elements < limit:
+        return [launch_with(work_groups, 8 * elements, span=span, rows=size, statistics=1)]
+    rows = ctx.chunks_per_group(batches * size, size)
+    work = batches * ceil_div(size, rows)
+    return [
+        launch_with(work_groups, 5 * elements, span=span, rows=0, statistics=1),
+        launch_with(work, 3 * elements, span=channels, rows=rows, statistics=0),
+    ]
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -60,35 +90,44 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 @register
 @dataclass(frozen=True)
-class ChannelsLastGroupNormalization(Op):
-    """GroupNormalization of x `[batch, …, channels]`, by group of channels.
+class ChannelsLastGroupNormalization(EpilogueOp):
+    """GroupNormalization of x `[batch, …, channels]`, by group of channels, and its activation.
 
     Inputs and attributes are those of `GroupNormalization`, but the channels are the last axis of
     x. Source: clrt.
+
+    Attributes:
+        steps: Elementwise program over the normalized x (operand 0).
     """
 
     num_groups: int = 1
     epsilon: float = 1e-5
     per_group: bool = False
+    steps: tuple[ElementwiseInstruction, ...] = ()
 
     domain = "clrt"
     memory_traits = MemoryTraits(inplace_inputs=(0,))
     accuracy = Accuracy.ACCUMULATED
+    num_fixed_inputs: ClassVar[int] = 3
     variants: ClassVar[tuple[Variant, ...]] = (Variant("last_cpu", _emit, _reject, requires.CPU),)
 
     @property
     def _first(self) -> GroupNormalization:
         return GroupNormalization(self.num_groups, self.epsilon, self.per_group)
 
+    def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
+        return False
+
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         if x.shape is not None and len(x.shape) > 1:
             first = TensorType(x.dtype, (x.shape[0], x.shape[-1], *x.shape[1:-1]))
             self._first.infer([first, *inputs[1:]])
-        return [TensorType(x.dtype, x.shape)]
+        return [fused_type(self, self.steps, TensorType(x.dtype, x.shape), ())]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, *affine = inputs
         assert x is not None
         (y,) = self._first.reference(np.moveaxis(x, -1, 1), *affine)
-        return (np.ascontiguousarray(np.moveaxis(y, 1, -1)),)
+        last = np.ascontiguousarray(np.moveaxis(y, 1, -1))
+        return (fused_reference(self.steps, last, ()),)

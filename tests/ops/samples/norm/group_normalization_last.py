@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.norm.group_normalization_last import ChannelsLastGroupNormalization
+from clrt.ops.pointwise.table import Mul, Relu, Sigmoid
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 
@@ -25,6 +27,12 @@ def group_normalization_last_samples(
             size = groups if per_group else shape[-1]
             affine = rng.uniform(0.5, 2, (2, size)).astype(np.float32)
             yield Sample(cls(groups, per_group=per_group), (x, affine[0], affine[1]))
+    relu = (ElementwiseInstruction(Relu(), (0,)),)
+    swish = (ElementwiseInstruction(Sigmoid(), (0,)), ElementwiseInstruction(Mul(), (0, 1)))
+    for steps, shape in ((relu, (2, 3, 4, 8)), (swish, (1, 5, 42))):
+        x = rng.standard_normal(shape).astype(np.float32)
+        affine = rng.uniform(0.5, 2, (2, shape[-1])).astype(np.float32)
+        yield Sample(cls(2, steps=steps), (x, affine[0], affine[1]))
     x = np.full((1, 40, 6), 3e38, np.float32)
     yield Sample(cls(2), (x, np.ones(6, np.float32), np.ones(6, np.float32)))
 

@@ -1,0 +1,36 @@
+"""Normalization with channels last in two launches, if groups are fewer than cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clrt.ir.op import ElementwiseInstruction
+from clrt.ops.norm.group_normalization_last import ChannelsLastGroupNormalization
+from clrt.ops.pointwise.table import Relu
+from clrt.plan.steps import launches_of
+from clrt.runtime.opencl.devices import DeviceInfo
+from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
+from tests.ops.samples import Sample
+
+CPUS = [d for d in all_devices() if d.caps.is_cpu]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("device", CPUS, ids=name_of)
+def test_large_norm_of_few_groups_is_two_launches(device: DeviceInfo, batch: int) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((batch, 37, 5, 20)).astype(np.float32) + 1
+    affine = rng.uniform(0.5, 2, (2, 20)).astype(np.float32)
+    op = ChannelsLastGroupNormalization(1, steps=(ElementwiseInstruction(Relu(), (0,)),))
+    sample = Sample(op, (x, affine[0], affine[1]))
+    caps = replace(device.caps, compute_units=8)
+    assert len(launches_of(plan_graph(sample_graph(sample), caps).steps)) == 1
+    plan = plan_graph(sample_graph(sample), caps, {"apply_kelems": 0})
+    assert len(launches_of(plan.steps)) == 2
+    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+    (found,) = run_plan(plan, feeds, device).values()
+    (expected,) = op.reference(*sample.inputs)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(op, expected))
