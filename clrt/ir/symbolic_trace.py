@@ -242,6 +242,18 @@ class ShapeTrace:
         self.guard(operator.eq, _as_int(number), number.value, True)
         return number.value
 
+    def is_pinned(self, symbol: int) -> bool:
+        """Returns whether the trace is restricted to the current value of a symbol.
+
+        Args:
+            symbol: Index of the symbol.
+        """
+        computed = {*range(len(self.symbols)), *(step[0] for step in self._steps)}
+        return any(
+            compare is operator.eq and a == symbol and b not in computed and is_so
+            for (compare, a, b), is_so in self._guards.items()
+        )
+
     def pin_all(self) -> None:
         """Restricts the trace to the current values of all symbols."""
         for number in self.start().values():

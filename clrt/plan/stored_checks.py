@@ -123,7 +123,8 @@ def _check_interface(plan: Graph, graph: Graph, trace: ShapeTrace) -> None:
         for dim, symbol in zip(found.dims, declared.shape or (), strict=True):
             if str(symbol) in trace.symbols:
                 index = trace.symbols.index(str(symbol))
-                _require(is_traced(dim) and trace.formula(dim) == index, "a dim")
+                is_symbol = is_traced(dim) and trace.formula(dim) == index
+                _require(is_symbol or (not is_traced(dim) and trace.is_pinned(index)), "a dim")
 
 
 def checked(

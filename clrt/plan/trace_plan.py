@@ -58,6 +58,24 @@ def trace_plan(
         return None
 
 
+def pinned_template(graph: Graph, bindings: Bindings, plan: Plan) -> PlanTemplate | None:
+    """Returns a template that holds only at the sizes of a plan that was made without a trace.
+
+    Args:
+        graph: The planned graph.
+        bindings: Size of each symbol of its input shapes.
+        plan: The plan, without host steps.
+
+    Returns:
+        The template; None if symbols do not determine the shapes of all inputs.
+    """
+    if any(not v.type.bind(bindings).is_static for v in graph.inputs):
+        return None
+    trace = ShapeTrace(bindings)
+    trace.pin_all()
+    return template_of(trace, plan)
+
+
 def template_of(trace: ShapeTrace, plan: Plan) -> PlanTemplate:
     """Returns the template of a plan that was made with traced sizes.
 

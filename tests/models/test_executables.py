@@ -388,6 +388,26 @@ def test_resize_at_new_sizes_has_stored_plans(
     assert _is_closed(stored)
 
 
+def test_packed_weight_of_input_size_has_stored_plan_for_first_shape(tmp_path: Path) -> None:
+    text = """g (float[n, 4] x) => (float[n, n] y) {
+                shape = Shape <end = 1> (x)
+                first = Constant <value_ints = [0]> ()
+                rows = Slice (table, first, shape, first)
+                columns = Transpose <perm = [1, 0]> (rows)
+                y = MatMul (x, columns)
+              }"""
+    proto = onnx.load_from_string(parsed(text))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(TABLE, "table"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    feeds = [{"x": np.random.default_rng(n).random((n, 4), np.float32)} for n in (5, 7)]
+    _run_and_store(tmp_path / "m.onnx", feeds[0])
+    model = _load(tmp_path / "m.onnx", tmp_path)
+    for each, is_closed in zip(feeds, (True, False), strict=True):
+        expected = each["x"] @ TABLE[: len(each["x"])].T
+        np.testing.assert_allclose(model.run(each)["y"], expected, rtol=1e-5, atol=1e-6)
+        assert _is_closed(model) == is_closed
+
+
 BY_SHAPE = """g (float[b, n] x) => (float[b, n] y) {
                 shape = Shape (x)
                 one = Constant <value_ints = [1]> ()

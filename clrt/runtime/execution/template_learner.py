@@ -65,7 +65,8 @@ class TemplateLearner:
         """Returns the templates of a graph, stored ones included.
 
         Before that, makes templates for the shapes of each first plan and for likely shapes, if no
-        template holds there.
+        template holds there. If a first plan cannot be traced, its template holds at its own shapes
+        only, and is not kept for runs, which have the plan.
 
         Args:
             graph: Graph of the model, or one specialised for its inputs.
@@ -76,7 +77,19 @@ class TemplateLearner:
             if first is not None:
                 self._learn(key, graph, device_io, *first, end_s)
             found += self.planner.templates.of(key)
+            if first is not None and not self.planner.templates.holds(key, first[0]):
+                found += self._pinned(graph, *first)
         return found
+
+    def _pinned(self, graph: Graph, bindings: Bindings, plan: Plan) -> list[PlanTemplate]:
+        """Returns a template for the shapes of a plan only, if there can be one."""
+        from clrt.plan.trace_plan import pinned_template  # imports planning
+
+        template = pinned_template(graph, bindings, plan)
+        if template is None:
+            return []
+        template.price(self.planner.caps.max_alloc_bytes)
+        return [template]
 
     def learn_ahead(self) -> None:
         """Makes the templates that runs will probably need."""
