@@ -306,7 +306,11 @@ def infer_symbols(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
         Known dim by name of the unknown symbol.
     """
     pairs = zip(dims, others, strict=False)
-    return {str(d): n for d, n in pairs if is_symbol(d) and is_unknown(d) and not is_unknown(n)}
+    return {
+        str(d): n
+        for d, n in pairs
+        if d is not n and is_symbol(d) and is_unknown(d) and not is_unknown(n)
+    }
 
 
 def is_unknown(dim: Dim) -> bool:

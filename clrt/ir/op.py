@@ -231,10 +231,10 @@ class TensorType:
         if shape is None:
             shape = newer.shape
         elif newer.shape is not None and len(newer.shape) == len(shape):
-            pairs = zip(shape, newer.shape, strict=True)
+            pairs = [(o, n) for o, n in zip(shape, newer.shape, strict=True) if o is not n]
             if any(isinstance(n, int) and not (isinstance(o, int) and o == n) for o, n in pairs):
-                pairs = zip(shape, newer.shape, strict=True)
-                shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
+                both = zip(shape, newer.shape, strict=True)
+                shape = tuple(n if isinstance(n, int) else o for o, n in both)
         if newer.known_elements is not None and (
             known is None or (newer.has_numbers and not self.has_numbers)
         ):
