@@ -41,7 +41,7 @@ class RecurrentPartition(Thresholds):
     """Thresholds of the partition of a recurrent op's time steps into work-groups and launches."""
 
     part_kflop: int = tunable(
-        60,
+        100,
         "thousand FLOPs",
         "Minimum work per core and time step if several cores share the work of a step.",
     )
