@@ -230,9 +230,10 @@ def stored_mutant(seed: int, folder: Path) -> StoredMutant:
     for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
         with suppress(IndexError, KeyError, ValueError, TypeError, AttributeError):
             rng.choice(_CHANGES)(rng, parts)
+    is_code = old.code() != parts.code()  # before digests are computed, which differ
     with suppress(IndexError, KeyError, ValueError, TypeError):  # no digest of a damaged table
         parts.write(path)
-    return StoredMutant(stored, path.read_bytes(), True, old.code() != parts.code())
+    return StoredMutant(stored, path.read_bytes(), True, is_code)
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
