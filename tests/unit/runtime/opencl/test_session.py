@@ -7,7 +7,7 @@ import os
 import signal
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,16 @@ def doubling(session: DeviceSession) -> BoundPlan:
         frozenset(),
         session.connection.lane,
     )
+
+
+@pytest.fixture(autouse=True)
+def _no_runs_left() -> Iterator[None]:
+    """Ends interrupted runs, as models do, since other tests use the same connections."""
+    yield
+    for device in all_devices():
+        for run in tuple(session_for(device).connection.in_flight):
+            if isinstance(run, Execution):
+                run.await_end()
 
 
 def run(bound: BoundPlan, feeds: dict[str, Any], outputs: dict[str, bool]) -> dict[str, Any]:
