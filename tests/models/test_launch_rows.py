@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import clrt
+from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.runtime.execution import bound_plan
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.opencl.background_compiler import BackgroundCompiler, CompileJob
 from clrt.runtime.opencl.programs import ProgramCache
+from clrt.util.background import BACKGROUND
 from tests.harness import all_devices, name_of
 from tests.models.onnx_text import parsed
 
@@ -152,4 +154,23 @@ def test_models_without_background_compilation_keep_launches(
     with clrt.load(parsed(SOURCE), device=device.index, cache_dir=tmp_path, tiers=False) as model:
         for _ in range(8):
             check(model, 4)
+        assert not jobs and not is_joined(model)
+
+
+@CPUS
+def test_launches_of_gpus_are_not_joined(
+    device: clrt.DeviceInfo,
+    tmp_path: Path,
+    jobs: list[CompileJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with load(device, tmp_path) as model:
+        model.run(feeds(4))
+        monkeypatch.setattr(DeviceCaps, "is_cpu", property(lambda caps: False))
+        for _ in range(8):
+            check(model, 4)
+        end = time.monotonic() + WAIT_S
+        while BACKGROUND._is_running:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert not jobs and not is_joined(model)

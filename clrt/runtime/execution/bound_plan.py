@@ -318,8 +318,9 @@ class BoundPlan:
     def note_run(self) -> None:
         """Counts a run; has rows of launches joined if many short runs have shown that it pays."""
         self.runs += 1
-        is_due = self.runs % _RUNS_BEFORE_ROWS == 0 and self._rows is None
-        if not is_due or self._quick or not self._may_be_quick:
+        if self.runs % _RUNS_BEFORE_ROWS or self._rows is not None or self._quick:
+            return
+        if not self._may_be_quick or not self.session.device.caps.is_cpu:
             return
         if self.seconds_a_run is not None and self.seconds_a_run < _MAX_ROWS_S:
             from clrt.runtime.execution.launch_rows import LaunchRows  # late: few models need it
