@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,5 +58,24 @@ def test_sequence_continues_in_later_launches(device: DeviceInfo) -> None:
     feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
     results = run_plan(plan, feeds, device).values()
     for found, expected in zip(results, op.reference(*sample.inputs), strict=True):
+        limit = tolerance(op, expected)
+        np.testing.assert_allclose(found, expected, limit, limit)
+
+
+@DEVICES
+def test_single_step_of_several_parts_is_no_sequence(device: DeviceInfo) -> None:
+    # Kernel recurrent_sequence computes a direction per work-item: others would write past y.
+    op, noise = RNN(), np.random.default_rng(4)
+    x, w = np.zeros((1, 1, 0), np.float32), np.zeros((1, 32, 0), np.float32)
+    r, hidden = (noise.standard_normal((1, n, 32)).astype(np.float32) for n in (32, 1))
+    sample = Sample(op, (x, w, r, None, None, hidden))
+    caps = replace(device.caps, compute_units=4)
+    plan = plan_graph(sample_graph(sample), caps, {"part_kflop": 1})
+    (steps,) = [x for x in launches_of(plan.steps) if x.kernel.entry.startswith("recurrent_")]
+    assert steps.kernel.entry == "recurrent_steps" and steps.global_size == (2,)
+    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+    for found, expected in zip(
+        run_plan(plan, feeds, device).values(), op.reference(*sample.inputs), strict=True
+    ):
         limit = tolerance(op, expected)
         np.testing.assert_allclose(found, expected, limit, limit)

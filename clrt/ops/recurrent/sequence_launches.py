@@ -31,7 +31,7 @@ class SequenceLaunches(TimeStepLaunches):
         """Whether the kernel supports the node."""
         if self.batch != 1 or self.hidden < self.lanes or self.depth:
             return False
-        return self.node.input(OPTIONAL_INPUTS["lens"]) is None and not self.is_team
+        return self.node.input(OPTIONAL_INPUTS["lens"]) is None and self.sharing.parts == 1
 
     def _spec(self, **macros: int) -> KernelSpec:
         op, node = self.op, self.node
