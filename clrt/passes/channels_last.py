@@ -529,7 +529,7 @@ def _group_norm(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     op, x = node.op_as(GroupStatistics), node.arg(0)
     assert x.shape is not None
     channels = x.shape[1]
-    if not isinstance(channels, int) or x.dtype is not DType.FLOAT32:
+    if not isinstance(channels, int) or not channels or x.dtype is not DType.FLOAT32:
         return f"no kernel for {x.type}"
     last = ChannelsLastGroupNormalization(op.groups(channels), op.epsilon, op.per_group)
     return _Reordered(last, tuple(node.inputs[1:]))

@@ -55,8 +55,10 @@ class FuseGroupNorm(Pass):
         joined, channels = normalized.arg(0).shape, x.shape[1]
         assert joined is not None
         groups = joined[1]
-        if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
+        if not isinstance(channels, int) or not isinstance(groups, int):
             return Miss("the number of channels or groups is unknown", node)
+        if not groups or channels % groups:
+            return Miss("the channels do not divide into groups", node)
         if not provably_equal(joined[0], x.shape[0]):
             return Miss("the view joins images", node)
         if uniform(found["ones"]) != 1 or uniform(found["zeros"]) != 0:

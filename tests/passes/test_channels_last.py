@@ -13,10 +13,11 @@ from clrt.ir.graph import Graph
 from clrt.models.onnx.importer import import_model
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
 from clrt.ops.reference_interpreter import evaluate
+from clrt.passes.channels_last import SinkChannels
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
 from clrt.plan.specialise import specialise
-from tests.passes.helpers import assert_same_results, graph_of, random_inputs
+from tests.passes.helpers import assert_same_results, check_miss, graph_of, random_inputs
 from tests.plans import plan
 from tools.benchmark.conv_nets import conv_nets
 
@@ -163,6 +164,14 @@ const %t: float32[8] = ...
 %y: float32[N,8,H,W] = {CONV}(%b, %v)"""
     found = ops(prepared(body))
     assert found == {"Transpose": 2, "ChannelsLastConv": 2, "ChannelsLastGroupNormalization": 1}
+
+
+def test_instance_norm_without_channels_stays_channels_first() -> None:
+    body = """const %e: float32[0] = []
+%a: float32[N,0,H,W] = Transpose{perm=[0,3,1,2]}(%x)
+%b: float32[N,0,H,W] = InstanceNormalization(%a, %e, %e)
+%y: float32[N,H,W,0] = Transpose{perm=[0,2,3,1]}(%b)"""
+    check_miss(SinkChannels(), "%x: float32[N,H,W,0]", body, "no kernel for float32[N,0,H,W]")
 
 
 def test_global_mean_of_channels_last_conv_needs_no_transpose() -> None:

@@ -63,3 +63,13 @@ const %f: float32[4] = {FACTORS}
 %g: float32[B,4,S,4] = GroupNormalization{{num_groups=2, epsilon=0.5}}(%x, %a, %b)
 %y: float32[B,4,S,4] = Mul(%g, %f)"""
     check(FuseGroupNorm(), "%x: float32[B,4,S,4]", body, graph)
+
+
+def test_no_groups_of_no_channels_are_not_fused() -> None:
+    body = """const %s: int64[3] = [1, 0, 16]
+const %t: int64[4] = [1, 0, 4, 4]
+const %e: float32[0] = []
+%r: float32[1,0,16] = Reshape{allowzero=1}(%x, %s)
+%i: float32[1,0,16] = InstanceNormalization(%r, %e, %e)
+%y: float32[1,0,4,4] = Reshape{allowzero=1}(%i, %t)"""
+    check_miss(FuseGroupNorm(), "%x: float32[1,0,4,4]", body, "do not divide into groups")

@@ -120,9 +120,10 @@ class ChannelsLastGroupNormalization(EpilogueOp):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        if x.shape is not None and len(x.shape) > 1:
-            first = TensorType(x.dtype, (x.shape[0], x.shape[-1], *x.shape[1:-1]))
-            self._first.infer([first, *inputs[1:]])
+        first = x.shape
+        if first is not None and len(first) > 1:
+            first = (first[0], first[-1], *first[1:-1])
+        self._first.infer([TensorType(x.dtype, first), *inputs[1:]])
         return [fused_type(self, self.steps, TensorType(x.dtype, x.shape), ())]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ModelError, ShapeError
 from clrt.ir.op import ElementwiseInstruction
 from clrt.ops.norm.group_normalization_last import ChannelsLastGroupNormalization
 from clrt.ops.pointwise.table import Mul, Relu, Sigmoid
@@ -44,3 +44,6 @@ def group_normalization_last_errors(
     x, scale = np.zeros((2, 4, 3), np.float32), np.zeros(3, np.float32)
     yield Sample(cls(2), (x, scale, scale)), ShapeError
     yield Sample(cls(3), (x, scale[:2], scale)), ShapeError
+    yield Sample(cls(3), (scale, scale, scale)), ShapeError
+    yield Sample(cls(1), (scale[0], scale[:1], scale[:1])), ShapeError
+    yield Sample(cls(3), (x, scale)), ModelError
