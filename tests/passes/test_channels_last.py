@@ -168,10 +168,10 @@ const %t: float32[8] = ...
 
 def test_instance_norm_without_channels_stays_channels_first() -> None:
     body = """const %e: float32[0] = []
-%a: float32[N,0,H,W] = Transpose{perm=[0,3,1,2]}(%x)
-%b: float32[N,0,H,W] = InstanceNormalization(%a, %e, %e)
-%y: float32[N,H,W,0] = Transpose{perm=[0,2,3,1]}(%b)"""
-    check_miss(SinkChannels(), "%x: float32[N,H,W,0]", body, "no kernel for float32[N,0,H,W]")
+%a: float32[B,0,S,T] = Transpose{perm=[0,3,1,2]}(%x)
+%b: float32[B,0,S,T] = InstanceNormalization(%a, %e, %e)
+%y: float32[B,S,T,0] = Transpose{perm=[0,2,3,1]}(%b)"""
+    check_miss(SinkChannels(), "%x: float32[B,S,T,0]", body, "no kernel for float32[B,0,S,T]")
 
 
 def test_global_mean_of_channels_last_conv_needs_no_transpose() -> None:
