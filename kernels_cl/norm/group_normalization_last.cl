@@ -3,9 +3,10 @@
 //   x  read, y  written: [batches, size, channels]; y may alias x
 //   scale, bias  read: [channels], or one element per group if PER_GROUP
 //   stats     scratch, read and written: [batches, 3, channels]: mean, factor and shift
-// A work-group of one work-item has `span` channels of a batch, which are whole groups of
-// group_channels: it computes `stats` for them if `statistics` is 1, and then y of `rows` positions.
-// If `rows` is 0, a second launch computes y, in work-groups of `rows` positions.
+// One work-item per work-group. With `statistics` 1, a work-group computes `stats` of `span`
+// channels (whole groups of group_channels) of one batch; with `rows` > 0 it then writes y of these
+// channels at `rows` positions. One launch: statistics 1, rows = size. Two launches: statistics 1,
+// rows 0, for all stats; then statistics 0, span = channels, for y, `rows` positions per work-group.
 //   T_VW      lanes per vector
 //   EPILOGUE_*  PARAMS, LOADS, BODY, RESULT: elementwise operations on the result, without operands
 //               (common/finish.clh)
@@ -25,13 +26,15 @@
 #include "common/finish.clh"
 #include "common/large_mean.clh"
 
-// For each channel c in [0, n) of x [size, pitch]: sums[c] is the sum of x, or, if means is not
+#define BLOCK_ROWS 512
+
+// For each channel c in [0, n) of x [size, pitch]: adds to sums[c] the sum of x, or, if means is not
 // NULL, of (x - means[c])^2. Four vectors at once, or four rows of a vector, hide the latency of
 // additions.
 __attribute__((always_inline))
-static inline void sum_channels(__global float *sums, __global const float *x,
-                                __global const float *means, const IDX_T n, const IDX_T size,
-                                const IDX_T pitch) {
+static inline void add_rows(__global float *sums, __global const float *x,
+                            __global const float *means, const IDX_T n, const IDX_T size,
+                            const IDX_T pitch) {
 #define MEAN(j) (means ? LOAD_F(means + c + (j) * VW) : (F)(0.0f))
 #define ADD(i, row, j)                                      \
   {                                                         \
@@ -39,6 +42,7 @@ static inline void sum_channels(__global float *sums, __global const float *x,
     const F from_mean = v - mean##j;                        \
     sum##i = means ? from_mean * from_mean + sum##i : sum##i + v; \
   }
+#define ADD_TO_SUMS(j, v) STORE_F(sums + c + (j) * VW, LOAD_F(sums + c + (j) * VW) + (v));
 #define START                                                               \
   F sum0 = (F)(0.0f), sum1 = (F)(0.0f), sum2 = (F)(0.0f), sum3 = (F)(0.0f); \
   const F mean0 = MEAN(0);
@@ -47,17 +51,17 @@ static inline void sum_channels(__global float *sums, __global const float *x,
     START
     const F mean1 = MEAN(1), mean2 = MEAN(2), mean3 = MEAN(3);
     for (IDX_T p = 0; p < size; ++p) { ADD(0, p, 0) ADD(1, p, 1) ADD(2, p, 2) ADD(3, p, 3) }
-    STORE_F(sums + c, sum0);
-    STORE_F(sums + c + VW, sum1);
-    STORE_F(sums + c + 2 * VW, sum2);
-    STORE_F(sums + c + 3 * VW, sum3);
+    ADD_TO_SUMS(0, sum0)
+    ADD_TO_SUMS(1, sum1)
+    ADD_TO_SUMS(2, sum2)
+    ADD_TO_SUMS(3, sum3)
   }
   for (; c + VW <= n; c += VW) {
     START
     IDX_T p = 0;
     for (; p + 4 <= size; p += 4) { ADD(0, p, 0) ADD(1, p + 1, 0) ADD(2, p + 2, 0) ADD(3, p + 3, 0) }
     for (; p < size; ++p) ADD(0, p, 0)
-    STORE_F(sums + c, (sum0 + sum1) + (sum2 + sum3));
+    ADD_TO_SUMS(0, (sum0 + sum1) + (sum2 + sum3))
   }
   for (; c < n; ++c) {
     float sum = 0.0f;
@@ -65,8 +69,18 @@ static inline void sum_channels(__global float *sums, __global const float *x,
       const float d = x[p * pitch + c] - (means ? means[c] : 0.0f);
       sum += means ? d * d : d;
     }
-    sums[c] = sum;
+    sums[c] += sum;
   }
+}
+
+// As add_rows, but sets sums. Partial sums of blocks of rows keep sums of large images accurate.
+__attribute__((always_inline))
+static inline void sum_channels(__global float *sums, __global const float *x,
+                                __global const float *means, const IDX_T n, const IDX_T size,
+                                const IDX_T pitch) {
+  for (IDX_T c = 0; c < n; ++c) sums[c] = 0.0f;
+  for (IDX_T p = 0; p < size; p += BLOCK_ROWS)
+    add_rows(sums, x + p * pitch, means, n, i_min(BLOCK_ROWS, size - p), pitch);
 }
 
 #define LOAD_PART(p) load_columns(p, N - n)

@@ -34,3 +34,20 @@ def test_large_norm_of_few_groups_is_two_launches(device: DeviceInfo, batch: int
     (found,) = run_plan(plan, feeds, device).values()
     (expected,) = op.reference(*sample.inputs)
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(op, expected))
+
+
+@pytest.mark.parametrize("device", CPUS, ids=name_of)
+def test_flat_channels_of_large_image_stay_flat(device: DeviceInfo) -> None:
+    """Means of 2^18 positions must be exact to about 1e-4: the variance is 0, so epsilon scales.
+
+    With T_VW 4, 21 channels are a block of four vectors, a vector, and one channel.
+    """
+    if device.caps.simulator:
+        pytest.skip("takes minutes")
+    x = np.full((1, 1 << 18, 21), 1.1, np.float32)
+    affine = np.ones(21, np.float32), np.zeros(21, np.float32)
+    op = ChannelsLastGroupNormalization(21)
+    plan = plan_graph(sample_graph(Sample(op, (x, *affine))), device.caps, {"T_VW": 4})
+    (found,) = run_plan(plan, {"x0": x, "x1": affine[0], "x2": affine[1]}, device).values()
+    worst = np.abs(found).max(axis=(0, 1))
+    assert (worst < 0.03).all(), worst
