@@ -18,15 +18,18 @@ from typing import Any, TypeAlias, TypeVar, cast
 from clrt.ir.stored_functions import import_home, name_of, split_constants, with_constants
 
 _Operation = Callable[..., Any]
-# Formula, operation, and formulas of its operands: the first and the second; -1 and a tuple of all
-# if there are not two.
+# (formula, operation, first operand, second operand); for other than two operands, -1 and a tuple.
 _Step: TypeAlias = "tuple[int, _Operation, int, Any]"
 # Comparison, formulas of its operands, and outcome.
 _Guard: TypeAlias = "tuple[tuple[_Operation, int, int], bool]"
 # By "module:name" of a `@pure` function: returns its operations for keyword arguments.
 _PURE: dict[str, Callable[[tuple[tuple[str, object], ...]], _Operations]] = {}
-# Maximum bits of a formula of a stored trace: many more than those of any size, and soon computed.
+# Maximum bits of any formula of a stored trace, which bounds time and memory of its evaluation;
+# sizes have 64.
 _MAX_BITS = 1 << 16
+# Maximum bits of the result of a `@pure` function that is longer than its operands: such a result
+# is converted from a float32.
+_FUNCTION_BITS = 128
 _Function = TypeVar("_Function", bound=Callable[..., "int | tuple[int, ...]"])
 
 
@@ -86,7 +89,7 @@ class ShapeTrace:
         self._numbers = list(symbols.values())
         self._steps: list[_Step] = []
         self._guards: dict[tuple[_Operation, int, int], bool] = {}
-        # The guard that failed last, which may soon fail again, and the steps that it needs.
+        # Guard that failed at the last evaluation, and its steps: checked first, without others.
         self._suspect: tuple[Sequence[_Step], Collection[_Guard]] = (), ()
         self._known: dict[tuple[Any, ...], int] = {}
 
@@ -111,8 +114,9 @@ class ShapeTrace:
         """Converts the stored form back to a trace.
 
         Raises:
-            ValueError: It names an unknown operation, or a formula that does not exist; a formula
-                has another value at the stored sizes, or has too many factors.
+            ValueError: It names an unknown operation or formula, computes a formula that has a
+                value already, its formulas do not give the stored values at the stored sizes, or a
+                formula could exceed `_MAX_BITS` bits.
         """
         trace = cls(dict(zip(stored.symbols, stored.numbers, strict=False)))
         operations = [_operation(text) for text in stored.texts]
@@ -124,28 +128,36 @@ class ShapeTrace:
         trace._guards = {(operations[f], a, b): bool(so) for f, a, b, so in stored.guards}
         if any(n not in known for _, *numbers in trace._guards for n in numbers):
             raise ValueError("a guard of a formula that does not exist")
-        trace._check_bits()
+        trace._check_steps()
         found = trace.evaluate(trace.sizes)
         if found is None or found.numbers != trace._numbers:
             raise ValueError("a formula with another value")
         return trace
 
-    def _check_bits(self) -> None:
-        """Checks that the numbers of a stored trace are bounded.
+    def _check_steps(self) -> None:
+        """Checks that each formula of a stored trace has one value, and that numbers are bounded.
 
         Raises:
-            ValueError: A number of the trace is no integer of 64 bits, or a formula could have more
-                than `_MAX_BITS` if all symbols had 64.
+            ValueError: A number of the trace is no integer of 64 bits; a step computes a symbol, or
+                a formula that an earlier step computed or read; or a formula could have more than
+                `_MAX_BITS` if all symbols had 64.
         """
         if not all(type(n) is int and -1 << 63 <= n < 1 << 64 for n in self._numbers):
             raise ValueError("a number of more than 64 bits")
         bits = [64] * len(self._numbers)
+        known = {*range(len(self.symbols))}
         for step in self._steps:
             index, compute, operands = step[0], step[1], _operands(step)
+            known.update(operands)
+            if index in known:
+                raise ValueError("a formula of two values")
+            known.add(index)
+            operand_bits = [bits[i] for i in operands]
             if compute is operator.mul:
-                bits[index] = sum([bits[i] for i in operands])
-            elif compute in _NAMES:
-                bits[index] = 1 + max([bits[i] for i in operands])
+                bits[index] = sum(operand_bits)
+            else:
+                least = 0 if compute in _NAMES else _FUNCTION_BITS
+                bits[index] = max(least, 1 + max(operand_bits))
             if bits[index] > _MAX_BITS:
                 raise ValueError("a formula of too many factors")
 

@@ -205,7 +205,7 @@ def conv_tiles(m: int, rows: int, columns: int, least: int) -> tuple[tuple[int, 
     while rows > 1 and m <= SIDE * rows // 2:
         rows //= 2
     tiles = [(rows, columns)]
-    while max(tiles[-1]) >= 2 * least:
+    while max(tiles[-1]) >= 2 * max(least, 1):
         rows, columns = tiles[-1]
         longer = max(rows, columns)
         tiles.append((rows // (1 + (rows == longer)), columns // (1 + (columns == longer))))

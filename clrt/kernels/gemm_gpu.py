@@ -211,7 +211,7 @@ def tiles_from(rows: int, columns: int, least: int) -> tuple[tuple[int, int], ..
         least: Minimum rows and columns per work-item.
     """
     tiles = [(rows, columns)]
-    while min(tiles[-1]) >= 2 * least:
+    while min(tiles[-1]) >= 2 * max(least, 1):
         tiles.append((tiles[-1][0] // 2, tiles[-1][1] // 2))
     return tuple(tiles)
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 from clrt.ir.symbolic_trace import pure
 from clrt.util.math import ceil_div
 
+# Maximum result of `balanced_height`, which tries all heights up to it: a damaged stored plan may
+# ask for any. Default thresholds ask for 16.
+_MAX_HEIGHT = 1 << 12
+
 
 @pure
 def balanced_height(
@@ -18,7 +22,7 @@ def balanced_height(
     Args:
         blocks: Row blocks of the result.
         panels: Panels of B times batches.
-        most: Maximum number of row blocks per stripe.
+        most: Maximum number of row blocks per stripe; `_MAX_HEIGHT` if it exceeds that.
         units: Compute units of the device.
         start: `GemmPartitionThresholds.start_percent`.
         spared: `GemmPartitionThresholds.spared_percent`.
@@ -29,7 +33,7 @@ def balanced_height(
         missing = height - blocks / stripes
         return ceil_div(stripes * panels, units) * (height - spared / 100 * missing + start / 100)
 
-    most = min(most, blocks)
+    most = min(most, blocks, _MAX_HEIGHT)
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_per_core)
 
 

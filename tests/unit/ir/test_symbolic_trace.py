@@ -202,3 +202,42 @@ def test_local_function_cannot_be_stored() -> None:
 def test_stored_trace_names_only_marked_functions(text: str) -> None:
     with pytest.raises(ValueError, match="no operation"):
         ShapeTrace.from_stored(StoredTrace(["n"], [1, 2], [[1, 0, 0]], [], [text]))
+
+
+_CLAMP = "clrt.ir.symbolic_trace:clamp"
+_HEIGHT = "clrt.kernels.size_formulas:balanced_height"
+_TILE = 'clrt.kernels.gemm_gpu:best_tile{"least": 0}'
+_SPLIT = """clrt.kernels.conv_gpu:best_split{"join_cycles": 0, "costs":
+    {"class": "clrt.kernels.conv_gpu:ConvGpuCosts", "tile_side": 0}}#0"""
+
+
+def test_stored_trace_of_clamped_squares_is_refused() -> None:
+    steps = [[i + 1, i % 2, *[i] * (2 + i % 2)] for i in range(80)]
+    with pytest.raises(ValueError, match="too many factors"):
+        ShapeTrace.from_stored(StoredTrace(["n"], [1] * 81, steps, [], ["mul", _CLAMP]))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[0, 0, 1, 1]],
+        [[2, 0, 0, 1], [2, 0, 1, 1]],
+        [[3, 0, 0, 2], [2, 0, 0, 1]],
+        [[2, 0, 2, 2]],
+    ],
+    ids=["symbol", "computed", "read", "own operand"],
+)
+def test_stored_trace_that_replaces_formula_is_refused(steps: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="two values"):
+        ShapeTrace.from_stored(StoredTrace(["n"], [1] * 4, steps, [], ["mul"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "operands"),
+    [(_HEIGHT, [1, 0, 1, 0, 0, 0]), (_TILE, [0] * 6), (_SPLIT, [0] * 9)],
+    ids=["heights", "tiles", "splits"],
+)
+def test_stored_function_of_any_numbers_ends(text: str, operands: list[int]) -> None:
+    stored = StoredTrace(["n"], [4, 1 << 62, -1], [[2, 0, *operands]], [], [text])
+    with pytest.raises(ValueError, match="another value"):
+        ShapeTrace.from_stored(stored)
