@@ -17,6 +17,8 @@ from clrt.util.host_limits import check_host_bytes
 
 # Host memory in bytes while tables are computed, per output element and unit of `_reach`.
 _TABLE_BYTES = 64
+# Size in bytes of the tables of a copied axis, per element: an index and a weight.
+_COPY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class SamplingRule:
             OutOfMemoryError: The tables would exceed CLRT_HOST_LIMIT.
         """
         if self.mode == "copy":
+            check_host_bytes(size * _COPY_BYTES, "Tables of a Resize")
             return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
         scale = outputs / size if self.scale is None else self.scale
         check_host_bytes(outputs * self._reach(scale) * _TABLE_BYTES, "Tables of a Resize")

@@ -31,8 +31,16 @@ _VALUE = re.compile(r"[^\n\r\\]*")
 _OPTION = re.compile(r"-cl(-[A-Za-z0-9]+)+")
 _OPENCL_C = ((1, 2), (2, 0), (3, 0))
 _MAX_DIMS = 3
-# Errors that damaged records lead to.
-DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# Exceptions that reading or evaluating a damaged record may raise.
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def at_index(items: Sequence[_T], index: int) -> _T:

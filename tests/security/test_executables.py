@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 import clrt
+from clrt.errors import ModelError, OutOfMemoryError
 from clrt.formats.checksum import text_digest, write_with_digest
 from clrt.formats.safetensors import read_header
 from clrt.ir.op import Array
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, StoredTrace
+from clrt.plan.stored_checks import checked
 from clrt.runtime.executables.stored_graph import StoredGraph
 from tests.harness import quick_device
 from tests.models.onnx_text import parsed
@@ -181,3 +184,15 @@ def test_executable_with_changed_record_is_not_used(
             assert np.array_equal(model.run(FEEDS)["y"], expected)
     finally:
         path.write_bytes(whole)
+
+
+def test_tables_of_copied_axis_are_limited() -> None:
+    taps = "clrt.kernels.resample_tables:sampling_taps"
+    with pytest.raises(OutOfMemoryError, match="Tables of a Resize"):
+        ShapeTrace.from_stored(StoredTrace(["n"], [1 << 50, 1], [[1, 0, 0, 0]], [], [taps]))
+
+
+def test_computed_constant_beyond_memory_is_model_error() -> None:
+    read = checked(lambda at: np.zeros(at.numbers[0]), [0])
+    with pytest.raises(ModelError, match="stored plan"):
+        read(Evaluation([1 << 55]))
