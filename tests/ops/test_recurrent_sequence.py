@@ -30,7 +30,7 @@ def sequence_launches(plan: Plan) -> int:
 def test_gate_functions_are_accurate(name: str, device: DeviceInfo) -> None:
     if device.caps.simulator:
         pytest.skip("takes minutes")
-    scales = np.geomspace(1e-3, 100, 60, dtype=np.float32)
+    scales = np.geomspace(1e-36, 100, 60, dtype=np.float32)
     w = np.linspace(-1, 1, 128, dtype=np.float32)
     op = RNN(activations=(name,))
     r = np.zeros((1, 128, 128), np.float32)
