@@ -112,7 +112,7 @@ _HOMES = {
     "set_memory_budget": "clrt.runtime.opencl.memory_budget",
     "tensor": "clrt.runtime.opencl.tensor_factory",
 }
-# Names whose users load a model, most likely: their first access starts to load the drivers.
+# Names whose first access starts to load the drivers, since most users then load a model.
 _LOADERS = (
     "CrossEncoder",
     "SentenceEncoder",

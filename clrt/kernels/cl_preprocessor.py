@@ -151,9 +151,12 @@ def read_interface(source: str, entry: str) -> Interface:
 
 
 def macro_bodies(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each macro in OpenCL C source without comments.
+    """Yields the name of each macro, and its definition from the parameter list on.
 
-    The text includes the parameters. Macros that are defined several times come several times.
+    Macros that are defined several times are yielded each time.
+
+    Args:
+        text: OpenCL C source without comments.
     """
     for kind, rest in (directive.groups() for directive in _DIRECTIVE.finditer(text)):
         name = _NAME.match(rest)
@@ -162,10 +165,10 @@ def macro_bodies(text: str) -> Iterator[tuple[str, str]]:
 
 
 def expanded_calls(text: str) -> Iterator[str]:
-    """Yields the replacement of each macro call that stands alone at file scope.
+    """Yields the expansion of each line at file scope that is only a macro call.
 
-    Macros within the replacement stay; if a macro is defined several times, the last definition
-    counts.
+    Macros in the expansion are not expanded. If a macro is defined several times, the last
+    definition is used.
 
     Args:
         text: OpenCL C source without comments.

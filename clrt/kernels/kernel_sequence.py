@@ -12,7 +12,7 @@ get a suffix.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import ClassVar
 
@@ -21,24 +21,27 @@ from clrt.kernels.cl_preprocessor import expanded_calls, macro_bodies
 from clrt.kernels.kernel_signature import Param
 from clrt.kernels.kernel_source import read_source
 from clrt.kernels.spec import KernelSpec
+from clrt.util.background import yield_point
 from clrt.util.fast_dataclass import dataclass
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*")
-# A kernel: attributes, name, parameters, body. Kernels end at the first line that begins with }.
-_KERNEL = re.compile(
-    r"__kernel\b([^{;]*?)\bvoid\s+(\w+)\s*\(([^{]*)\)\s*\{(.*?)^\}", re.MULTILINE | re.DOTALL
-)
-# What needs other work-items of the group, or memory that is shared with them.
+# A kernel up to its body: name and parameters.
+_KERNEL = re.compile(r"__kernel\b[^{;]*?\bvoid\s+(\w+)\s*\(([^{]*)\)\s*\{")
+# Directives of conditional compilation, and braces.
+_NESTING = re.compile(r"^[ \t]*#[ \t]*(if|el|endif)|([{}])", re.MULTILINE)
+# Words in kernels whose work-items synchronize or share local memory.
 _GROUP_WORDS = frozenset({"barrier", "__local", "async_work_group_copy", "wait_group_events"})
-# Definitions at file scope: functions, types, tables, enumerations, macros that name a function.
+# A function from its specifiers to its body; attributes are removed before.
 _FUNCTION = re.compile(r"\b(?:static|inline)\b[^;{}()=]*?\b(\w+)\s*\([^;{}]*\)\s*\{")
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)")
+# Other definitions at file scope: types, tables, enumerations.
 _TYPE = re.compile(r"^typedef\b[^;{]*?(\w+);|^\}\s*(\w+);", re.MULTILINE)
 _TABLE = re.compile(r"^(?:static\s+)?__constant\b[^;=\[]*?\b(\w+)\s*(?:\[|=)", re.MULTILINE)
 _ENUM = re.compile(r"^enum\b[^{;]*\{([^}]*)\}", re.MULTILINE)
+# Body of a macro that is a single name, such as that of a function to define.
 _ALIAS = re.compile(r"\s+([A-Za-z_]\w*)\s*")
-# Queries of a work-item's place, which macros of the sequence replace.
+# Functions of OpenCL for indices and sizes, which macros of the sequence replace.
 _QUERIES = (
     "get_global_id",
     "get_global_size",
@@ -51,14 +54,14 @@ _QUERIES = (
 
 @cache
 def can_join(source: str, entry: str) -> bool:
-    """Returns whether a kernel can be in a sequence: no work-item needs others of its work-group.
+    """Returns whether a kernel uses no barrier, local memory or sub-group, and so fits a sequence.
 
     Args:
         source: File under kernels_cl.
         entry: Name of the kernel function.
     """
     text = _plain(source)
-    kernels = {kernel[2]: kernel[0] for kernel in _KERNEL.finditer(text)}
+    kernels = {kernel.entry: text[kernel.start : kernel.end] for kernel in kernels_in(text)}
     bodies: dict[str, str] = {}
     for name, body in macro_bodies(text):
         bodies[name] = bodies.get(name, "") + body
@@ -74,6 +77,47 @@ def can_join(source: str, entry: str) -> bool:
         words = (_WORD.findall(bodies[word]) for word in new if word in bodies)
         new = {word for found in words for word in found} - used
     return used.isdisjoint(_GROUP_WORDS) and not any(w.startswith("sub_group") for w in used)
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel in a source text.
+
+    Attributes:
+        entry: Name of the kernel function.
+        params: Text of the parameter list.
+        start: Index of the kernel's first character.
+        body: Index of the first character of its body, after the brace.
+        end: Index after the brace at the end of its body.
+    """
+
+    entry: str
+    params: str
+    start: int
+    body: int
+    end: int
+
+
+def kernels_in(text: str) -> Iterator[KernelText]:
+    """Yields the kernels of OpenCL C source without comments.
+
+    Of code that is compiled conditionally, only the braces of the first branch count.
+    """
+    for head in _KERNEL.finditer(text):
+        depth, skipped, branches = 1, 0, list[bool]()
+        for found in _NESTING.finditer(text, head.end()):
+            if found[1] == "if":
+                branches.append(False)
+            elif found[1] == "endif":
+                skipped -= branches.pop()
+            elif found[1] == "el":  # else and elif
+                skipped += not branches[-1]
+                branches[-1] = True
+            elif not skipped:
+                depth += 1 if found[2] == "{" else -1
+                if not depth:
+                    yield KernelText(head[1], head[2], head.start(), head.end(), found.end())
+                    break
 
 
 @cache
@@ -114,7 +158,7 @@ class SequencedKernel:
 
     @property
     def sizes(self) -> list[str]:
-        """Names of the global sizes, per dimension."""
+        """Names of the parameters that hold the global sizes, per dimension."""
         return [f"size{axis}_" for axis in range(len(self.local_size))]
 
     def function(self, suffix: str) -> str:
@@ -135,19 +179,21 @@ class SequencedKernel:
         names = {*_defined_names(spec.source), spec.entry}
         text = _COMMENT.sub(" ", spec.text)
 
-        def as_function(kernel: re.Match[str]) -> str:
-            if kernel[2] != spec.entry:
-                return ""
-            params = ", ".join([*(f"const int {p}" for p in places), kernel[3]])
-            return f"static inline void {spec.entry}({params}) {{{kernel[4]}}}"
-
+        pieces, at = list[str](), 0
+        for kernel in kernels_in(text):
+            pieces.append(text[at : kernel.start])
+            at = kernel.end
+            if kernel.entry == spec.entry:
+                params = ", ".join([*(f"const int {p}" for p in places), kernel.params])
+                pieces.append(f"static inline void {spec.entry}({params}) {{")
+                pieces.append(text[kernel.body : at])
         declared, passed = _parameters(spec.signature.params, "")
         defined = {*names, *_QUERIES, *(name for name, _ in macro_bodies(text))}
         return "\n".join(
             [
                 *(f"#define {name} {name}{suffix}" for name in sorted(names)),
                 *self._queries(indices),
-                _KERNEL.sub(as_function, text),
+                "".join([*pieces, text[at:]]),
                 # Not inlined, so that no compiler moves loads before stores of another launch.
                 f"static __attribute__((noinline)) void run{suffix}(",
                 ", ".join([*(f"const int {n}" for n in self.sizes), *declared]) + ") {",
@@ -160,7 +206,7 @@ class SequencedKernel:
         )
 
     def _queries(self, indices: Sequence[str]) -> list[str]:
-        """Returns macros for OpenCL's queries of a work-item's place.
+        """Returns #defines that compute OpenCL's index and size functions from the loop variables.
 
         Args:
             indices: Names of the work-item's global indices, per dimension.
@@ -224,7 +270,10 @@ class KernelSequence(KernelSpec):
 def _text(sequence: KernelSequence) -> str:
     """Returns the program source of a sequence."""
     suffixes = {kernel: f"_{n}" for n, kernel in enumerate(dict.fromkeys(sequence.members))}
-    functions = [kernel.function(suffix) for kernel, suffix in suffixes.items()]
+    functions = list[str]()
+    for kernel, suffix in suffixes.items():
+        functions.append(kernel.function(suffix))
+        yield_point()
     params, calls = list[str](), list[str]()
     for number, member in enumerate(sequence.members):
         prefix = f"launch{number}_"

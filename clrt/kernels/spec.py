@@ -38,7 +38,7 @@ class KernelSpec:
         opencl_c: (major, minor) of the OpenCL C version to compile for; `Variant.requires` checks
             that the device supports the version.
         options: Extra compiler options for this kernel.
-        is_optional: Whether runs do as well without the kernel, only slower.
+        is_optional: Whether the kernel only saves time: if it is missing, others do its work.
     """
 
     is_optional: ClassVar[bool] = False

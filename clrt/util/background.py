@@ -29,6 +29,9 @@ _SHORT_PAUSE_S = 0.001
 _PAUSE_S = 0.004
 # Time in seconds after which a slice begins although the same runs are still active.
 _MAX_WAIT_S = 0.25
+# Maximum time in seconds that the end of the process waits for a job: drivers may take this long
+# to load a program.
+_MAX_END_S = 2.0
 
 
 class _ProcessEnds(BaseException):
@@ -62,6 +65,7 @@ class BackgroundThread:
         self._runs: set[ActiveCall] = set()
         self._served: set[ActiveCall] = set()
         self._thread = 0
+        self._worker: Thread | None = None
         self._is_running = False
         self._stopped = self._registered = False
         self._slice_end_s = 0.0
@@ -88,14 +92,21 @@ class BackgroundThread:
                 if not self._registered:
                     self._registered = True
                     atexit.register(self._stop)
+                worker = Thread(target=self._work, name="clrt-background", daemon=True)
                 try:
-                    Thread(target=self._work, name="clrt-background", daemon=True).start()
+                    worker.start()
+                    self._worker = worker
                 except RuntimeError:  # no thread can start, for instance at the end of the process
                     self._is_running = False
 
     def _stop(self) -> None:
-        """Ends work for good at the next `yield_point`, because the process ends."""
+        """Ends work for good at the next `yield_point`, because the process ends.
+
+        Waits for it, since the job may be in a call of a driver, whose memory is freed soon.
+        """
         self._stopped = True
+        if self._worker is not None and self._is_running:
+            self._worker.join(_MAX_END_S)
 
     @property
     def is_current(self) -> bool:

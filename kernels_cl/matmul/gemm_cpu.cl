@@ -85,21 +85,21 @@
 #endif
 
 #if HAS_UNIT
-// gemm_cpu for many rows, by the CPU's matrix unit or int16 dot products: computes the work-item's
-// pieces of y (MMA_INPUTS). The parameters are those of gemm_cpu. Not inlined: inlined it would
-// take registers from the loops of the other path.
+// gemm_cpu for many rows, by the CPU's matrix unit or int16 dot products: computes the pieces of y
+// (MMA_INPUTS) of work-item `item` of `items`. The other parameters are those of gemm_cpu. Not
+// inlined: inlined it would take registers from the loops of the other path.
 __attribute__((noinline))
-static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
-                             const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
+static void multiply_by_unit(const IDX_T item, const IDX_T items, OUT(float, y), IN(float, a),
+                             IN(B_T, b), const IDX_T M, const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
                              const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
                              const IDX_T b_s1, const IDX_T y_pitch EPILOGUE_PARAMS MMA_INPUTS) {
   MMA_START
   const IDX_T group = T_UP * PANEL_WIDTH;
-  __global uint *const a_parts = AT(words) + (IDX_T)get_global_id(0) * slot;
+  __global uint *const a_parts = AT(words) + item * slot;
   __global uint *const b_parts = a_parts + b_at;
   const IDX_T stripes = (M + height - 1) / height;
   const IDX_T spans = (N + columns - 1) / columns;
-  for (IDX_T piece = get_global_id(0); piece < pieces; piece += get_global_size(0)) {
+  for (IDX_T piece = item; piece < pieces; piece += items) {
     const IDX_T batch = piece / (stripes * spans);
     const IDX_T i0 = batch / d1;
     const IDX_T i1 = batch % d1;
@@ -158,7 +158,7 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T b_s1, const IDX_T y_pitch EPILOGUE_PARAMS ROW_INPUTS FUSED_GEMM_PARAMS MMA_INPUTS) {
 #if HAS_UNIT
   if (columns) {
-    multiply_by_unit(y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
+    multiply_by_unit(get_global_id(0), get_global_size(0), y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
                      a_s0, a_s1, a_row, b_s0, b_s1, y_pitch EPILOGUE_ARGS, words_buffer, words_offset, slot,
                      b_at, sums_at, sums_row, pieces, columns);
     return;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import pytest
 
 import clrt
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError
+from clrt.errors import DeviceError, InputError
 from clrt.ir.op import Array
-from clrt.runtime.execution import bound_plan
+from clrt.kernels.spec import KernelSpec
+from clrt.runtime.execution import bound_plan, launch_rows
 from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.launch_rows import RowLimits
 from clrt.runtime.opencl.background_compiler import BackgroundCompiler, CompileJob
 from clrt.runtime.opencl.programs import ProgramCache
 from clrt.util.background import BACKGROUND
@@ -41,6 +44,8 @@ WAIT_S = 100.0
 def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound_plan, "_RUNS_BEFORE_ROWS", 3)
     monkeypatch.setattr(bound_plan, "_MAX_ROWS_S", 100.0)
+    monkeypatch.setattr(RowLimits, "launch_ns", 1 << 40)  # the machine may be busy
+    monkeypatch.setattr(launch_rows, "_MAX_SLOWDOWN", 1e9)
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def feeds(n: int) -> dict[str, Array]:
 
 
 def load(device: clrt.DeviceInfo, folder: Path, **options: Any) -> clrt.Model:
-    """Loads the model with all its programs compiled, but those of rows."""
+    """Loads the model with all its programs compiled, except those of rows."""
     model = clrt.load(parsed(SOURCE), device=device.index, cache_dir=folder, tiers=True, **options)
     model.warmup({name: array.shape for name, array in feeds(4).items()})
     return model
@@ -115,7 +120,8 @@ def test_launches_are_joined_once_programs_are_compiled(
         for job in jobs:
             cache_of(model)._finish(job, True)
         run_until(model, lambda: is_joined(model))
-        for n in (4, 5, 6, 1, 4):  # rows are of one size; plans of one template share kernels
+        # Each size has rows of its own; plans of one template hand their kernels on.
+        for n in (4, 5, 6, 1, 4):
             for _ in range(4):
                 check(model, n)
         run_until(model, lambda: is_joined(model))
@@ -138,13 +144,94 @@ def test_failed_compilation_of_row_is_silent(
     device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
 ) -> None:
     with load(device, tmp_path) as model, warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         run_until(model, lambda: jobs)
         for job in jobs:
             cache_of(model)._fail(job, "no")
         for _ in range(8):
             check(model, 4)
         assert not is_joined(model)
+
+
+@CPUS
+def test_rows_with_which_runs_are_slower_are_dropped(
+    device: clrt.DeviceInfo,
+    tmp_path: Path,
+    jobs: list[CompileJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with load(device, tmp_path) as model:
+        run_until(model, lambda: jobs)
+        for job in jobs:
+            cache_of(model)._finish(job, True)
+        run_until(model, lambda: is_joined(model))
+        monkeypatch.setattr(launch_rows, "_MAX_SLOWDOWN", 0.0)
+        run_until(model, lambda: not is_joined(model))
+        check(model, 4)
+
+
+@CPUS
+def test_row_that_cannot_be_bound_is_left_out(
+    device: clrt.DeviceInfo,
+    tmp_path: Path,
+    jobs: list[CompileJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with load(device, tmp_path) as model:
+        run_until(model, lambda: jobs)
+        failed = []
+        kernel = ProgramCache.kernel
+
+        def fail(cache: ProgramCache, spec: KernelSpec, *rest: Any) -> Any:
+            if spec.is_optional:
+                failed.append(spec)
+                raise DeviceError("out of resources")
+            return kernel(cache, spec, *rest)
+
+        monkeypatch.setattr(ProgramCache, "kernel", fail)
+        for job in jobs:
+            cache_of(model)._finish(job, True)
+        run_until(model, lambda: failed)
+        check(model, 4)
+        assert not is_joined(model)
+
+
+def test_models_in_background_have_no_rows(tmp_path: Path, jobs: list[CompileJob]) -> None:
+    source = """
+        g (float[n, 8] x) => (float[n, 8] y)
+        {
+          a = Tanh(x)
+          b = Add(a, x)
+          y = Mul(b, a)
+        }
+    """
+    with clrt.load(parsed(source), cache_dir=tmp_path, priority="background") as model:
+        model.warmup({"x": (2, 8)})
+        for _ in range(8):
+            model.run({"x": np.ones((2, 8), np.float32)})
+        assert not jobs and not is_joined(model)
+
+
+@CPUS
+def test_rows_are_found_while_threads_run_other_shapes(
+    device: clrt.DeviceInfo, tmp_path: Path, jobs: list[CompileJob]
+) -> None:
+    failures: list[BaseException] = []
+    with load(device, tmp_path) as model:
+
+        def work(start: int) -> None:
+            try:
+                for number in range(60):
+                    check(model, 1 + (start + number // 6) % 5)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(start,)) for start in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
 
 
 @CPUS

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
 from clrt.ir.op import Array
-from clrt.kernels.kernel_sequence import KernelSequence, SequencedKernel, can_join
+from clrt.kernels.kernel_sequence import (
+    _QUERIES,
+    KernelSequence,
+    SequencedKernel,
+    _plain,
+    can_join,
+    kernels_in,
+)
 from clrt.kernels.spec import KernelSpec
 from clrt.ops.base import Op
 from clrt.plan.plan import Plan
@@ -44,7 +53,7 @@ def run_twice(plan: Plan, feeds: dict[str, Array], device: DeviceInfo) -> list[d
     )
     outputs = dict.fromkeys(plan.graph.output_names, False)
     results = [Execution(bound, feeds, outputs).run()]
-    rows, programs = LaunchRows(bound), bound.programs
+    rows, programs = LaunchRows(bound, 1.0), bound.programs
     row = row_of(0, rows._candidates)
     programs.cache.kernel(row.kernel, programs.joined.programs)
     rows._rows = [row]
@@ -92,6 +101,19 @@ def test_sequence_computes_what_launches_do(cls: type[Op], device: DeviceInfo) -
 )
 def test_kernels_with_work_groups_are_not_joined(source: str, entry: str) -> None:
     assert not can_join(source, entry)
+
+
+def test_only_kernels_query_indices() -> None:
+    """Sequences replace these queries by variables of the kernel's function."""
+    root = Path(__file__).parents[2] / "kernels_cl"
+    for file in root.rglob("*.cl"):
+        text = _plain(file.relative_to(root).as_posix())
+        kernels = list(kernels_in(text))
+        for match in re.finditer("|".join(_QUERIES), text):
+            line = text.rfind("\n", 0, match.start()) + 1
+            is_macro = text[line:].lstrip().startswith("#") or text[line - 2 : line] == "\\\n"
+            in_kernel = any(k.start < match.start() < k.end for k in kernels)
+            assert is_macro or in_kernel, f"{file}: {text[line:].splitlines()[0]}"
 
 
 def test_kernel_twice_in_sequence_is_compiled_once() -> None:

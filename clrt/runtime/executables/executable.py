@@ -194,10 +194,14 @@ def _graph(
 
 
 def _check_child(graph: Graph, child: Graph) -> None:
-    """Checks that a specialised graph has the outputs of its graph, and no further inputs.
+    """Checks that a branch has the outputs of its parent graph, and only inputs of it.
+
+    Args:
+        graph: The parent graph.
+        child: Graph of the branch.
 
     Raises:
-        ValueError: It has others.
+        ValueError: The inputs or outputs differ.
     """
     known = {v.name: v.dtype for v in graph.inputs}
     outputs = [[v.dtype for v in each.outputs] for each in (graph, child)]

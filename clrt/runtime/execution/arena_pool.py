@@ -283,7 +283,8 @@ class ArenaPool:
             OutOfMemoryError: The segment exceeds the model's memory limit by itself.
         """
         fits = self._needed(stage, slabs) <= self.account.left
-        # What fits beside other memory fits by itself; but `_needed` leaves out a suffix.
+        # A plan that fits beside the allocated memory fits alone. But `_needed` leaves out the
+        # constants behind a graph break.
         if not fits or stage.graph_break is not None:
             memory = self._planner.memory(stage.plan, stage.graph_break)
             if memory.device_bytes > self._planner.limit:

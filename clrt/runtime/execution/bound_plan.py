@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 from weakref import ReferenceType, ref
 
@@ -38,14 +40,15 @@ from clrt.runtime.opencl.model_programs import ModelPrograms
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.runtime.opencl.weight_store import WeightStore
+from clrt.util.background import BACKGROUND
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.gc_control import gc_disabled
 
 if TYPE_CHECKING:
     from clrt.runtime.execution.launch_rows import LaunchRows
 
-# Number of runs after which rows of launches are joined, if a run then takes less than this many
-# seconds: compiling them takes seconds, and saves up to 2 us a launch.
+# Number of runs after which rows of launches are joined, and duration in seconds that these runs
+# must not reach: compiling the rows takes seconds, and saves up to 2 us a launch.
 _RUNS_BEFORE_ROWS = 32
 _MAX_ROWS_S = 0.002
 # Default local sizes, by device kind and number of dimensions, of launches that specify none. They
@@ -107,8 +110,9 @@ class BoundPlan:
         donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
         tiers: Whether kernels may come from quickly compiled programs, if those of `weights` do.
         steps: Launches with their arguments set, and host steps, in order.
-        commands: What runs enqueue: `steps`, in which single launches may replace rows of launches.
-        runs: Number of runs so far.
+        commands: Launches of runs that are neither paced nor profiled: `steps`, with one launch in
+            place of each row of launches that was joined.
+        runs: Number of completed runs, without those of other threads that nobody waited for.
         held: Inputs and outputs kept by `run_and_hold`, for launches that are repeated outside of a
             run to measure their time.
         views: While the plan is bound, arrays that share the memory of its inputs and outputs in
@@ -144,6 +148,10 @@ class BoundPlan:
     _quick: dict[KernelSpec, list[int]] = field(default_factory=dict)
     _changes: int = 0
     _rows: LaunchRows | None = None
+    # Whether `improve` is to join rows, or to drop those that are there.
+    _rows_due: bool = False
+    # Duration in seconds of the shortest run since `commands` changed.
+    _least_s: float = math.inf
 
     def __post_init__(self) -> None:
         self._own = WeightStore(self.session, self.weights.account)
@@ -183,7 +191,7 @@ class BoundPlan:
         seconds = self.seconds_a_run
         if seconds is None and self.donor is not None:
             seconds = self._seconds_like(self.donor)
-        if seconds is not None:
+        if seconds:
             return seconds
         memory_s = self.plan.arena.nbytes * self.plan.launches / _MIN_BYTES_PER_S
         flops = _MIN_FLOPS * self.session.device.caps.compute_units
@@ -273,9 +281,9 @@ class BoundPlan:
 
     @property
     def can_improve(self) -> bool:
-        """Whether programs may have come for launches compiled quickly, or for rows of launches."""
+        """Whether `improve` may find optimized programs, or rows of launches to join or to drop."""
         if not self._quick:
-            return self._rows is not None and self._rows.has_new
+            return self._rows_due or (self._rows is not None and self._rows.has_new)
         return self.programs.tiers.changes != self._changes or not self._may_be_quick
 
     @property
@@ -286,16 +294,15 @@ class BoundPlan:
     def improve(self) -> None:
         """Replaces kernels of quickly compiled programs by those of optimized ones, if there.
 
-        Call it between two runs. If the plan may not be quick (any more), it compiles them. If no
-        kernel is of a quickly compiled program, launches the rows whose programs are there.
+        Call it between two runs. If the plan may not be quick (any more), it compiles them. If all
+        kernels are optimized, joins at most one more row of launches.
 
         Raises:
             KernelBuildError: A program does not compile.
         """
         if not self._quick:
-            if self._rows is not None:
-                with self.weights.lock:
-                    self.commands = [*self._rows.join(self)]
+            with self.weights.lock:
+                self._improve_rows()
             return
         tiers, waits = self.programs.tiers, self._may_be_quick
         with self.weights.lock:
@@ -306,7 +313,7 @@ class BoundPlan:
                     self.programs.kernel(spec)
             launches = list(self.steps_to_bind())
             indices = [index for spec in ready for index in self._quick[spec]]
-            self._forget_kernels({id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices})
+            self.forget_kernels({id(cast(BoundLaunch, self.steps[i]).kernel) for i in indices})
             for index in indices:
                 self.steps[index] = self._bind_launch(cast(Launch, launches[index]))
             for spec in ready:
@@ -315,21 +322,53 @@ class BoundPlan:
                 plan, steps = cast(InstantiatedPlan, self.plan), cast(list[BoundLaunch], self.steps)
                 self._patcher = ArgumentPatcher(plan, steps, self.slabs.generation)
 
-    def note_run(self) -> None:
-        """Counts a run; has rows of launches joined if many short runs have shown that it pays."""
+    def note_run(self, seconds: float) -> None:
+        """Counts a run; after many short ones, lets `improve` join rows of launches.
+
+        Also lets it drop rows with which runs are slower. The plan may be in another run already.
+
+        Args:
+            seconds: Duration of the run.
+        """
         self.runs += 1
-        if self.runs % _RUNS_BEFORE_ROWS or self._rows is not None or self._quick:
+        self._least_s = min(self._least_s, seconds)
+        if self.runs % _RUNS_BEFORE_ROWS:
             return
-        if not self._may_be_quick or not self.session.device.caps.is_cpu:
+        rows = self._rows
+        if rows is not None:
+            self._rows_due = rows.are_slower(self._least_s)
+        elif self._may_join and self._least_s < _MAX_ROWS_S:
+            BACKGROUND.submit(partial(_let_join, ref(self)))
+
+    @property
+    def _may_join(self) -> bool:
+        """Whether rows of launches may be joined: on CPUs, in runs that enqueue all at once."""
+        is_cpu = self.session.device.caps.is_cpu
+        return is_cpu and self._may_be_quick and not self._quick and not self._has_waits
+
+    def _improve_rows(self) -> None:
+        """Finds rows of launches, joins one more of them, or drops all, as is due."""
+        is_due, self._rows_due = self._rows_due, False
+        if self._rows is None:
+            if is_due:
+                from clrt.runtime.execution.launch_rows import LaunchRows  # see `_let_join`
+
+                rows = LaunchRows(self, self._least_s)
+                rows.request()
+                self._rows = rows
             return
-        if self.seconds_a_run is not None and self.seconds_a_run < _MAX_ROWS_S:
-            from clrt.runtime.execution.launch_rows import LaunchRows  # late: few models need it
+        if is_due:
+            self.forget_kernels(self._rows.kernels)
+            self._rows.drop()
+        self.commands = [*self._rows.join(self)]
+        self._least_s = math.inf
 
-            self._rows = LaunchRows(self)
-            self._rows.request()
+    def forget_kernels(self, kernels: Collection[int]) -> None:
+        """Stops setting the arguments of kernel objects that are no longer used.
 
-    def _forget_kernels(self, kernels: Collection[int]) -> None:
-        """Removes kernel objects, by their `id`, from those whose arguments runs set."""
+        Args:
+            kernels: `id` of each kernel object.
+        """
         for external in self._external.values():
             external.places = [place for place in external.places if id(place[0]) not in kernels]
             external.known = None
@@ -353,7 +392,7 @@ class BoundPlan:
         )
         self._used = {k: b for k, b in donor._used.items() if k not in donor_ids}
         if donor._rows is not None:
-            donor._forget_kernels(donor._rows.kernels)
+            donor.forget_kernels(donor._rows.kernels)
             donor._rows = None
         self.commands = self.steps = donor.steps
         donor.commands = donor.steps = []
@@ -433,7 +472,7 @@ class BoundPlan:
         return index
 
     def place(self, arg: BufferArg) -> tuple[int, int]:
-        """Returns the bytes of an argument's device buffer, and the offset in elements from it."""
+        """Returns the size in bytes of an argument's device buffer, and its offset in elements."""
         if self._external_of(arg.buffer) is not None:
             return max(cast(Value, arg.buffer).nbytes, MIN_BUFFER_BYTES), arg.offset
         buffer, offset = self.locate(arg.buffer)
@@ -586,6 +625,14 @@ class BoundPlan:
                 cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
             queue.finish()
             return time.perf_counter() - start
+
+
+def _let_join(reference: ref[BoundPlan]) -> None:
+    """Lets the next run of a bound plan join rows, after importing what that needs (5 ms)."""
+    import_module("clrt.runtime.execution.launch_rows")
+    bound = reference()
+    if bound is not None:
+        bound._rows_due = True
 
 
 class _DrainOnError:

@@ -79,7 +79,7 @@ class Branches:
 
     @property
     def specialises(self) -> bool:
-        """Whether any inputs decide a condition, so that `chosen` may return another graph."""
+        """Whether input values or shapes decide an If, for `chosen` to specialise the graph."""
         return bool(self._first.choosing) or self._first.by_shape
 
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:

@@ -109,7 +109,7 @@ class Execution:
         alone = self._nth == bound.session.connection.begun
         if alone or bound.seconds_a_run is None or seconds < bound.seconds_a_run:
             bound.seconds_a_run = seconds
-        bound.note_run()
+        bound.note_run(seconds)
 
     def start(self) -> None:
         """Enqueues the run's commands.

@@ -1,26 +1,30 @@
 """Joins rows of small launches of a bound plan: each row becomes one launch of a kernel sequence.
 
 The programs are compiled in the background once a plan has run often, by the compiler processes of
-`clrt.runtime.opencl.tiers`. Runs use the plan's own launches until then, and where there is no such
+`clrt.runtime.opencl.tiers`. Runs use the plan's own launches until then, and if there is no such
 process. Measured with PatchTSMixer, 36 launches of 1 to 3 us, as 5 rows, on 2 cores: 123 to 104 us
 on PoCL's twin, 143 to 67 us for the launches alone on Intel's runtime.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
+from weakref import ref
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ClrtError
 from clrt.kernels.kernel_sequence import KernelSequence, SequencedKernel, can_join
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuning_records import record_for
-from clrt.plan.plan import Plan
 from clrt.runtime.execution.argument_patcher import BoundLaunch
 from clrt.runtime.opencl.background_compiler import SampleLaunch
+from clrt.runtime.opencl.driver import cl
 from clrt.util.background import BACKGROUND, yield_point
 from clrt.util.fast_dataclass import dataclass
 
@@ -30,29 +34,36 @@ if TYPE_CHECKING:
 # Maximum size in bytes of a sequence's parameters: for a row of some 10 launches, which compiles in
 # about a second. OpenCL guarantees 1024.
 _MAX_PARAMETER_BYTES = 2000
+# Global and local size of a sequence: one work-item.
 _SINGLE = (1,)
+# Part of a run that is not spent in launches, in nanoseconds; measured.
+_RUN_NS = 12_000
+# Ratio of durations of runs, with rows and without, above which rows are dropped; above noise.
+_MAX_SLOWDOWN = 1.05
+_LOG = logging.getLogger(__name__)
 
 
 class RowLimits(Thresholds):
-    """Which launches are joined in rows."""
+    """Limits that decide which adjacent launches are joined."""
 
     group: ClassVar = "launch_rows"
-    max_work: int = tunable(
-        320_000,
-        "operations and bytes per launch",
-        "Work that one core does in the time that it takes to start a launch, some 4 us. Launches "
-        "are joined if the other cores would save less than this.",
+    launch_ns: int = tunable(
+        4_000,
+        "nanoseconds per launch",
+        "Time that a driver takes to start a launch. Launches are joined if the other cores would "
+        "save less than this.",
     )
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A launch of a plan that may be joined with those beside it.
+    """A launch of a plan that may be joined with adjacent ones.
 
     Attributes:
         launch: The launch.
         kernel: Its kernel, with the size of the work-groups.
-        sample: Arguments of the launch in `SampleLaunch`, without the global sizes.
+        sample: Arguments of the kernel in the form of `SampleLaunch.arguments`, without the global
+            sizes.
     """
 
     launch: Launch
@@ -68,7 +79,7 @@ class _Candidate:
 
     @property
     def sizes(self) -> list[np.int32]:
-        """Arguments of a sequence in front of the launch's own: its global sizes."""
+        """Global sizes of the launch: a sequence's arguments in front of the kernel's own."""
         return [np.int32(size) for size in self.launch.global_size]
 
 
@@ -96,37 +107,43 @@ class _Row:
 
 
 class LaunchRows:
-    """The rows of a bound plan's launches, and their kernels as far as these are compiled."""
+    """Rows of a bound plan's launches, and a kernel object for each row that is compiled."""
 
-    def __init__(self, bound: BoundPlan) -> None:
-        """Takes the launches of a plan; `request` finds the rows.
+    def __init__(self, bound: BoundPlan, seconds: float) -> None:
+        """Collects the launches of a plan; `request` finds the rows.
 
         Args:
-            bound: Plan that is bound, without host steps.
+            bound: Plan that is bound, without host steps, and in no run.
+            seconds: Duration of its shortest run.
         """
+        self._seconds = seconds
         self._programs = bound.programs
         self._rows: Sequence[_Row] = ()
         self._bound: dict[int, BoundLaunch] = {}
         self._changes = self._programs.joined.changes
-        self._plan, self._caps = bound.plan, bound.session.device.caps
+        self._caps = bound.session.device.caps
         self._candidates = [
             _Candidate(x, SequencedKernel(x.kernel, bound.local_size(x)), _sample(bound, x))
             for x in bound.steps_to_bind()
             if isinstance(x, Launch)
         ]
 
+        # Templates that were stored before their first run have no costs.
+        costs = np.array(bound.plan.costs or [1] * len(self._candidates), np.float64)
+        self._times_ns = costs * (max(seconds * 1e9 - _RUN_NS, 0) / costs.sum())
+
     def request(self) -> None:
         """Finds the rows and requests their programs, in the background thread."""
-        BACKGROUND.submit(self._request)
+        BACKGROUND.submit(partial(_request, ref(self)))
 
-    def _request(self) -> None:
+    def find_and_compile(self) -> None:
         """Finds the rows; loads their programs from the cache, or has them compiled."""
         joined, cache = self._programs.joined, self._programs.cache
         most_bytes = min(cache.device.max_parameter_size, _MAX_PARAMETER_BYTES)
-        self._rows = _rows(self._plan, self._candidates, self._caps, most_bytes)
+        self._rows = _rows(self._candidates, self._times_ns.tolist(), self._caps, most_bytes)
         missing = dict[KernelSpec, tuple[float, tuple[SampleLaunch, ...]]]()
         for row in self._rows:
-            yield_point()
+            _ = row.kernel.text  # in slices, unlike under the lock of the cache
             if not joined.is_quick(row.kernel) and cache.missing([row.kernel], joined):
                 missing[row.kernel] = 0.0, (row.sample(),)
         joined.changes += 1
@@ -135,7 +152,7 @@ class LaunchRows:
 
     @property
     def has_new(self) -> bool:
-        """Whether programs of rows may have come since the last `join`."""
+        """Whether rows may be ready to bind that the last `join` did not bind."""
         return self._changes != self._programs.joined.changes
 
     @property
@@ -144,20 +161,17 @@ class LaunchRows:
         return {id(launch.kernel) for launch in self._bound.values()}
 
     def join(self, bound: BoundPlan) -> list[BoundLaunch]:
-        """Returns the launches of a run, with one launch for each row whose program is there.
+        """Returns the launches to enqueue: a sequence for each bound row, else the plan's own.
 
-        Binds at most one more row than the call before, so that no run waits long.
+        Binds at most one more row per call, so that no run waits long.
 
         Args:
             bound: Plan of the rows, which is bound.
-
-        Raises:
-            DeviceError: The driver fails.
         """
         joined, changes = self._programs.joined, self._programs.joined.changes
         for row in self._rows:
             if row.first not in self._bound and row.kernel in joined.programs:
-                self._bound[row.first] = self._bind(bound, row)
+                self._bind(bound, row)
                 break
         else:
             self._changes = changes
@@ -168,35 +182,66 @@ class LaunchRows:
                 at = row.first + len(row.launches)
         return [*launches, *steps[at:]]
 
-    def _bind(self, bound: BoundPlan, row: _Row) -> BoundLaunch:
-        """Creates the kernel object of a row, and sets its arguments."""
-        kernel = self._programs.cache.kernel(row.kernel, self._programs.joined.programs)
-        index = 0
-        for each in row.launches:
-            for size in each.sizes:
-                kernel.set_arg(index, size)
-                index += 1
-            index = bound.set_arguments(kernel, each.launch, index)
-        return BoundLaunch(row.kernel.entry, kernel, _SINGLE, _SINGLE, ())
+    def _bind(self, bound: BoundPlan, row: _Row) -> None:
+        """Creates the kernel object of a row, and sets its arguments.
+
+        Drops the row if that fails: the plan's own launches do as well.
+        """
+        kernel = None
+        try:
+            kernel = self._programs.cache.kernel(row.kernel, self._programs.joined.programs)
+            index = 0
+            for each in row.launches:
+                for size in each.sizes:
+                    kernel.set_arg(index, size)
+                    index += 1
+                index = bound.set_arguments(kernel, each.launch, index)
+        except (ClrtError, cl.Error, MemoryError):
+            _LOG.debug("a row of launches cannot be joined", exc_info=True)
+            bound.forget_kernels({id(kernel)})
+            self._rows = [other for other in self._rows if other is not row]
+            return
+        self._bound[row.first] = BoundLaunch(row.kernel.entry, kernel, _SINGLE, _SINGLE, ())
+
+    def are_slower(self, seconds: float) -> bool:
+        """Returns whether runs take longer with the rows than without, once all rows are bound.
+
+        Args:
+            seconds: Duration of the shortest run with the rows.
+        """
+        is_complete = bool(self._bound) and not self.has_new and not self._programs.joined.pending
+        return is_complete and seconds > _MAX_SLOWDOWN * self._seconds
+
+    def drop(self) -> None:
+        """Goes back to the plan's own launches, for good."""
+        self._rows, self._bound = (), {}
+
+
+def _request(reference: ref[LaunchRows]) -> None:
+    """Finds the rows of a plan and requests their programs, if the plan still exists."""
+    rows = reference()
+    if rows is not None:
+        rows.find_and_compile()
 
 
 def _rows(
-    plan: Plan, launches: Sequence[_Candidate], caps: DeviceCaps, most_bytes: int
+    launches: Sequence[_Candidate], times_ns: Sequence[float], caps: DeviceCaps, most_bytes: int
 ) -> list[_Row]:
     """Returns the rows of a plan's launches that can be joined, of at least two launches each.
 
     Args:
         launches: All launches of the plan.
+        times_ns: Duration of each launch in nanoseconds.
         caps: Capabilities of the device.
         most_bytes: Maximum size of a kernel's parameters in bytes.
     """
     limits, others = RowLimits.of(record_for(RowLimits.group, caps)), max(caps.cores, 2) - 1
-    most = limits.max_work * (others + 1) // others
+    most_ns = limits.launch_ns * (others + 1) / others
     rows, nbytes = list[list[int]]([[]]), 0
-    for index, (each, work) in enumerate(zip(launches, plan.costs, strict=True)):
+    for index, (each, ns) in enumerate(zip(launches, times_ns, strict=True)):
         yield_point()
         kernel, own = each.launch.kernel, each.parameter_bytes
-        if work > most or own > most_bytes or not can_join(kernel.source, kernel.entry):
+        if ns > most_ns or own > most_bytes or not can_join(kernel.source, kernel.entry):
             rows.append([])
             continue
         first = launches[rows[-1][0]].launch.kernel if rows[-1] else None
@@ -216,7 +261,7 @@ def row_of(first: int, launches: Sequence[_Candidate]) -> _Row:
 
 
 def _sample(bound: BoundPlan, launch: Launch) -> tuple[int | str, ...]:
-    """Returns the arguments of a launch as in `SampleLaunch`."""
+    """Returns the arguments of a launch in the form of `SampleLaunch.arguments`."""
     arguments = list[int | str]()
     for arg in launch.args:
         if isinstance(arg, BufferArg):

@@ -242,9 +242,10 @@ class Planner:
         return stage
 
     def latest(self, graph: Graph, shapes: Shapes, contract: DeviceIo) -> PlannedSegment | None:
-        """Returns the segment of the last `stage` if the arguments are the same; else None.
+        """Returns the segment that `stage` returned last, if it was called with equal arguments.
 
-        Unlike `stage`, it needs no lock.
+        Else None, also if the segment will be planned again with its loops. Unlike `stage`, it
+        needs no lock.
         """
         latest = self.kept.latest  # read once, because another thread may replace it
         if latest is None or latest[0] != (graph, contract, shapes) or latest[1].runs:

@@ -86,7 +86,7 @@ class Signature:
         pairs = zip(graph.output_names, graph.outputs, strict=True)
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
         self.held = frozenset(s.name for s in self.outputs if s.kind != "tensor")
-        # Name, type, specification of each input, and the dtype of arrays that need no conversion.
+        # Per input: name, type, description, and the dtype of arrays that need no conversion.
         self._types = [
             (v.name, v.type, spec, None if v.type.on_host else v.dtype.numpy)
             for v, spec in zip(graph.inputs, self.inputs, strict=True)

@@ -82,7 +82,7 @@ class TemplateLearner:
         return found
 
     def _pinned(self, graph: Graph, bindings: Bindings, plan: Plan) -> list[PlanTemplate]:
-        """Returns a template for the shapes of a plan only, if there can be one."""
+        """Returns the template that holds only at a plan's own shapes; [] if there can be none."""
         from clrt.plan.trace_plan import pinned_template  # imports planning
 
         template = pinned_template(graph, bindings, plan)

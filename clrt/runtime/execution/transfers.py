@@ -27,7 +27,8 @@ class Transfers:
         last: Event of the run's last command, whether launch or copy; None before the first.
         slabs: Buffers of the arena, held because the driver does not keep buffers alive.
         results: Array or device tensor of each requested output, by name, once `complete` returns.
-        status: Status words and the event of their copy; None if the host reads them directly.
+        status: Status words and the event of their copy; None if the plan has none, or if the host
+            reads them directly.
     """
 
     bound: BoundPlan

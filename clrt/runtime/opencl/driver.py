@@ -249,7 +249,7 @@ def _library() -> ctypes.CDLL | None:
 
 @cache
 def load_drivers() -> None:
-    """Makes the ICD loader load the libraries of all OpenCL implementations.
+    """Loads the libraries of all OpenCL implementations; drops code pages that only linking read.
 
     Later calls change nothing. The GIL is released meanwhile, unlike in pyopencl's own call.
     """

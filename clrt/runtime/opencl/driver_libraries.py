@@ -1,4 +1,4 @@
-"""Maps libraries of OpenCL drivers while modules are imported, and drops pages that they read."""
+"""Loads OpenCL drivers' libraries during imports, and drops code pages that only linking used."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _known: frozenset[bytes] = frozenset()
 def map_ahead() -> None:
     """Starts a thread that loads the libraries of drivers for CPUs that pip installed.
 
-    Linking them takes 40 ms, during which other threads can import modules in Python; it imports
-    clrt's extension modules first. Calls no OpenCL function, after which a driver may not work in
-    forks. Does nothing after the first call, on systems other than Linux, and if OCL_ICD_VENDORS
-    restricts the ICD loader to one library.
+    Imports clrt's extension modules first, in this thread, since they need the linker's lock.
+    Linking takes 40 ms, while other threads can import Python modules. Calls no OpenCL function:
+    after one, a driver may not work in forked processes. Does nothing after the first call, on
+    systems other than Linux, and if OCL_ICD_VENDORS restricts the ICD loader to one library.
     """
     global _mapping
     if _mapping is not None or sys.platform != "linux" or is_restricted():
@@ -50,7 +50,7 @@ def map_ahead() -> None:
     for name in _LINKED:
         with suppress(ImportError):  # the user of the module says why
             import_module(name)
-    thread = Thread(target=_map, name="clrt-libraries", daemon=True)
+    thread = Thread(target=_map, name="clrt-libraries")  # ended at exit
     with suppress(RuntimeError):  # no more threads: the libraries are loaded later
         thread.start()
         _mapping = thread
@@ -58,6 +58,7 @@ def map_ahead() -> None:
 
 
 def _map() -> None:
+    """Records the files that are mapped, then loads the libraries of drivers."""
     global _known
     _known = mapped_files()
     for library in _cpu_drivers():

@@ -18,7 +18,8 @@ class ModelPrograms:
     Attributes:
         cache: Cache of the device's programs, shared with other models.
         tiers: The model's programs, and which of these were compiled quickly, without optimization.
-        joined: Programs of kernel sequences, without which runs do as well.
+        joined: Programs of kernel sequences (`launch_rows.py`); without them, runs use the plan's
+            own launches.
     """
 
     cache: ProgramCache

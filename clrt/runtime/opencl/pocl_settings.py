@@ -21,8 +21,8 @@ def pocl_configured() -> Iterator[None]:
     what the user has set. Without effect once PoCL has listed its devices.
     """
     settings = {**twin_settings(), **_thread_settings()}
-    os.environ.update(settings)
     try:
+        os.environ.update(settings)
         yield
     finally:
         for name in settings:

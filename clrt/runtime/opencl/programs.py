@@ -200,13 +200,13 @@ class ProgramCache:
                 if program is None:
                     options = self._options(spec)
                     program = self._load(self._key(spec.text, options), options)
-                if program is None:
-                    found.append(spec)
-                else:
-                    if spec.is_optional:  # runs go on meanwhile
-                        compile_kernel(program, spec.entry)
-                    self._settle(spec, program)
-                    model.programs[spec] = program
+            if program is None:
+                found.append(spec)
+                continue
+            if spec.is_optional:  # here in the background thread, and not in a run
+                compile_kernel(program, spec.entry)
+            self._settle(spec, program)
+            model.programs[spec] = program
         return found
 
     def compile_later(
@@ -251,7 +251,7 @@ class ProgramCache:
             model.report()
 
     def _finish(self, job: CompileJob, is_compiled: bool) -> None:
-        """Takes over a program that a compiler process built, or compiles it in this process.
+        """Takes over a program that a compiler process built; else compiles it, unless optional.
 
         The threads of the `BackgroundCompiler` call this method.
 
@@ -284,7 +284,7 @@ class ProgramCache:
         self._settle(job.spec, program)
 
     def _fail(self, job: CompileJob, reason: str) -> None:
-        """Warns that a program stays as it was compiled quickly."""
+        """Keeps the quick program of a failed job, with a warning; optional kernels are logged."""
         self._settle(job.spec, None)
         if job.spec.is_optional:
             _LOG.debug("%s does not compile: %s", job.spec.entry, reason)

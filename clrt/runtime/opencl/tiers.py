@@ -75,10 +75,10 @@ class ModelTiers:
         enabled: Whether new programs are compiled quickly first.
         on_progress: Called in another thread with the number of programs that were compiled in the
             background, and the number of all such programs; first after `_PROGRESS_S`.
-        reports: Whether `report` does anything.
+        reports: Whether `report` calls `on_progress`; False for kernel sequences.
         pending: Kernels whose optimized program is being compiled in the background.
         failed: Kernels whose optimized program does not compile; their quick program stays.
-        changes: Number of kernels that left `pending`.
+        changes: Increases when kernels leave `pending`, or programs are loaded from the cache.
     """
 
     programs: dict[KernelSpec, cl.Program]
