@@ -129,8 +129,8 @@ class ChainedGemm:
             flops: Floating-point operations of that kernel, without this GEMM.
 
         Returns:
-            The split-K; None for batches, for many rows of A, and if so few chunks that some cores
-            get none cost more time than the launch that is saved.
+            The split-K; None for batches, for many rows of A, or if there are fewer chunks than
+            cores and the idle cores cost more time than the launch that is saved.
         """
         kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
         has_few_rows = kernel.blocks <= min(

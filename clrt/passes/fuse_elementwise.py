@@ -91,6 +91,7 @@ class _Contribution:
 
     @classmethod
     def of(cls, node: Node) -> _Contribution:
+        """Returns what a node adds to a program, without building the program."""
         operands: set[Value] = set()
         ops = [node.op] if not isinstance(node.op, Fused) else [step.op for step in node.op.steps]
         literals = {op for op in ops if isinstance(op, Literal)}
@@ -114,7 +115,8 @@ class _FusionGroup:
 
     def __init__(self, view: GraphView, root: Node) -> None:
         self.members: dict[Node, None] = {}
-        # Values that members read, by whose producers the group may grow.
+        # Nodes that may join next, by their output: elementwise producers of values that members
+        # read.
         self._open: dict[Value, Node] = {}
         self._view, self._root = view, root
         self._operands: frozenset[Value] = frozenset()

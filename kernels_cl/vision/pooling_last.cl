@@ -22,8 +22,8 @@
 #define SIZES \
   const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, PARAMS_3(in), PARAMS_3(out), PARAMS_3(kernel), PARAMS_3(stride), PARAMS_3(dilation), PARAMS_3(pad), PARAMS_3(end)
 
-// Declares what the window at coordinate p has along axis a: f, the input index of its first tap, its
-// taps inside the image, begin to until (exclusive), and how many of them a mean counts.
+// Declares for axis a, at output coordinate p##a: input index f##a of the first tap, taps begin##a
+// to until##a (exclusive) inside the image, and counted##a, the taps that a mean divides by.
 #define WINDOW(a)                                                                  \
   const IDX_T f##a = p##a * stride##a - pad##a;                                    \
   const IDX_T begin##a = first_inside(f##a, dilation##a);                          \

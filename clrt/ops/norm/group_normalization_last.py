@@ -29,7 +29,8 @@ from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
 
 _LAST = tuned("group_normalization_last", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Channels whose elements of a position fill two cache lines: work-groups have as many or more.
+# Minimum channels per work-group, if x has as many: their elements of a position fill two cache
+# lines.
 _MIN_CHANNELS = 32
 
 
@@ -39,7 +40,8 @@ class _Partition(Thresholds):
     apply_kelems: int = tunable(
         64,
         "1024 elements of x",
-        "Minimum for which a launch of its own computes y, if groups are fewer than cores.",
+        "Minimum size of x for a second launch that computes y, if the first has fewer groups "
+        "than cores.",
     )
 
     group: ClassVar = "group_norm_last"
@@ -91,10 +93,11 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 @register
 @dataclass(frozen=True)
 class ChannelsLastGroupNormalization(EpilogueOp):
-    """GroupNormalization of x `[batch, …, channels]`, by group of channels, and its activation.
+    """Group normalization with channels last, followed by elementwise steps such as an activation.
 
-    Inputs and attributes are those of `GroupNormalization`, but the channels are the last axis of
-    x. Source: clrt.
+    Inputs: x `[batch, …, channels]`; scale and bias, one element per channel, or per group if
+    `per_group`. Statistics are per image and group of channels, as in `GroupNormalization`.
+    Source: clrt.
 
     Attributes:
         steps: Elementwise program over the normalized x (operand 0).
@@ -113,6 +116,7 @@ class ChannelsLastGroupNormalization(EpilogueOp):
 
     @property
     def _first(self) -> GroupNormalization:
+        """The same normalization of x with the channels as axis 1."""
         return GroupNormalization(self.num_groups, self.epsilon, self.per_group)
 
     def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:

@@ -28,7 +28,11 @@ class SequenceLaunches(TimeStepLaunches):
 
     @property
     def is_supported(self) -> bool:
-        """Whether the kernel supports the node."""
+        """Whether the kernel applies.
+
+        It needs one sequence without a length, X W^T from a GEMM, at least `lanes` states, and one
+        work-item per direction.
+        """
         if self.batch != 1 or self.hidden < self.lanes or self.depth:
             return False
         return self.node.input(OPTIONAL_INPUTS["lens"]) is None and self.sharing.parts == 1
@@ -63,6 +67,7 @@ class SequenceLaunches(TimeStepLaunches):
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    """Emits recurrent_sequence if it supports the node, else recurrent_steps."""
     sequence = SequenceLaunches(node, ctx)
     return (sequence if sequence.is_supported else TimeStepLaunches(node, ctx)).launches()
 

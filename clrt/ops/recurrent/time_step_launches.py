@@ -82,8 +82,8 @@ class TimeStepLaunches(RecurrentLaunches):
     """Emits the launches of a recurrent node by the kernel recurrent_steps.
 
     Attributes:
-        overlaps: Whether the last block of packed weights has the last states, and so may overlap
-            the block before it; else it is zero-padded.
+        overlaps: Whether the last block of packed weights holds the last `lanes` states, which may
+            repeat states of the block before; if False, it is zero-padded.
         shares: Thresholds of the partition into work-groups and launches.
         tunables: Tunables of the kernel recurrent_steps.
         lanes: States per block of packed weights.
@@ -161,12 +161,12 @@ class TimeStepLaunches(RecurrentLaunches):
         )
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
-        """Prepares the product X W^T for the kernel recurrent_steps.
+        """Prepares the product X W^T for the kernel of the time steps.
 
         If `depth` is 0, a GEMM computes the product; else the kernel does, and W is packed for it.
 
         Args:
-            spec: Kernel recurrent_steps.
+            spec: Kernel of the time steps; the packing kernel shares its source and macros.
 
         Returns:
             The launches of the GEMM or of the packing, and the kernel arguments gx, x and w.
@@ -184,7 +184,7 @@ class TimeStepLaunches(RecurrentLaunches):
         """Packs W or R for the kernel: a constant when the model is loaded, else by a launch.
 
         Args:
-            spec: Kernel recurrent_steps, whose source and macros the packing kernel shares.
+            spec: Kernel of the time steps; the packing kernel shares its source and macros.
             weights: W or R, `[directions, gates * hidden size, K]`.
             depth: Columns K of the weights.
 
@@ -224,7 +224,7 @@ class TimeStepLaunches(RecurrentLaunches):
 
     @property
     def step_sizes(self) -> dict[str, int]:
-        """Arguments of the kernel of sizes and strides, by name."""
+        """Size and stride arguments of the kernel, by parameter name."""
         partition = {"height": self.sharing.height, "span": self.sharing.span}
         return {**self.sizes, **partition, "depth": self.depth}
 
