@@ -16,7 +16,6 @@ from weakref import ref
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
 from clrt.kernels.kernel_sequence import KernelSequence, SequencedKernel, can_join
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch
@@ -129,8 +128,7 @@ class LaunchRows:
         ]
 
         # Templates that were stored before their first run have no costs.
-        costs = np.array(bound.plan.costs or [1] * len(self._candidates), np.float64)
-        self._times_ns = costs * (max(seconds * 1e9 - _RUN_NS, 0) / costs.sum())
+        self._costs = bound.plan.costs or [1] * len(self._candidates)
 
     def request(self) -> None:
         """Finds the rows and requests their programs, in the background thread."""
@@ -140,7 +138,14 @@ class LaunchRows:
         """Finds the rows; loads their programs from the cache, or has them compiled."""
         joined, cache = self._programs.joined, self._programs.cache
         most_bytes = min(cache.device.max_parameter_size, _MAX_PARAMETER_BYTES)
-        self._rows = _rows(self._candidates, self._times_ns.tolist(), self._caps, most_bytes)
+        limits = RowLimits.of(record_for(RowLimits.group, self._caps))
+        # Time for which kernels run, by their costs; the rest of a run starts them.
+        started_ns = _RUN_NS + limits.launch_ns * len(self._costs)
+        total_ns = max(self._seconds * 1e9 - started_ns, 0)
+        # Other cores take their part of a kernel's work: alone, a core would take this much longer.
+        longer = total_ns * (max(self._caps.cores, 2) - 1) / sum(self._costs)
+        is_small = [cost * longer <= limits.launch_ns for cost in self._costs]
+        self._rows = _rows(self._candidates, is_small, most_bytes)
         missing = dict[KernelSpec, tuple[float, tuple[SampleLaunch, ...]]]()
         for row in self._rows:
             _ = row.kernel.text  # in slices, unlike under the lock of the cache
@@ -224,24 +229,19 @@ def _request(reference: ref[LaunchRows]) -> None:
         rows.find_and_compile()
 
 
-def _rows(
-    launches: Sequence[_Candidate], times_ns: Sequence[float], caps: DeviceCaps, most_bytes: int
-) -> list[_Row]:
+def _rows(launches: Sequence[_Candidate], is_small: Sequence[bool], most_bytes: int) -> list[_Row]:
     """Returns the rows of a plan's launches that can be joined, of at least two launches each.
 
     Args:
         launches: All launches of the plan.
-        times_ns: Duration of each launch in nanoseconds.
-        caps: Capabilities of the device.
+        is_small: Per launch, whether it may be joined.
         most_bytes: Maximum size of a kernel's parameters in bytes.
     """
-    limits, others = RowLimits.of(record_for(RowLimits.group, caps)), max(caps.cores, 2) - 1
-    most_ns = limits.launch_ns * (others + 1) / others
     rows, nbytes = list[list[int]]([[]]), 0
-    for index, (each, ns) in enumerate(zip(launches, times_ns, strict=True)):
+    for index, (each, small) in enumerate(zip(launches, is_small, strict=True)):
         yield_point()
         kernel, own = each.launch.kernel, each.parameter_bytes
-        if ns > most_ns or own > most_bytes or not can_join(kernel.source, kernel.entry):
+        if not small or own > most_bytes or not can_join(kernel.source, kernel.entry):
             rows.append([])
             continue
         first = launches[rows[-1][0]].launch.kernel if rows[-1] else None
