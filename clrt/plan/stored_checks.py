@@ -129,7 +129,9 @@ def _check_interface(plan: Graph, graph: Graph, trace: ShapeTrace) -> None:
     for found, declared in inputs:
         _require(declared.shape is not None, "an input")
         for dim, symbol in zip(found.dims, declared.shape or (), strict=True):
-            if str(symbol) in trace.symbols:
+            if isinstance(symbol, int):
+                _require(not is_traced(dim), "a dim")
+            elif str(symbol) in trace.symbols:
                 index = trace.symbols.index(str(symbol))
                 is_symbol = is_traced(dim) and trace.formula(dim) == index
                 _require(is_symbol or (not is_traced(dim) and trace.is_pinned(index)), "a dim")

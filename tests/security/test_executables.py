@@ -88,6 +88,15 @@ def _square(template: dict[str, Any], times: int) -> None:
         numbers.append(1)
 
 
+def _varying_dim(template: dict[str, Any]) -> None:
+    """Replaces the second dim of x, 4, by a formula that is 4 at the first sizes only."""
+    _, numbers, steps, _, texts = template["trace"]
+    texts.append("add")
+    steps.append([len(numbers) + 1, len(texts) - 1, 0, len(numbers)])
+    numbers += [4 - numbers[0], 4]
+    template["buffers"][template["graph"][2][0]][3][1] = [len(numbers) - 1]
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "source outside": lambda t: t["kernels"][0].__setitem__(0, "../clrt/errors.py"),
     "source unknown": lambda t: t["kernels"][0].__setitem__(0, "none.cl"),
@@ -112,6 +121,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "input name": lambda t: t["buffers"][t["graph"][2][0]].__setitem__(1, "z"),
     "input dtype": lambda t: t["buffers"][t["graph"][2][0]].__setitem__(2, "int32"),
     "input dim": lambda t: t["buffers"][t["graph"][2][0]][3].__setitem__(1, 3),
+    "formula in place of input dim": _varying_dim,
     "input dim in place of symbol": lambda t: t["buffers"][t["graph"][2][0]][3].__setitem__(0, 3),
     "output name": lambda t: t["graph"].__setitem__(1, ["z"]),
     "no output": lambda t: t["graph"].__setitem__(3, []),
