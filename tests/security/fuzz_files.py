@@ -52,7 +52,8 @@ class Ending:
             was "planned" anew, or "differs" in its results.
         where: The function that raised, and what it said.
         allowed: Whether a mutant may end so.
-        is_code: Whether the mutant may have other code, whose accesses clrt does not check.
+        is_code: Whether the mutant may have other kernels, launches, formulas or buffers, whose
+            accesses clrt does not check.
     """
 
     seed: int
@@ -124,7 +125,7 @@ def _run_file(kind: str, seed: int, folder: Path) -> Ending:
 def _run_executable(kind: str, seed: int, folder: Path) -> Ending:
     """Runs a model beside a mutated executable.
 
-    If its digests are right, the mutant may be the executable of another model.
+    "differs" is allowed if the digests fit: the file may be the executable of another model.
     """
     from clrt.errors import KernelBuildError
     from tests.security.mutate_executables import stored_mutant

@@ -55,7 +55,7 @@ _TEXTS = {
                        else_branch = e () => (float[b, 4] v) { v = Tanh (x) }
                      > }""",
 }
-_CODE = ("kernels", "launches", "buffers", "derived")
+_CODE = ("trace", "kernels", "launches", "buffers", "derived")
 MODELS = (*_TEXTS, "transformer", "convolution", "shapes", "external", "compiled")
 _W4 = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 _NUMBERS = (*range(-2, 10), 16, 17, 64, 255, 4096, 10**6, (1 << 31) - 1, 1 << 31, (1 << 32) - 1,
@@ -204,8 +204,8 @@ class StoredMutant(NamedTuple):
         stored: The model, with the executable that is not mutated.
         content: Content of the mutated executable.
         is_sealed: Whether the digests are right.
-        is_code: Whether the mutant may have other code: kernels, the numbers and buffers that these
-            read, and the sizes of buffers. Clrt does not prove that its accesses are in range.
+        is_code: Whether the mutant may have other kernels, launches, formulas or buffers, whose
+            accesses clrt does not check.
     """
 
     stored: StoredModel

@@ -21,6 +21,7 @@ from clrt.plan.stored_checks import checked
 from clrt.runtime.executables.stored_graph import StoredGraph
 from tests.harness import quick_device
 from tests.models.onnx_text import parsed
+from tests.security.mutate_executables import Parts
 
 MODEL = """g (float[n, 4] x, float[4] b) => (float[n, 4] y)
            { s = Add(x, b)  e = Softmax(s)  t = ReduceSum <keepdims=1> (e)  y = Mul(e, t) }"""
@@ -194,6 +195,15 @@ def test_executable_with_changed_record_is_not_used(
             assert np.array_equal(model.run(FEEDS)["y"], expected)
     finally:
         path.write_bytes(whole)
+
+
+def test_mutated_formula_counts_as_code(stored: tuple[Path, Array]) -> None:
+    (path,) = (stored[0] / "cache" / "executables").glob("*.clexe")
+    old, mutated = Parts(path), Parts(path)
+    assert old.code() == mutated.code()
+    for template in mutated.templates.values():
+        template["trace"][2][0][1] += 1
+    assert old.code() != mutated.code()
 
 
 def test_tables_of_copied_axis_are_limited() -> None:
