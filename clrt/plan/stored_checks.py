@@ -55,7 +55,7 @@ def at_index(items: Sequence[_T], index: int) -> _T:
 
 
 def check_template(template: PlanTemplate, graph: Graph) -> None:
-    """Checks the numbers of a stored template at the sizes with which it was traced.
+    """Checks a stored template at its traced sizes: ranges, memory of buffers, inputs and outputs.
 
     Args:
         graph: The graph whose plan the template is.
@@ -95,7 +95,8 @@ def _check_arena(template: PlanTemplate) -> None:
     """Checks the buffers in the arena.
 
     Raises:
-        ValueError: One is of no possible kind, or its place or lifetime is out of range.
+        ValueError: An owner is neither scratch nor a computed root value, or occurs twice; or a
+            lifetime or the layout is out of range.
     """
     buffers, roots = template.buffers, template.plan.roots
     for owner in buffers.owners:
@@ -115,7 +116,7 @@ def _check_interface(plan: Graph, graph: Graph, trace: ShapeTrace) -> None:
     """Checks that a plan's inputs and outputs have the names, dtypes and shapes of a graph's.
 
     Raises:
-        ValueError: They have not.
+        ValueError: A name, dtype, dim or count of the plan differs from the graph's.
     """
     _require(plan.output_names == graph.output_names, "an output")
     _require([v.name for v in plan.inputs] == [v.name for v in graph.inputs], "an input")

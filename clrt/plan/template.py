@@ -394,7 +394,7 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def derived(self) -> dict[Value, Value]:
-        """Constants that the host computes from the sizes, by those of the template."""
+        """Constants computed from this plan's sizes, by the template's value of each."""
         return {v: self._instantiate(v) for v in {v: None for _, _, v in self.template.derived}}
 
 
@@ -428,7 +428,10 @@ class _InstantiatedMapping(Mapping[_K, _T]):
         return self._convert(self._traced[self._instantiate.source(key)])
 
     def get(self, key: _K, default: Any = None) -> Any:
-        """Returns the item of a key, or `default`; `Mapping.get` would raise an error meanwhile."""
+        """Returns the item of a key, or `default`.
+
+        Unlike `Mapping.get`, does not raise and catch a KeyError per miss, which is slow.
+        """
         traced: Any = self._traced.get(self._instantiate.source(key), _ABSENT)
         return default if traced is _ABSENT else self._convert(traced)
 

@@ -20,7 +20,8 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.util import env_vars
 
-# Threads whose waking costs as much as the part of `TwinCosts` that any number of threads causes.
+# Cost of waking threads that does not depend on their number, in threads: the times in `TwinCosts`
+# are proportional to (threads + _FIXED_THREADS). Measured.
 _FIXED_THREADS = 12
 
 
@@ -29,12 +30,15 @@ class TwinCosts(Thresholds):
 
     Measured with PoCL 3.0 on two cores of a virtual machine, over 117 nets of 0.02 to 10 ms: a run
     takes 80 us and 4.3 us per launch on the device, 26 us and 1.7 us on the twin; and launches
-    shorter than 60 us are no faster on two cores than on one. With 16 threads on these cores, that
-    limit is 200 us; and 90 us if woken threads preempt no others (`chrt -b`), as on 16 cores.
+    shorter than 60 us are no faster on two cores than on one. The delay is 200 us with 16 threads
+    on these two cores, and 90 us if woken threads do not preempt others (`chrt -b`), as on 16
+    cores.
     """
 
     group: ClassVar = "twin_costs"
-    threads: int = tunable(2, "threads", "Threads of the device whose times these are.")
+    threads: int = tunable(
+        2, "threads", "Threads of the device on which the times of this group were measured."
+    )
     wake_ns: int = tunable(
         50_000, "nanoseconds per run", "Time to wake the device's threads, and the waiting thread."
     )
@@ -50,9 +54,9 @@ class TwinCosts(Thresholds):
     mbytes: int = tunable(25_000, "million bytes per second", "Rate of small launches on one core.")
 
     def for_threads(self, threads: int) -> TwinCosts:
-        """Returns the costs of a device with another number of threads.
+        """Returns these costs scaled to a device with `threads` threads.
 
-        A launch wakes all of them, so the times grow with the number.
+        A launch wakes all of them, so the times grow with their number.
         """
 
         def scaled(ns: int) -> int:
@@ -72,7 +76,7 @@ def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
     Args:
         plan: Plan for the device, or for the twin.
         caps: Capabilities of the device.
-        costs: Costs of threads and launches, for any number of threads.
+        costs: Costs as measured with `costs.threads` threads; scaled here to the device's threads.
     """
     setting = env_vars.TWINS.get()
     if plan.host_steps or setting == "off":
@@ -92,7 +96,7 @@ def is_faster_on_twin(plan: Plan, caps: DeviceCaps, costs: TwinCosts) -> bool:
 
 
 def _groups(launch: Launch) -> Any:
-    """Returns the number of work-groups of a launch; if the driver chooses it, of work-items."""
+    """Returns the number of work-groups of a launch; of work-items, if it has no local size."""
     return prod(launch.global_size) // prod(launch.local_size or (1,))
 
 
