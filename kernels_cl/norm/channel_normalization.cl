@@ -32,6 +32,7 @@
 #if VW == 1
 #include "common/storage.clh"
 #define STAT(p, i) LOAD_AS(STAT_STORAGE, p, i)
+#define BLOCK 512
 
 __kernel void batch_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scale),
                                   IN(STAT_T, bias), IN(STAT_T, mean), IN(STAT_T, variance),
@@ -52,20 +53,21 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
   if (g >= groups || b >= batches) return;
   const IDX_T first = (b * groups + g) * group_channels * size;
   const float n = (float)(group_channels * size);
-  // One partial sum per channel: the rounding error grows with a channel's size, not a group's.
+  // Partial sums of BLOCK elements keep sums of large groups accurate.
+  const IDX_T end = first + group_channels * size;
   float mean = 0.0f, variance = 0.0f;
-  for (IDX_T c = 0; c < group_channels; ++c) {
+  for (IDX_T begin = first; begin < end; begin += BLOCK) {
     float part = 0.0f;
-    for (IDX_T i = 0; i < size; ++i) part += LOAD(AT(x), first + c * size + i);
+    for (IDX_T i = begin; i < UP_TO(begin, BLOCK, end); ++i) part += LOAD(AT(x), i);
     mean += part;
   }
   mean /= n;
 #define FROM(i) LOAD(AT(x), first + (i))
   if (NOT_FINITE(mean)) mean = LARGE_MEAN(group_channels * size, FROM);
-  for (IDX_T c = 0; c < group_channels; ++c) {
+  for (IDX_T begin = first; begin < end; begin += BLOCK) {
     float part = 0.0f;
-    for (IDX_T i = 0; i < size; ++i) {
-      const float d = LOAD(AT(x), first + c * size + i) - mean;
+    for (IDX_T i = begin; i < UP_TO(begin, BLOCK, end); ++i) {
+      const float d = LOAD(AT(x), i) - mean;
       part = d * d + part;
     }
     variance += part;

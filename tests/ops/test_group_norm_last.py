@@ -1,4 +1,4 @@
-"""Normalization with channels last in two launches, if groups are fewer than cores."""
+"""Normalization with channels last in two launches, and normalizations of large images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clrt.ir.op import ElementwiseInstruction
+from clrt.ops.norm.group_normalization import GroupNormalization
 from clrt.ops.norm.group_normalization_last import ChannelsLastGroupNormalization
 from clrt.ops.pointwise.table import Relu
 from clrt.plan.steps import launches_of
@@ -51,3 +52,14 @@ def test_flat_channels_of_large_image_stay_flat(device: DeviceInfo) -> None:
     (found,) = run_plan(plan, {"x0": x, "x1": affine[0], "x2": affine[1]}, device).values()
     worst = np.abs(found).max(axis=(0, 1))
     assert (worst < 0.03).all(), worst
+
+
+@pytest.mark.parametrize("device", CPUS, ids=name_of)
+def test_flat_channels_of_large_image_stay_flat_on_gpus(device: DeviceInfo) -> None:
+    if device.caps.simulator:
+        pytest.skip("takes minutes")
+    x, affine = np.full((1, 2, 1 << 18), 1.1, np.float32), np.float32([[1, 1], [0, 0]])
+    sample = Sample(GroupNormalization(2), (x, affine[0], affine[1]))
+    plan = plan_graph(sample_graph(sample), replace(device.caps, kind="gpu"))
+    (found,) = run_plan(plan, {"x0": x, "x1": affine[0], "x2": affine[1]}, device).values()
+    assert np.abs(found).max() < 0.03
