@@ -29,7 +29,8 @@ def _in_float64(sample: Sample) -> Sample | None:
 # Ops of images, and those of passes and normalisations: float64 runs on the host.
 ON_HOST = {
     "AveragePool", "BatchNormalization", "ChannelsLastAveragePool", "ChannelsLastConv",
-    "ChannelsLastMaxPool", "Col2Im", "ConvTranspose", "CouplePairs", "DeformConv", "Det",
+    "ChannelsLastGroupNormalization", "ChannelsLastMaxPool", "Col2Im", "ConvTranspose",
+    "CouplePairs", "DeformConv", "Det",
     "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
     "GroupNormalization", "InstanceNormalization", "Inverse", "LayerNormalization",
     "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool", "QuantizeLinear", "RMSNormalization",

@@ -27,7 +27,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Any
 
 KINDS = ("onnx", "clrt", "sizes", "executables")
 # Of processor time, which other work on the machine does not lengthen; a process that sleeps has
@@ -109,6 +108,7 @@ def end_of(kind: str, seed: int, folder: Path) -> Ending:
 
 def _run_file(kind: str, seed: int, folder: Path) -> Ending:
     import clrt
+    from tests.security.made_up_inputs import made_up
 
     files = contents(kind, seed)
     for name, data in files.items():
@@ -138,40 +138,6 @@ def _run_executable(kind: str, seed: int, folder: Path) -> Ending:
     except KernelBuildError as error:
         return Ending(seed, "KernelBuildError", _where(error), mutant.is_code)
     return Ending(seed, how, "", how != "differs" or mutant.is_sealed, mutant.is_code)
-
-
-def made_up(model: Any) -> dict[str, Any] | None:
-    """Small inputs; None where the model takes no small ones."""
-    import numpy as np
-
-    from clrt.ir.dims import Expr, substitute
-    from clrt.ir.dtypes import DType
-    from clrt.ir.op import ContainerType
-
-    rng = np.random.default_rng(0)
-
-    def make(type_: Any) -> Any:
-        if isinstance(type_, ContainerType):
-            if type_.kind == "optional":
-                return make(type_.element)
-            if type_.kind == "map":
-                return {"a" if type_.key is DType.STRING else 1: 1.0}
-            return [make(type_.element) for _ in range(2)]
-        sizes = []
-        for dim in (2, 2) if type_.shape is None else type_.shape:
-            bound = substitute(dim, dict.fromkeys(getattr(dim, "symbols", ()), 2))
-            sizes.append(2 if isinstance(bound, Expr) else max(bound, 0))
-        if any(n > 1e6 for n in sizes) or np.prod(sizes, dtype=float) > 1e6 or len(sizes) > 32:
-            raise OverflowError
-        if type_.dtype is DType.STRING:
-            return np.full(sizes, "ab,c", object)
-        numbers = rng.standard_normal(sizes) if type_.dtype.is_float else rng.integers(0, 2, sizes)
-        return numbers.astype(type_.dtype.numpy)
-
-    try:
-        return {v.name: make(v.type) for v in model._graph.inputs}
-    except (OverflowError, ZeroDivisionError):
-        return None
 
 
 def _where(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from clrt.runtime.model import model as model_module
 from clrt.runtime.model.executable_store import ExecutableKey, ModelContent, key_for
 from tests.models.onnx_text import parsed
 from tests.security import seeds
-from tests.security.fuzz_files import made_up
+from tests.security.made_up_inputs import made_up
 from tests.security.mutation_values import TEXTS, any_int, flipped
 
 # One of each way in which a plan depends on sizes: masks, looked-up rows with checked indices,

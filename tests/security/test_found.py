@@ -14,7 +14,7 @@ from clrt.ops.base import Op
 from clrt.ops.text.bifurcation_detector import BifurcationDetector
 from tests.harness import all_devices
 from tests.ops.samples import samples
-from tests.security.fuzz_files import made_up
+from tests.security.made_up_inputs import made_up
 
 _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
     "a loop without an end": (

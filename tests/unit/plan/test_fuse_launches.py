@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -42,9 +43,9 @@ def apply(op: IrOp, name: str, *inputs: Value) -> Node:
     return Node(name, op, list(inputs), [Value(name, type_)])
 
 
-def residual(name: str, a: Value, r: Value) -> Node:
-    """Returns a node that computes a W + r."""
-    return apply(RESIDUAL, name, a, constant(f"{name}_w", N, N), r)
+def residual(name: str, a: Value, r: Value, n: int = N) -> Node:
+    """Returns a node that computes a W + r, with rows of n elements."""
+    return apply(RESIDUAL, name, a, constant(f"{name}_w", n, n), r)
 
 
 def regions(plan: Plan) -> list[list[str]]:
@@ -85,11 +86,14 @@ def test_mutually_dependent_regions_shrink() -> None:
 
 def test_region_frees_memory_after_each_launch() -> None:
     """x is last read by the first of three launches, r by the second, whose output reuses r."""
-    x, r = given_value("x", 3, N), given_value("r", 3, N)
-    first = apply(FusedMatMul(), "first", x, constant("v", N, N))
-    second = residual("second", first.output, r)
-    norm = apply(LayerNormalization(), "norm", second.output, constant("s", N))
-    plan = plan_graph(Graph("g", [x, r], [norm.output], [first, second, norm]), CPU)
+    n = 480
+    x, r = given_value("x", 16, n), given_value("r", 16, n)
+    first = apply(FusedMatMul(), "first", x, constant("v", n, n))
+    second = residual("second", first.output, r, n)
+    norm = apply(LayerNormalization(), "norm", second.output, constant("s", n))
+    # So many cores would wait for the chunks of `first` longer than a launch takes.
+    many = replace(CPU, compute_units=64)
+    plan = plan_graph(Graph("g", [x, r], [norm.output], [first, second, norm]), many)
     (step,) = plan.steps
     assert isinstance(step, Region)
     made = [[n.name for n in nodes] for _, _, nodes in step.work()]
