@@ -76,6 +76,12 @@ def cache_of(model: clrt.Model) -> ProgramCache:
     return model._session.caches[-1]
 
 
+def finish(model: clrt.Model, jobs: list[CompileJob]) -> None:
+    """Takes over the programs of jobs, as if compiler processes had built them."""
+    for job in jobs:
+        cache_of(model)._finish(job, True)
+
+
 def bound_plans(model: clrt.Model) -> list[BoundPlan]:
     stages = model._runner.planner.kept.values()
     return [bound for s in stages for bound in s.bound.values() if bound.ready]
@@ -117,8 +123,7 @@ def test_launches_are_joined_once_programs_are_compiled(
     with load(device, tmp_path) as model:
         run_until(model, lambda: jobs)
         assert not is_joined(model)
-        for job in jobs:
-            cache_of(model)._finish(job, True)
+        finish(model, jobs)
         run_until(model, lambda: is_joined(model))
         # Each size has rows of its own; plans of one template hand their kernels on.
         for n in (4, 5, 6, 1, 4):
@@ -162,8 +167,7 @@ def test_rows_with_which_runs_are_slower_are_dropped(
 ) -> None:
     with load(device, tmp_path) as model:
         run_until(model, lambda: jobs)
-        for job in jobs:
-            cache_of(model)._finish(job, True)
+        finish(model, jobs)
         run_until(model, lambda: is_joined(model))
         monkeypatch.setattr(launch_rows, "_MAX_SLOWDOWN", 0.0)
         run_until(model, lambda: not is_joined(model))
@@ -189,8 +193,7 @@ def test_row_that_cannot_be_bound_is_left_out(
             return kernel(cache, spec, *rest)
 
         monkeypatch.setattr(ProgramCache, "kernel", fail)
-        for job in jobs:
-            cache_of(model)._finish(job, True)
+        finish(model, jobs)
         run_until(model, lambda: failed)
         check(model, 4)
         assert not is_joined(model)

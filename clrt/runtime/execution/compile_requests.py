@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,6 @@ from clrt.kernels.spec import (
     Launch,
     PackedWeight,
     StatusWord,
-    numbered_arguments,
 )
 from clrt.plan.plan import MIN_BUFFER_BYTES, Plan
 from clrt.plan.steps import launches_of
@@ -66,15 +66,27 @@ def request_programs(
 
 def _sample(plan: Plan, launch: Launch, local_size: tuple[int, ...]) -> SampleLaunch:
     """Returns a launch as data, with buffers of the sizes that it will have in the plan."""
+    arguments = sample_arguments(launch, partial(_place, plan))
+    sizes = to_sizes(launch.global_size, local_size)
+    return SampleLaunch(launch.kernel.entry, arguments, sizes, local_size)
+
+
+def sample_arguments(
+    launch: Launch, place: Callable[[BufferArg], tuple[int, int]]
+) -> tuple[int | str, ...]:
+    """Returns the arguments of a launch in the form of `SampleLaunch.arguments`.
+
+    Args:
+        place: Returns the size in bytes of an argument's buffer, and its offset in elements.
+    """
     arguments: list[int | str] = []
-    for _, argument in numbered_arguments(launch):
+    for argument in launch.args:
         if isinstance(argument, BufferArg):
-            nbytes, offset = _place(plan, argument)
+            nbytes, offset = place(argument)
             arguments += [nbytes, np.int32(offset).tobytes().hex()]
         else:
             arguments.append(argument.tobytes().hex())
-    sizes = to_sizes(launch.global_size, local_size)
-    return SampleLaunch(launch.kernel.entry, tuple(arguments), sizes, local_size)
+    return tuple(arguments)
 
 
 def _place(plan: Plan, argument: BufferArg) -> tuple[int, int]:

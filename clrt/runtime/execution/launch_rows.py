@@ -18,10 +18,11 @@ import numpy as np
 
 from clrt.errors import ClrtError
 from clrt.kernels.kernel_sequence import KernelSequence, SequencedKernel, can_join
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuning_records import record_for
 from clrt.runtime.execution.argument_patcher import BoundLaunch
+from clrt.runtime.execution.compile_requests import sample_arguments
 from clrt.runtime.opencl.background_compiler import SampleLaunch
 from clrt.runtime.opencl.driver import cl
 from clrt.util.background import BACKGROUND, yield_point
@@ -122,11 +123,12 @@ class LaunchRows:
         self._changes = self._programs.joined.changes
         self._caps = bound.session.device.caps
         self._candidates = [
-            _Candidate(x, SequencedKernel(x.kernel, bound.local_size(x)), _sample(bound, x))
+            _Candidate(
+                x, SequencedKernel(x.kernel, bound.local_size(x)), sample_arguments(x, bound.place)
+            )
             for x in bound.steps_to_bind()
             if isinstance(x, Launch)
         ]
-
         # Templates that were stored before their first run have no costs.
         self._costs = bound.plan.costs or [1] * len(self._candidates)
 
@@ -258,15 +260,3 @@ def row_of(first: int, launches: Sequence[_Candidate]) -> _Row:
     """Returns the row of adjacent launches whose first has the index `first`."""
     kernel = KernelSequence.from_kernels([each.kernel for each in launches])
     return _Row(first, launches, kernel)
-
-
-def _sample(bound: BoundPlan, launch: Launch) -> tuple[int | str, ...]:
-    """Returns the arguments of a launch in the form of `SampleLaunch.arguments`."""
-    arguments = list[int | str]()
-    for arg in launch.args:
-        if isinstance(arg, BufferArg):
-            nbytes, offset = bound.place(arg)
-            arguments += [nbytes, np.int32(offset).tobytes().hex()]
-        else:
-            arguments.append(arg.tobytes().hex())
-    return tuple(arguments)
