@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,20 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Array]:
             expected = model.run(FEEDS)["y"]
             model.save_programs()
     return folder, expected
+
+
+@pytest.fixture
+def executable(
+    stored: tuple[Path, Array], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, Path, Array]]:
+    """Yields a model's folder, its executable for tests to change, and the model's output."""
+    monkeypatch.setenv("CLRT_EXECUTABLES", "1")
+    monkeypatch.setenv("CLRT_VERIFY", "0")
+    folder, expected = stored
+    (path,) = (folder / "cache" / "executables").glob("*.clexe")
+    whole = path.read_bytes()
+    yield folder, path, expected
+    path.write_bytes(whole)
 
 
 def _load(folder: Path) -> clrt.Model:
@@ -154,47 +168,31 @@ RECORD_CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_template_is_planned_anew(
     change: Callable[[dict[str, Any]], object],
-    stored: tuple[Path, Array],
-    monkeypatch: pytest.MonkeyPatch,
+    executable: tuple[Path, Path, Array],
 ) -> None:
-    monkeypatch.setenv("CLRT_EXECUTABLES", "1")
-    monkeypatch.setenv("CLRT_VERIFY", "0")
-    folder, expected = stored
-    (path,) = (folder / "cache" / "executables").glob("*.clexe")
-    whole = path.read_bytes()
-    try:
-        _rewrite(path, lambda template: None)
-        with _load(folder) as model:
-            assert np.array_equal(model.run(FEEDS)["y"], expected)
-            assert isinstance(model._graph, StoredGraph)
-            assert not model._graph.is_open
-        _rewrite(path, change)
-        with _load(folder) as model:
-            assert np.array_equal(model.run(FEEDS)["y"], expected)
-            assert isinstance(model._graph, StoredGraph)
-            assert model._graph.is_open
-    finally:
-        path.write_bytes(whole)
+    folder, path, expected = executable
+    _rewrite(path, lambda template: None)
+    with _load(folder) as model:
+        assert np.array_equal(model.run(FEEDS)["y"], expected)
+        assert isinstance(model._graph, StoredGraph)
+        assert not model._graph.is_open
+    _rewrite(path, change)
+    with _load(folder) as model:
+        assert np.array_equal(model.run(FEEDS)["y"], expected)
+        assert isinstance(model._graph, StoredGraph)
+        assert model._graph.is_open
 
 
 @pytest.mark.parametrize("change", RECORD_CHANGES.values(), ids=RECORD_CHANGES)
 def test_executable_with_changed_record_is_not_used(
     change: Callable[[dict[str, Any]], object],
-    stored: tuple[Path, Array],
-    monkeypatch: pytest.MonkeyPatch,
+    executable: tuple[Path, Path, Array],
 ) -> None:
-    monkeypatch.setenv("CLRT_EXECUTABLES", "1")
-    monkeypatch.setenv("CLRT_VERIFY", "0")
-    folder, expected = stored
-    (path,) = (folder / "cache" / "executables").glob("*.clexe")
-    whole = path.read_bytes()
-    try:
-        _rewrite(path, lambda template: None, change)
-        with _load(folder) as model:
-            assert not isinstance(model._graph, StoredGraph)
-            assert np.array_equal(model.run(FEEDS)["y"], expected)
-    finally:
-        path.write_bytes(whole)
+    folder, path, expected = executable
+    _rewrite(path, lambda template: None, change)
+    with _load(folder) as model:
+        assert not isinstance(model._graph, StoredGraph)
+        assert np.array_equal(model.run(FEEDS)["y"], expected)
 
 
 def test_mutated_formula_counts_as_code(stored: tuple[Path, Array]) -> None:
