@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import clrt
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.background import BACKGROUND
+from clrt.util.env_vars import cache_dir
 from tests.harness import DRIVER_ROWS, DRIVERS
 from tests.interrupting import TIMES, interrupted, lines_of, sampled
 from tests.models.onnx_text import parsed
@@ -51,11 +53,21 @@ def settled(condition: Callable[[], bool]) -> None:
 
 
 class Checked:
-    """A model with its results and memory use without interruptions."""
+    """A model with its results and memory use without interruptions.
 
-    def __init__(self, device: DeviceInfo) -> None:
+    Its session is not shared with other tests, whose models may be freed at any time.
+    """
+
+    def __init__(self, device: DeviceInfo, folder: Path) -> None:
+        """Loads the model.
+
+        Args:
+            folder: Empty folder, for a link to the cache: each path has a session of its own.
+        """
         self.source = parsed(SOURCE)
-        self.load = partial(clrt.load, self.source, device=device.index)
+        cache = folder / "cache"
+        cache.symlink_to(cache_dir(), target_is_directory=True)
+        self.load = partial(clrt.load, self.source, device=device.index, cache_dir=cache)
         self.model = self.load()
         self.session = self.model._session
         self.wanted = {rows: self.model.run(feeds(rows)) for rows in range(1, 8)}
@@ -117,8 +129,10 @@ class Checked:
 
 
 @pytest.fixture(scope="module", params=DRIVER_ROWS)
-def checked(request: pytest.FixtureRequest) -> Iterator[Checked]:
-    made = Checked(request.param)
+def checked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Checked]:
+    made = Checked(request.param, tmp_path_factory.mktemp("link"))
     yield made
     made.model.close()
 
