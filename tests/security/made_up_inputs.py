@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from clrt.ir.dims import Expr, substitute
+from clrt.ir.dtypes import DType
+from clrt.ir.op import ContainerType
+
 
 def made_up(model: Any) -> dict[str, Any] | None:
     """Small inputs; None where the model takes no small ones."""
-    import numpy as np
-
-    from clrt.ir.dims import Expr, substitute
-    from clrt.ir.dtypes import DType
-    from clrt.ir.op import ContainerType
-
     rng = np.random.default_rng(0)
 
     def make(type_: Any) -> Any:
