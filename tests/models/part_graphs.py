@@ -23,7 +23,7 @@ class _Lines:
         self._count = 0
 
     def pick(self) -> tuple[str, int]:
-        """Returns a random value, mostly a recent one."""
+        """Returns name and size of a random value, mostly a recent one."""
         back = min(int(self.rng.geometric(0.35)), len(self.values))
         return self.values[-back]
 
