@@ -150,14 +150,15 @@ class NodeImporter:
         inputs = [context.look_up(n, scope) if n else None for n in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        results = scope.results
         outputs = [
-            scope.results.get(output, "")
-            if output in scope.results or not output
-            else context.value_names.unique(scope.prefix + output)
+            results[output]
+            if output in results
+            else output and context.value_names.unique(scope.prefix + output)
             for output in proto.output
         ]
         attributes: Sequence[onnx.AttributeProto] = proto.attribute
-        if any(a.ref_attr_name for a in attributes):
+        if attributes and any(a.ref_attr_name for a in attributes):
             attributes = resolve_attributes(proto, scope.attrs)
         opset = scope.opsets.get(domain, 1)
         return NodeCall(
@@ -220,8 +221,8 @@ class NodeImporter:
                 if key is not None and _needs_attributes_only(cls, node):
                     self._shared[key] = op
                 inputs, names = [values[n] if n else None for n in node.inputs], node.outputs
-            inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
-            if any(v is UNSUPPORTED_VALUE for v in (*inputs, *inner)):
+            inner = [v for g in op.graphs for v in (*g.inputs, *g.outputs)]
+            if UNSUPPORTED_VALUE in inputs or UNSUPPORTED_VALUE in inner:
                 return broken(call)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
         added = self._add(op, call, inputs, _trim(names), types, scope)
