@@ -9,10 +9,14 @@ from tests.passes.helpers import graph_of
 
 
 class _Lines:
-    """The text of a graph of values that differ in the size of one axis.
+    """Builds the text of a random graph, whose values differ only in the size of one axis.
 
     Attributes:
-        values: Their names and sizes.
+        rng: Source of all choices.
+        shape: Type of the values, with {} in place of the size.
+        axis: The axis.
+        text: Lines so far: nodes and constants.
+        values: Name and size of each value so far.
     """
 
     def __init__(self, seed: int, shape: str, axis: int) -> None:
