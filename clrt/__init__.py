@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from clrt.runtime.execution.run import Run
     from clrt.runtime.execution.signature import TensorSpec
     from clrt.runtime.execution.state import State
+    from clrt.runtime.model.grad import grad
     from clrt.runtime.model.model import Model, load
     from clrt.runtime.opencl.devices import DeviceInfo, devices
     from clrt.runtime.opencl.memory_budget import set_memory_budget
@@ -81,6 +82,7 @@ __all__ = [
     "UnsupportedError",
     "devices",
     "from_dlpack",
+    "grad",
     "load",
     "pick_device",
     "set_memory_budget",
@@ -107,6 +109,7 @@ _HOMES = {
     "Transcriber": "clrt.audio.transcriber",
     "devices": "clrt.runtime.opencl.devices",
     "from_dlpack": "clrt.runtime.opencl.tensor_factory",
+    "grad": "clrt.runtime.model.grad",
     "load": "clrt.runtime.model.model",
     "pick_device": "clrt.tools.device_choice",
     "set_memory_budget": "clrt.runtime.opencl.memory_budget",
@@ -119,6 +122,7 @@ _LOADERS = (
     "SparseEncoder",
     "TextGenerator",
     "Transcriber",
+    "grad",
     "load",
 )
 

@@ -33,7 +33,9 @@ def read_graph(source: Source) -> Graph:
         UnsupportedError: clrt cannot run the model, or it is a language or speech model.
     """
     if isinstance(source, Graph):
-        return source.copy()
+        graph = source.copy()
+        graph.defaults = graph.defaults or source.defaults
+        return graph
     if is_compiled(source):
         from clrt.models.compiled import read_compiled
 

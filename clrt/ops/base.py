@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from clrt.kernels.variant import Variant
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_texts
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 Types = Sequence[TensorType | None]
 
@@ -230,6 +233,36 @@ class Op(IrOp):
     def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
         """Returns a node's inputs in the order of the ONNX schema; None for an omitted one."""
         return list(inputs)
+
+    @classmethod
+    def has_gradient(cls) -> bool:
+        """Returns whether `vjp` has a rule; else the op's decomposition is differentiated.
+
+        It is derived from the methods that a class has, so that no class can state it wrongly.
+        """
+        return cls.vjp is not Op.vjp
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        """Adds the nodes of the vector-Jacobian product: the op's rule of reverse differentiation.
+
+        A cotangent of a value is the derivative of the differentiated scalar with respect to the
+        value; it has the value's shape and dtype.
+
+        Args:
+            b: Adds the nodes.
+            node: Node of this op; the rule may read its inputs and outputs.
+            cotangents: A cotangent per output; None for zeros. One at least is not None.
+
+        Returns:
+            A cotangent per input; None for zeros, and for inputs that are not floating point.
+            Trailing ones may be left out.
+
+        Raises:
+            UnsupportedError: The rule does not cover the node's form.
+        """
+        raise NotImplementedError(self.name)
 
     def is_random(self, inputs: Types) -> bool:
         """Returns whether the outputs are random numbers for inputs of these types."""

@@ -45,12 +45,7 @@ def model(
 
 
 def summed(*nodes: Any, **constants: Any) -> Case:
-    """Returns a model of y = x + sum of the elements of c, and its input.
-
-    Args:
-        nodes: Nodes that compute c from the constants.
-        constants: The constants by name.
-    """
+    """What the nodes make of constants (c), summed into x."""
     ends = [node("ReduceSum", ["c"], ["s"], keepdims=0), node("Add", ["s", "x"], ["y"])]
     return model([*nodes, *ends], **constants), X
 

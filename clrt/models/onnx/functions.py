@@ -19,6 +19,7 @@ from clrt.models.onnx.types import type_proto, value_type
 from clrt.util.fast_dataclass import dataclass
 
 _Attr = onnx.AttributeProto
+_TRAINING_DOMAIN = "ai.onnx.preview.training"
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,20 @@ def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str
     raise UnsupportedError(f"{where} is of kind {kind.lower()}")
 
 
+def is_gradient(domain: str, op_type: str) -> bool:
+    """Returns whether a node is a Gradient, whose attributes name values of its graph."""
+    return op_type == "Gradient" and domain == _TRAINING_DOMAIN
+
+
+def _reads(node: onnx.NodeProto) -> Sequence[str]:
+    """Returns the names of the values that a node reads."""
+    inputs: Sequence[str] = node.input
+    if not is_gradient(node.domain, node.op_type):
+        return inputs
+    texts = (s for a in node.attribute for s in (a.s, *a.strings))
+    return [*inputs, *(s.decode("utf-8", "replace") for s in texts)]
+
+
 def sort_nodes(
     nodes: Sequence[onnx.NodeProto],
     available: Iterable[str],
@@ -223,8 +238,8 @@ def sort_nodes(
     waits: list[int] = []
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
-        needed = {made_by[n] for n in node.input if n in made_by}
-        lost = next((n for n in node.input if is_lost(n)), None)
+        needed = {made_by[n] for n in _reads(node) if n in made_by}
+        lost = next((n for n in _reads(node) if is_lost(n)), None)
         if lost is not None:
             raise ModelError(
                 f"{_title(node)} of {where} reads '{lost}', which is not an input, initializer or "
@@ -265,7 +280,7 @@ def _is_sorted(
         return False
     ready = {"", *available}
     for node in nodes:
-        for name in node.input:
+        for name in _reads(node):
             if name not in ready and (name in made or name not in outside):
                 return False
         ready.update(node.output)

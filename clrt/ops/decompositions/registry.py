@@ -40,6 +40,7 @@ class DecompositionStage(Enum):
         LOWERING: In the planner only: ops without kernels of their own.
         REPEATED: In the planner: ops of a graph that has run repeatedly with the same shapes.
         EXPORT: In the exporter: ops that ONNX or ONNX Runtime lacks.
+        GRADIENT: In the gradient transform: ops without a rule of their own.
     """
 
     IMPORT = "import"
@@ -47,6 +48,7 @@ class DecompositionStage(Enum):
     LOWERING = "lowering"
     REPEATED = "repeated"
     EXPORT = "export"
+    GRADIENT = "gradient"
 
 
 @dataclass(frozen=True)

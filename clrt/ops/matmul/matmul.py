@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Dim, Shape, provably_different, provably_equal
+from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
@@ -20,9 +20,13 @@ from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Emit
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.gradients.shapes import known_shape, sum_to, swapped
 from clrt.ops.pointwise.fused import can_vectorise, compute_type, render, symbolic_shape
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _lowered(emit: gemm_variants.EmitProduct) -> Emit:
@@ -289,3 +293,43 @@ class MatMul(MatrixProduct):
         a, b = inputs
         assert a is not None and b is not None
         return (multiply(a, b),)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        left, right, cotangent = node.arg(0), node.arg(1), cotangents[0]
+        assert cotangent is not None
+        a, c = left, right
+        if len(known_shape(left)) == 1:
+            row = -2 if len(known_shape(right)) > 1 else 0
+            a, cotangent = b("Unsqueeze", a, b.ints(0)), b("Unsqueeze", cotangent, b.ints(row))
+        if len(known_shape(right)) == 1:
+            c, cotangent = b("Unsqueeze", c, b.ints(1)), b("Unsqueeze", cotangent, b.ints(-1))
+        by_left = b("MatMul", cotangent, swapped(b, c))
+        if len(known_shape(c)) == 2 and len(known_shape(a)) > 2:
+            a, cotangent = (_rows(b, v) for v in (a, cotangent))  # one product for the whole batch
+        by_right = b("MatMul", swapped(b, a), cotangent)
+        matrices = (by_left, left), (by_right, right)
+        return [_as_operand(b, gradient, operand) for gradient, operand in matrices]
+
+
+def _rows(b: OpBuilder, value: Value) -> Value:
+    """Returns a stack of matrices as one matrix of all their rows."""
+    *rows, width = known_shape(value)
+    return b.reshaped(value, product(rows), width)
+
+
+def _as_operand(b: OpBuilder, gradient: Value, operand: Value) -> Value:
+    """Sums a cotangent over the batch axes along which a product's operand was broadcast.
+
+    Args:
+        gradient: Cotangent of the operand as a stack of matrices.
+        operand: The operand, which may be a vector.
+    """
+    shape = known_shape(operand)
+    if len(shape) > 1:
+        return sum_to(b, gradient, operand)
+    lead = len(known_shape(gradient)) - 2
+    if lead:
+        gradient = b("ReduceSum", gradient, b.ints(*range(lead)), keepdims=0)
+    return b.reshaped(gradient, *shape)

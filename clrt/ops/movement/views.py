@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.runtime_values import RuntimeValue
 from clrt.ops.base import Accuracy, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import reshaped_like
 from clrt.ops.movement.common import elements, fresh_dims, has_input, length
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 class View(Op):
@@ -26,6 +32,12 @@ class View(Op):
     host_traits = HostTraits(evaluates_dims=True)
     accuracy = Accuracy.EXACT
     supported_storages = None
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [cotangent and reshaped_like(b, cotangent, node.arg(0))]
 
 
 @register

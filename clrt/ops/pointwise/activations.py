@@ -11,6 +11,7 @@ import numpy as np
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.ops.gradients.expression import Expression
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.registry import register
@@ -41,6 +42,10 @@ class LeakyRelu(Parametric):
     alpha: float = 0.01
     expr = Code("PICK({0} < 0, {alpha} * {0}, {0})")
 
+    def derivative(self, *operands: Expression) -> Any:
+        x, _ = operands
+        return x.constant(1).where(x >= 0, self.alpha)
+
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0] < 0, self.alpha * arrays[0], arrays[0])
 
@@ -53,6 +58,10 @@ class Elu(Parametric):
     alpha: float = 1.0
     expr = Code("PICK({0} < 0, {alpha} * @expm1({0}), {0})")
 
+    def derivative(self, *operands: Expression) -> Any:
+        x, y = operands
+        return (y + self.alpha).where(x < 0, 1)
+
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0] < 0, self.alpha * np.expm1(arrays[0]), arrays[0])
 
@@ -64,6 +73,10 @@ class Celu(Parametric):
 
     alpha: float = 1.0
     expr = Code("PICK({0} < 0, {alpha} * @expm1({0} / {alpha}), {0})")
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, y = operands
+        return (y / self.alpha + 1).where(x < 0, 1)
 
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0]
@@ -79,6 +92,10 @@ class Selu(Parametric):
     gamma: float = 1.0507009873554805
     expr = Code("{gamma} * PICK({0} < 0, {alpha} * @expm1({0}), {0})")
 
+    def derivative(self, *operands: Expression) -> Any:
+        x, y = operands
+        return (y + self.gamma * self.alpha).where(x < 0, self.gamma)
+
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0]
         return self.gamma * np.where(x < 0, self.alpha * np.expm1(x), x)
@@ -93,6 +110,10 @@ class HardSigmoid(Parametric):
     beta: float = 0.5
     expr = Code("@max(@min({alpha} * {0} + {beta}, (F)1), (F)0)")
 
+    def derivative(self, *operands: Expression) -> Any:
+        _, y = operands
+        return y.constant(self.alpha).where((y > 0) & (y < 1))
+
     def evaluate(self, *arrays: Array) -> Any:
         return np.clip(self.alpha * arrays[0] + self.beta, 0, 1)
 
@@ -104,6 +125,10 @@ class ThresholdedRelu(Parametric):
 
     alpha: float = 1.0
     expr = Code("PICK({0} > {alpha}, {0}, (F)0)")
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, _ = operands
+        return x > self.alpha
 
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0] > self.alpha, arrays[0], 0)
@@ -117,6 +142,11 @@ class Swish(Parametric):
     alpha: float = 1.0
     expr = Code("{0} * @sigmoid({alpha} * {0})")
 
+    def derivative(self, *operands: Expression) -> Any:
+        x, y = operands
+        sigmoid = (self.alpha * x).apply("Sigmoid")
+        return sigmoid + self.alpha * y * (1 - sigmoid)
+
     def evaluate(self, *arrays: Array) -> Any:
         return arrays[0] / (1 + np.exp(-self.alpha * arrays[0].astype(np.float64)))
 
@@ -128,3 +158,7 @@ class PRelu(Pointwise):
     expr = Code("PICK({0} < 0, {1} * {0}, {0})")
     arity = 2
     function = staticmethod(lambda x, slope: np.where(x < 0, slope * x, x))
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, slope, _ = operands
+        return x.constant(1).where(x >= 0, slope), x.where(x < 0)

@@ -8,19 +8,25 @@ values, 0/-1 per lane in vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from clrt.errors import ShapeError, counted
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.gradients.expression import Expression
+from clrt.ops.gradients.shapes import sum_to
 from clrt.ops.pointwise.conversions import widened
 from clrt.ops.traits import MemoryTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 NumpyFunction = Callable[..., Any]
 
@@ -103,6 +109,44 @@ class Pointwise(Op):
             return (result,)
         dtype = self.result_dtype([DType.of(a.dtype) for a in inputs if a is not None])
         return (result.astype(dtype.numpy, copy=False),)
+
+    def derivative(self, *operands: Expression) -> Any:
+        """Returns the derivative of the result by each operand.
+
+        Args:
+            operands: The operands, then the result.
+
+        Returns:
+            A tuple with an entry per operand, or for a single operand the entry: an `Expression`
+            that broadcasts to the result, or a number. A bool expression selects the elements whose
+            derivative is 1; None stands for 0.
+        """
+        raise NotImplementedError(self.name)
+
+    @classmethod
+    def has_gradient(cls) -> bool:
+        return cls.derivative is not Pointwise.derivative
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        inputs = [v for v in node.inputs if v is not None]
+        assert cotangent is not None
+        parts = self.derivative(*(Expression(b, v) for v in (*inputs, node.output)))
+        parts = parts if isinstance(parts, tuple) else (parts,)
+        given = Expression(b, cotangent)
+        results: list[Value | None] = []
+        for value, part in zip(inputs, parts, strict=True):
+            if part is None or not value.dtype.is_float:
+                results.append(None)
+                continue
+            if isinstance(part, Expression) and part.value.dtype is DType.BOOL:
+                product = given.where(part)
+            else:
+                product = given if isinstance(part, int) and part == 1 else given * part
+            results.append(b.cast(sum_to(b, product.value, value), value.dtype))
+        return results
 
     def evaluate(self, *arrays: Array) -> Any:
         """Computes the result of the operands `arrays` by NumPy; the operands broadcast."""

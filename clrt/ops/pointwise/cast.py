@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -13,9 +13,11 @@ import numpy as np
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import FLOAT_STORAGES, DType
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
+from clrt.ops.gradients.expression import Expression
 from clrt.ops.movement.views import View
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
@@ -23,6 +25,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.host_limits import check_texts
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
 _RoundMode: TypeAlias = Literal["up", "down", "nearest"]
@@ -94,6 +99,9 @@ class Cast(Pointwise):
         assert x is not None
         with np.errstate(all="ignore"):
             return (np.asarray(self.evaluate(x)),)
+
+    def derivative(self, *operands: Expression) -> Any:
+        return 1
 
     def evaluate(self, *arrays: Array) -> Any:
         (x,) = arrays
@@ -245,6 +253,11 @@ class BitCast(View):
         if x.dtype.file_bits != self.to.file_bits or DType.STRING in (x.dtype, self.to):
             raise ShapeError(f"BitCast: {x} and {self.to} have different numbers of bits.")
         return [TensorType(self.to, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        return [None]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

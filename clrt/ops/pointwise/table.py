@@ -6,7 +6,7 @@ A row of the table has the OpenCL C expression (see `pointwise.base`) and the Nu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy
+from clrt.ops.gradients.expression import Expression
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.registry import register
@@ -26,7 +27,12 @@ from clrt.util.fast_dataclass import dataclass
 
 
 def _row(
-    name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
+    name: str,
+    expr: str,
+    function: NumpyFunction,
+    int_expr: str | None = None,
+    derivative: Callable[..., Any] | None = None,
+    **traits: Any,
 ) -> type[Pointwise]:
     """Creates and registers an elementwise op class without attributes.
 
@@ -35,6 +41,8 @@ def _row(
         expr: OpenCL C expression of floats; {0} and {1} are the operands.
         function: NumPy function of the operands.
         int_expr: OpenCL C expression of integers; None for `expr`.
+        derivative: Function of the operands and the result, as `Pointwise.derivative`; None if the
+            result is not a floating-point number.
         traits: Other class attributes of `Pointwise`, such as `arity`.
     """
     body = {
@@ -44,6 +52,8 @@ def _row(
         "function": staticmethod(function),
         "__doc__": f"ONNX {name}: {expr}.",
     }
+    if derivative is not None:
+        body["derivative"] = staticmethod(derivative)
     return register(type(name, (Pointwise,), {**body, **traits, "__module__": __name__}))
 
 
@@ -97,6 +107,15 @@ def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
 
 
+def _square(x: Expression) -> Expression:
+    return x * x
+
+
+def _derivative_of_mish(x: Expression, y: Expression) -> Expression:
+    tanh = x.apply("Softplus").apply("Tanh")
+    return tanh + x * (1 - tanh * tanh) * x.apply("Sigmoid")
+
+
 _NUMBERS: dict[str, Any] = {"integers": True}
 _EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
 _FLOATS: dict[str, Any] = {"only_floats": True}
@@ -113,14 +132,36 @@ _LOGIC: dict[str, Any] = {
 }
 _BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
 
-Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", **_ARITHMETIC)
-Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
-Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
+Add = _row(
+    "Add",
+    "{0} + {1}",
+    lambda a, b: a + b,
+    int_expr="i_add({0}, {1})",
+    derivative=lambda a, b, y: (1, 1),
+    **_ARITHMETIC,
+)
+Sub = _row(
+    "Sub",
+    "{0} - {1}",
+    lambda a, b: a - b,
+    int_expr="i_sub({0}, {1})",
+    derivative=lambda a, b, y: (1, -1),
+    **_ARITHMETIC,
+)
+Mul = _row(
+    "Mul",
+    "{0} * {1}",
+    lambda a, b: a * b,
+    int_expr="i_mul({0}, {1})",
+    derivative=lambda a, b, y: (b, a),
+    **_ARITHMETIC,
+)
 Div = _row(
     "Div",
     "{0} / {1}",
     _divide,
     int_expr="i_div({0}, {1})",
+    derivative=lambda a, b, y: (1 / b, -y / b),
     **_ARITHMETIC,
 )
 Equal = _row(
@@ -149,6 +190,7 @@ Neg = _row(
     "-{0}",
     lambda x: -x,
     int_expr="i_sub(0, {0})",
+    derivative=lambda x, y: -1,
     **_DIMS,
     **_NUMBERS,
     **_EXACT,
@@ -158,6 +200,7 @@ Abs = _row(
     "@abs({0})",
     np.abs,
     int_expr="{0} < 0 ? i_sub(0, {0}) : {0}",
+    derivative=lambda x, y: x.apply("Sign"),
     **_NUMBERS,
     **_EXACT,
 )
@@ -166,42 +209,184 @@ Sign = _row(
     "PICK({0} > 0, (F)1, PICK({0} < 0, (F)-1, {0}))",
     np.sign,
     int_expr="({0} > 0) - ({0} < 0)",
+    derivative=lambda x, y: None,
     **_NUMBERS,
     **_EXACT,
 )
-Reciprocal = _row("Reciprocal", "1 / {0}", lambda x: 1 / x)
-Sqrt = _row("Sqrt", "sqrt({0})", np.sqrt, **_FLOATS)
-Exp = _row("Exp", "@exp({0})", np.exp)
-Log = _row("Log", "@log({0})", np.log)
-Erf = _row("Erf", "@erf({0})", _erf)
-Tanh = _row("Tanh", "@tanh({0})", np.tanh)
-Sigmoid = _row("Sigmoid", "@sigmoid({0})", lambda x: 1 / (1 + np.exp(-x.astype(np.float64))))
-Softplus = _row("Softplus", "@softplus({0})", lambda x: np.logaddexp(x, 0))
-Softsign = _row("Softsign", "{0} / (1 + @abs({0}))", lambda x: x / (1 + np.abs(x)))
+Reciprocal = _row(
+    "Reciprocal",
+    "1 / {0}",
+    lambda x: 1 / x,
+    derivative=lambda x, y: -y * y,
+)
+Sqrt = _row(
+    "Sqrt",
+    "sqrt({0})",
+    np.sqrt,
+    derivative=lambda x, y: 0.5 / y,
+    **_FLOATS,
+)
+Exp = _row(
+    "Exp",
+    "@exp({0})",
+    np.exp,
+    derivative=lambda x, y: y,
+)
+Log = _row(
+    "Log",
+    "@log({0})",
+    np.log,
+    derivative=lambda x, y: 1 / x,
+)
+Erf = _row(
+    "Erf",
+    "@erf({0})",
+    _erf,
+    derivative=lambda x, y: (-x * x).apply("Exp") * (2 / math.sqrt(math.pi)),
+)
+Tanh = _row(
+    "Tanh",
+    "@tanh({0})",
+    np.tanh,
+    derivative=lambda x, y: 1 - y * y,
+)
+Sigmoid = _row(
+    "Sigmoid",
+    "@sigmoid({0})",
+    lambda x: 1 / (1 + np.exp(-x.astype(np.float64))),
+    derivative=lambda x, y: y * (1 - y),
+)
+Softplus = _row(
+    "Softplus",
+    "@softplus({0})",
+    lambda x: np.logaddexp(x, 0),
+    derivative=lambda x, y: x.apply("Sigmoid"),
+)
+Softsign = _row(
+    "Softsign",
+    "{0} / (1 + @abs({0}))",
+    lambda x: x / (1 + np.abs(x)),
+    derivative=lambda x, y: _square(1 / (1 + x.apply("Abs"))),
+)
 Relu = _row(
-    "Relu", "PICK({0} < 0, (F)0, {0})", lambda x: np.maximum(x, 0),
-    int_expr="{0} < 0 ? 0 : {0}", **_NUMBERS, **_EXACT,
-)  # fmt: skip
-Mish = _row("Mish", "@mish({0})", lambda x: x * np.tanh(np.logaddexp(x, 0)))
+    "Relu",
+    "PICK({0} < 0, (F)0, {0})",
+    lambda x: np.maximum(x, 0),
+    int_expr="{0} < 0 ? 0 : {0}",
+    derivative=lambda x, y: x > 0,
+    **_NUMBERS,
+    **_EXACT,
+)
+Mish = _row(
+    "Mish",
+    "@mish({0})",
+    lambda x: x * np.tanh(np.logaddexp(x, 0)),
+    derivative=_derivative_of_mish,
+)
 HardSwish = _row(
     "HardSwish",
     "{0} * @max(@min({0} / 6 + 0.5f, (F)1), (F)0)",
     lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    derivative=lambda x, y: (x / 3 + 0.5).where(x < 3, 1).where(x > -3),
 )
-Floor = _row("Floor", "floor({0})", np.floor, **_EXACT, **_FLOATS)
-Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT, **_FLOATS)
-Round = _row("Round", "rint({0})", np.rint, **_EXACT, **_FLOATS)
-Sin = _row("Sin", "@sin({0})", np.sin)
-Cos = _row("Cos", "@cos({0})", np.cos)
-Tan = _row("Tan", "@tan({0})", np.tan)
-Asin = _row("Asin", "asin({0})", np.arcsin, **_FLOATS)
-Acos = _row("Acos", "acos({0})", np.arccos, **_FLOATS)
-Atan = _row("Atan", "atan({0})", np.arctan, **_FLOATS)
-Sinh = _row("Sinh", "sinh({0})", np.sinh, **_FLOATS)
-Cosh = _row("Cosh", "cosh({0})", np.cosh, **_FLOATS)
-Asinh = _row("Asinh", "asinh({0})", np.arcsinh, **_FLOATS)
-Acosh = _row("Acosh", "acosh({0})", np.arccosh, **_FLOATS)
-Atanh = _row("Atanh", "atanh({0})", np.arctanh, **_FLOATS)
+Floor = _row(
+    "Floor",
+    "floor({0})",
+    np.floor,
+    derivative=lambda x, y: None,
+    **_EXACT,
+    **_FLOATS,
+)
+Ceil = _row(
+    "Ceil",
+    "ceil({0})",
+    np.ceil,
+    derivative=lambda x, y: None,
+    **_EXACT,
+    **_FLOATS,
+)
+Round = _row(
+    "Round",
+    "rint({0})",
+    np.rint,
+    derivative=lambda x, y: None,
+    **_EXACT,
+    **_FLOATS,
+)
+Sin = _row(
+    "Sin",
+    "@sin({0})",
+    np.sin,
+    derivative=lambda x, y: x.apply("Cos"),
+)
+Cos = _row(
+    "Cos",
+    "@cos({0})",
+    np.cos,
+    derivative=lambda x, y: -x.apply("Sin"),
+)
+Tan = _row(
+    "Tan",
+    "@tan({0})",
+    np.tan,
+    derivative=lambda x, y: 1 + y * y,
+)
+Asin = _row(
+    "Asin",
+    "asin({0})",
+    np.arcsin,
+    derivative=lambda x, y: 1 / (1 - x * x).apply("Sqrt"),
+    **_FLOATS,
+)
+Acos = _row(
+    "Acos",
+    "acos({0})",
+    np.arccos,
+    derivative=lambda x, y: -1 / (1 - x * x).apply("Sqrt"),
+    **_FLOATS,
+)
+Atan = _row(
+    "Atan",
+    "atan({0})",
+    np.arctan,
+    derivative=lambda x, y: 1 / (1 + x * x),
+    **_FLOATS,
+)
+Sinh = _row(
+    "Sinh",
+    "sinh({0})",
+    np.sinh,
+    derivative=lambda x, y: x.apply("Cosh"),
+    **_FLOATS,
+)
+Cosh = _row(
+    "Cosh",
+    "cosh({0})",
+    np.cosh,
+    derivative=lambda x, y: x.apply("Sinh"),
+    **_FLOATS,
+)
+Asinh = _row(
+    "Asinh",
+    "asinh({0})",
+    np.arcsinh,
+    derivative=lambda x, y: 1 / (1 + x * x).apply("Sqrt"),
+    **_FLOATS,
+)
+Acosh = _row(
+    "Acosh",
+    "acosh({0})",
+    np.arccosh,
+    derivative=lambda x, y: 1 / ((x - 1).apply("Sqrt") * (x + 1).apply("Sqrt")),
+    **_FLOATS,
+)
+Atanh = _row(
+    "Atanh",
+    "atanh({0})",
+    np.arctanh,
+    derivative=lambda x, y: 1 / (1 - x * x),
+    **_FLOATS,
+)
 
 
 @register
@@ -219,6 +404,14 @@ class Pow(Pointwise):
 
     def check(self, inputs: Sequence[TensorType]) -> None:
         """Checks nothing: the operands may have two different dtypes."""
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, exponent, y = operands
+        p = exponent.cast_like(x)
+        by_x = (p * x.apply("Pow", p - 1)).where(~p.equals(0))
+        # 0 to a positive power stays 0 for powers nearby.
+        by_exponent = (y * x.apply("Log")).where(~(x.equals(0) & (p >= 0)))
+        return by_x, by_exponent
 
     def evaluate(self, *arrays: Array) -> Any:
         x, y = arrays
@@ -263,6 +456,11 @@ class Mod(Pointwise):
     arity = 2
     integers = True
     host_traits = HostTraits(evaluates_dims=True)
+
+    def derivative(self, *operands: Expression) -> Any:
+        a, b, y = operands
+        quotient = (a - y) / b
+        return 1, -quotient.apply("Round")
 
     def evaluate(self, *arrays: Array) -> Any:
         a, b = arrays
@@ -321,6 +519,9 @@ class Where(Pointwise):
             raise ShapeError(f"Where: the condition must be bool; it is {inputs[0]}.")
         super().check(inputs[1:])
 
+    def derivative(self, *operands: Expression) -> Any:
+        return None, operands[0], ~operands[0]
+
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
 
@@ -340,6 +541,16 @@ class Gelu(Pointwise):
     """
 
     approximate: Literal["none", "tanh"] = "none"
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, _ = operands
+        if self.approximate == "tanh":
+            root = math.sqrt(2 / math.pi)
+            tanh = (x * (root + 0.044715 * root * x * x)).apply("Tanh")
+            slope = root + 3 * 0.044715 * root * x * x
+            return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * slope
+        density = (-0.5 * x * x).apply("Exp") * (1 / math.sqrt(2 * math.pi))
+        return 0.5 * (1 + (x / math.sqrt(2)).apply("Erf")) + x * density
 
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0].astype(np.float64)

@@ -14,6 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy, OnnxNode
+from clrt.ops.gradients.expression import Expression
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
@@ -62,6 +63,22 @@ class Clip(Pointwise):
 
     def takes(self, operands: int) -> bool:
         return operands == 1 + self.has_min + self.has_max
+
+    def derivative(self, *operands: Expression) -> Any:
+        x, *bounds, _ = operands
+        parts = []
+        inside = None
+        if self.has_max:  # applied last, so that it decides where the bounds cross
+            high = x > bounds[-1]
+            if self.has_min:
+                high = bounds[0].apply("Max", x) > bounds[-1]
+            inside = ~high
+            parts.append(high)
+        if self.has_min:
+            low = x < bounds[0]
+            parts.insert(0, low if inside is None else low & inside)
+            inside = ~low if inside is None else inside & ~low
+        return 1 if inside is None else (inside, *parts)
 
     def evaluate(self, *arrays: Array) -> Any:
         x, *bounds = arrays
@@ -138,8 +155,20 @@ class Variadic(Pointwise):
         return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
 
 
+class Extreme(Variadic):
+    """Base class of Max and Min: operands that are equal share the derivative."""
+
+    def derivative(self, *operands: Expression) -> Any:
+        *inputs, y = operands
+        if len(inputs) == 1:
+            return (1,)
+        chosen = [y.constant(1).where(y.equals(x)) for x in inputs]
+        ties = chosen[0].apply("Sum", *chosen[1:])
+        return tuple(c / ties for c in chosen)
+
+
 @register
-class Max(Variadic):
+class Max(Extreme):
     """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
 
     accuracy = Accuracy.EXACT
@@ -154,7 +183,7 @@ class Max(Variadic):
 
 
 @register
-class Min(Variadic):
+class Min(Extreme):
     """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
 
     accuracy = Accuracy.EXACT
@@ -174,6 +203,9 @@ class Sum(Variadic):
 
     accuracy = Accuracy.ELEMENTWISE
 
+    def derivative(self, *operands: Expression) -> Any:
+        return (1,) * (len(operands) - 1)
+
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays)
 
@@ -186,6 +218,10 @@ class Mean(Variadic):
     """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
 
     accuracy = Accuracy.ELEMENTWISE
+
+    def derivative(self, *operands: Expression) -> Any:
+        count = len(operands) - 1
+        return (1 / count,) * count
 
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays) / len(arrays)

@@ -12,7 +12,8 @@ from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy
-from clrt.ops.reduce.reduction import Reduce
+from clrt.ops.gradients.expression import Expression
+from clrt.ops.reduce.reduction import Reduce, ReducedGroup
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits
 
@@ -22,6 +23,9 @@ class ReduceSum(Reduce):
     """Σ x. Source: ONNX ReduceSum, opset 1 to 13."""
 
     host_traits = HostTraits(evaluates_dims=True)
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return 1
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x, axis=axes)
@@ -35,6 +39,9 @@ class ReduceMean(Reduce):
     """
 
     finish = Code("((a) / (n))")
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return 1 / group.count
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.size == 0:  # np.mean would warn
@@ -83,6 +90,10 @@ class Extremum(Reduce):
     def int_init(self, dtype: DType) -> Code:
         return integer_bound(dtype, low=self.from_lowest)
 
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        chosen = x.constant(1).where(x.equals(y))
+        return chosen / group.total(chosen)  # equal elements share the derivative
+
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.dtype == object:
             function = maximum if self.from_lowest else minimum
@@ -124,6 +135,9 @@ class ReduceL1(Reduce):
 
     accumulate = Code("(a + c_abs(x))")
 
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return x.apply("Sign")
+
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(np.abs(x), axis=axes)
 
@@ -133,6 +147,9 @@ class ReduceSumSquare(Reduce):
     """Σ x². Source: ONNX ReduceSumSquare, opset 1 to 18."""
 
     accumulate = Code("(x * x + a)")
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return 2 * x
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x * x, axis=axes)
@@ -146,6 +163,9 @@ class ReduceL2(Reduce):
     finish = Code("sqrt(a)")
     integers = False
 
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return (x / y).where(y > 0)
+
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sqrt(np.sum(x * x, axis=axes))
 
@@ -156,6 +176,9 @@ class ReduceLogSum(Reduce):
 
     finish = Code("c_log(a)")
     integers = False
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return (-y).apply("Exp")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.log(np.sum(x, axis=axes))
@@ -169,6 +192,9 @@ class ReduceLogSumExp(Reduce):
     finish = Code("c_log(a)")
     shift = True
     integers = False
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        return (x - y).apply("Exp")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         x = x.astype(np.float64) if x.dtype.kind in "iu" else x

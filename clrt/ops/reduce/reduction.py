@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp, is_traced
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
@@ -24,10 +26,15 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.expression import Expression
+from clrt.ops.gradients.shapes import count_of, expanded_like, known_shape
 from clrt.ops.movement.common import data_of, fresh_dims, has_input, length
 from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
@@ -306,6 +313,25 @@ def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
 
 
 @dataclass(frozen=True)
+class ReducedGroup:
+    """The elements of a result of a reduction, for its derivative.
+
+    Attributes:
+        build: Builder of the nodes.
+        axes: Reduced axes, int64.
+        count: Number of elements per result.
+    """
+
+    build: OpBuilder
+    axes: Value
+    count: Expression
+
+    def total(self, x: Expression) -> Expression:
+        """Returns the sum of x over the reduced axes, which stay with size 1."""
+        return Expression(self.build, self.build("ReduceSum", x.value, self.axes, keepdims=1))
+
+
+@dataclass(frozen=True)
 class Reduce(Op):
     """Base class of the reductions over the axes in input 1 (default: all axes).
 
@@ -380,6 +406,38 @@ class Reduce(Op):
             return () if self.noop_with_empty_axes else tuple(range(rank))
         axes = {normalize_axis(int(a), rank, self) for a in data.reshape(-1)}
         return tuple(sorted(axes)) if rank else ()
+
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        """Returns the derivative of the result by x: an `Expression` that broadcasts to x, or 1.
+
+        Args:
+            x: Elements that are reduced.
+            y: The result, with reduced axes of size 1.
+            group: The elements of one result.
+        """
+        raise NotImplementedError(self.name)
+
+    @classmethod
+    def has_gradient(cls) -> bool:
+        return cls.derivative is not Reduce.derivative
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        x = node.arg(0)
+        shape = known_shape(x)
+        if node.input(1) is not None and data_of(node.input_types, 1) is None:
+            raise UnsupportedError("its axes depend on run-time data, which gradients need")
+        axes = self.axes_of(node.input_types, len(shape))
+        assert cotangent is not None
+        kept = [1 if i in axes else d for i, d in enumerate(shape)]
+        y, given = (Expression(b, b.reshaped(v, *kept)) for v in (node.output, cotangent))
+        reduced = tuple(shape[i] for i in axes)
+        group = ReducedGroup(b, b.ints(*axes), Expression(b, count_of(b, reduced, x)))
+        part = self.derivative(Expression(b, x), y, group) if axes else 1
+        product = given if isinstance(part, int) and part == 1 else given * part
+        return [expanded_like(b, product.value, x)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -1,0 +1,171 @@
+"""Adds the nodes that compute gradients to a graph: reverse-mode differentiation.
+
+The walk goes from the differentiated value back through the nodes. Each op turns the cotangents of
+its outputs, the derivatives of that value with respect to them, into cotangents of its inputs
+(`Op.vjp`). An op without a rule is differentiated through its decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from clrt.errors import UnsupportedError
+from clrt.ir.graph import Names, Node, Value
+from clrt.ir.node_errors import NodeErrorContext
+from clrt.ops.base import Op
+from clrt.ops.decompositions.registry import DecompositionStage, decompose
+from clrt.ops.gradients.shapes import filled_like
+from clrt.ops.op_builder import OpBuilder
+
+# Maximum number of nodes that an error lists between the differentiated value and a node.
+_MAX_PATH_NODES = 8
+
+
+def add_gradients(
+    nodes: Sequence[Node], y: Value, xs: Sequence[Value], names: Names
+) -> tuple[list[Node], list[Value]]:
+    """Returns the derivatives of the sum of a value's elements with respect to other values.
+
+    Args:
+        nodes: Nodes of the graph in topological order, which are not changed.
+        y: Value to differentiate, of a floating-point dtype.
+        xs: Values to differentiate by, of floating-point dtypes.
+        names: Names in use in the graph.
+
+    Returns:
+        The new nodes in topological order, and per value of `xs` a value of its type. It is zero if
+        `y` does not depend on the value, or only through functions that are constant almost
+        everywhere, such as Floor.
+
+    Raises:
+        UnsupportedError: An op between `xs` and `y` has no gradient.
+    """
+    build = OpBuilder(names, suffix="gradient")
+    seed = filled_like(build.under(y.name), 1, y)
+    walk = _ReverseWalk(build, y)
+    cotangents = walk.run(nodes, {y: seed}, xs)
+    gradients = []
+    for x in xs:
+        gradient = cotangents.get(x)
+        if gradient is None:
+            gradient = filled_like(build.under(x.name), 0, x)
+        gradients.append(gradient)
+    return _needed(build.nodes, gradients), gradients
+
+
+def influences(nodes: Sequence[Node], y: Value) -> set[Value]:
+    """Returns the values that `y` depends on through floating-point values, `y` included.
+
+    Args:
+        nodes: Nodes in topological order.
+        y: A value.
+    """
+    found = {y}
+    for node in reversed(nodes):
+        if any(v in found for v in node.outputs):
+            found.update(v for v in node.inputs if v is not None and v.dtype.is_float)
+    return found
+
+
+def _needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
+    """Returns the nodes that `outputs` depend on, in the same order."""
+    live = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if any(v in live for v in node.outputs):
+            live.update(v for v in node.inputs if v is not None)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _dependents(nodes: Iterable[Node], xs: Iterable[Value]) -> set[Value]:
+    """Returns the values that depend on `xs` through floating-point values, `xs` included."""
+    found = set(xs)
+    for node in nodes:
+        if any(v in found for v in node.inputs):
+            found.update(v for v in node.outputs if v.dtype.is_float)
+    return found
+
+
+class _ReverseWalk:
+    """Computes cotangents from one value back through nodes.
+
+    Args:
+        build: Builder of the new nodes.
+        y: Value that is differentiated, named in errors.
+    """
+
+    def __init__(self, build: OpBuilder, y: Value) -> None:
+        self._build = build
+        self._y = y
+        # The node that gave a value its first cotangent, for the path in errors.
+        self._readers: dict[Value, Node] = {}
+
+    def run(
+        self, nodes: Sequence[Node], seeds: Mapping[Value, Value], xs: Iterable[Value]
+    ) -> dict[Value, Value]:
+        """Returns the cotangents of the values on the way from `xs`; values without one have zeros.
+
+        Args:
+            nodes: Nodes in topological order.
+            seeds: Cotangents of results of the nodes.
+            xs: Values to differentiate by.
+        """
+        active = _dependents(nodes, xs)
+        cotangents = {v: c for v, c in seeds.items() if v in active}
+        for node in reversed(nodes):
+            given = [cotangents.get(v) for v in node.outputs]
+            if all(c is None for c in given) or not any(v in active for v in node.inputs):
+                continue
+            for value, cotangent in zip(node.inputs, self._pull_back(node, given), strict=False):
+                if value is None or cotangent is None or value not in active:
+                    continue
+                self._readers.setdefault(value, node)
+                known = cotangents.get(value)
+                if known is not None:
+                    cotangent = self._build.under(value.name)("Add", known, cotangent)
+                cotangents[value] = cotangent
+        return cotangents
+
+    def _pull_back(self, node: Node, given: Sequence[Value | None]) -> Sequence[Value | None]:
+        """Returns a cotangent per input of a node; None for zeros.
+
+        Args:
+            node: The node.
+            given: A cotangent per output; None for zeros.
+        """
+        op = node.op_as(Op)
+        try:
+            if op.has_gradient():
+                with NodeErrorContext(node):
+                    return op.vjp(self._build.under(node.name), node, given)
+            stages = DecompositionStage.GRADIENT, DecompositionStage.PLANNING
+            replaced = decompose(node, self._build.names, *stages)
+            if replaced is None:
+                raise UnsupportedError(f"{node} has no gradient")
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"{str(error).rstrip('.')} (path: {self._path_to(node)}); leave what comes before "
+                "it out of the differentiated values, or export the model without the op."
+            ) from error
+        nodes, results = replaced
+        self._build.nodes += nodes
+        for value, output in zip(results, node.outputs, strict=False):
+            if output in self._readers:
+                self._readers.setdefault(value, self._readers[output])
+        seeds = {r: c for r, c in zip(results, given, strict=False) if c is not None}
+        inner = self.run(nodes, seeds, [v for v in node.inputs if v is not None])
+        return [None if v is None else inner.get(v) for v in node.inputs]
+
+    def _path_to(self, node: Node) -> str:
+        """Returns the nodes between the differentiated value and a node, as text."""
+        path: list[Node] = []
+        reader: Node | None = node
+        while reader is not None and reader not in path:
+            path.append(reader)
+            reader = next((self._readers[v] for v in reader.outputs if v in self._readers), None)
+        path.reverse()
+        titles = list(map(str, path))
+        if len(titles) > _MAX_PATH_NODES:
+            titles[_MAX_PATH_NODES // 2 : -_MAX_PATH_NODES // 2] = ["…"]
+        return " ← ".join([f"'{self._y.name}'", *titles])

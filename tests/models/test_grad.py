@@ -1,0 +1,185 @@
+"""`clrt.grad`, and ONNX's Gradient op, on every device."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import clrt
+from clrt.errors import ClrtError, InputError, ModelError, UnsupportedError
+from clrt.ir.op import Array
+from clrt.runtime.opencl.devices import DeviceInfo
+from tests.models.onnx_text import DEVICES, parsed
+
+MLP = """net (float[n, 3] x, float[n, 2] target, int64[1] axis) => (float loss, float[n, 2] error)
+    <float[3, 4] w = {0.1, -0.2, 0.3, -0.4, 0.5, -0.6, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6},
+     float[4] b = {0.1, 0.2, 0.3, 0.4},
+     float[4, 2] v = {1, 2, 3, 4, 5, 6, 7, 8}> {
+    product = MatMul (x, w)
+    sums = Add (product, b)
+    hidden = Tanh (sums)
+    found = MatMul (hidden, v)
+    error = Sub (found, target)
+    squares = Mul (error, error)
+    loss = ReduceMean <keepdims = 0> (squares)
+}"""
+TRAINING = "ai.onnx.preview.training"
+
+
+def _loss(x: Array, target: Array, w: Array, b: Array, v: Array) -> float:
+    return float(np.mean((np.tanh(x @ w + b) @ v - target) ** 2))
+
+
+def _numeric(function: Callable[..., float], args: dict[str, Array], name: str) -> Array:
+    """Returns the gradient of a function by one argument, by central differences in float64."""
+    x = args[name].astype(np.float64)
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-5
+        above, below = (function(**{**args, name: x + s}) for s in (step, -step))
+        gradient[place] = (above - below) / 2e-5
+    return gradient
+
+
+def _mlp_args(rows: int) -> dict[str, Array]:
+    rng = np.random.default_rng(rows)
+    sizes = {"x": (rows, 3), "target": (rows, 2), "w": (3, 4), "b": (4,), "v": (4, 2)}
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in sizes.items()}
+
+
+@DEVICES
+def test_grad_matches_finite_differences_at_file_and_given_weights(device: DeviceInfo) -> None:
+    model = clrt.grad(parsed(MLP), ["w", "b", "x"], "loss", device=device.index, strict=True)
+    assert [o.name for o in model.outputs] == ["loss", "w.grad", "b.grad", "x.grad"]
+    weights = {i.name: onnx.numpy_helper.to_array(i) for i in _proto(MLP).graph.initializer}
+    for rows in (4, 7):
+        given = _mlp_args(rows)
+        axis = np.zeros(1, np.int64)
+        feeds = {"x": given["x"], "target": given["target"], "axis": axis}
+        for args in ({**given, **weights}, {**given, "v": weights["v"]}):
+            changed = {n: args[n] for n in ("w", "b") if args[n] is not weights[n]}
+            results = model.run({**feeds, **changed})
+            assert results["loss"] == pytest.approx(_loss(**args), rel=1e-5)
+            for name in ("w", "b", "x"):
+                expected = _numeric(_loss, args, name)
+                np.testing.assert_allclose(results[f"{name}.grad"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_grad_model_is_copied_and_pickled() -> None:
+    model = clrt.grad(parsed(MLP), ["w"], "loss")
+    args = _mlp_args(2)
+    feeds = {"x": args["x"], "target": args["target"], "axis": np.zeros(1, np.int64)}
+    expected = model.run(feeds)
+    for other in (copy.copy(model), pickle.loads(pickle.dumps(model))):
+        for name, array in other.run(feeds).items():
+            np.testing.assert_allclose(array, expected[name], rtol=1e-6)
+
+
+def test_floor_has_gradient_zero() -> None:
+    text = "net (float[3] x) => (float loss) { y = Floor (x) loss = ReduceSum <keepdims = 0> (y) }"
+    results = clrt.grad(parsed(text), "x", "loss").run({"x": np.ones(3, np.float32)})
+    assert not results["x.grad"].any()
+
+
+@pytest.mark.parametrize(
+    ("wrt", "loss", "text"),
+    [
+        (["weight"], "loss", "no value 'weight'; it has x, target, axis, w"),
+        (["w"], "los", "no value 'los'"),
+        (["axis"], "loss", "'axis' is int64"),
+        (["w"], "error", "expected one element"),
+        (["v"], "sums", "expected one element"),
+    ],
+)
+def test_grad_names_bad_values(wrt: list[str], loss: str, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        clrt.grad(parsed(MLP), wrt, loss)
+
+
+def test_grad_by_independent_value_is_an_error() -> None:
+    text = """net (float[3] x, float[3] z) => (float loss, float[3] y) {
+        y = Neg (z)
+        loss = ReduceSum <keepdims = 0> (x)
+    }"""
+    with pytest.raises(InputError, match="does not depend on 'z'"):
+        clrt.grad(parsed(text), ["x", "z"], "loss")
+
+
+def test_op_without_gradient_is_named_with_path() -> None:
+    text = """net (float[3, 3] x) => (float loss) {
+        y = Hardmax (x)
+        z = Tanh (y)
+        loss = ReduceSum <keepdims = 0> (z)
+    }"""
+    with pytest.raises(UnsupportedError, match=r"'loss' ← ReduceSum .* ← Tanh .* ← Hardmax"):
+        clrt.grad(parsed(text), "x", "loss")
+
+
+def _proto(text: str) -> onnx.ModelProto:
+    return onnx.load_model_from_string(parsed(text))
+
+
+def _with_gradient(text: str, **nodes: dict[str, Any]) -> onnx.ModelProto:
+    """Returns a model with Gradient nodes before all others, whose outputs are outputs.
+
+    Args:
+        text: The model without them, in ONNX's text format.
+        nodes: By output name, `inputs` and attributes of the node.
+    """
+    model = _proto(text)
+    model.opset_import.add(domain=TRAINING, version=1)
+    for name, given in nodes.items():
+        attributes = {k: v for k, v in given.items() if k != "inputs"}
+        node = onnx.helper.make_node(
+            "Gradient", given["inputs"], [name], domain=TRAINING, **attributes
+        )
+        model.graph.node.insert(0, node)
+        model.graph.output.add().name = name
+    return model
+
+
+CUBE = (
+    "net (float[n] x, float[n] z) => (float[n] y) { s = Mul (x, x) c = Mul (s, x) y = Mul (c, z) }"
+)
+
+
+@DEVICES
+def test_gradient_op_reads_other_inputs_and_second_order(device: DeviceInfo) -> None:
+    here = {"inputs": ["x"], "xs": ["x"], "y": "y"}
+    swapped = {"inputs": ["z", "x"], "xs": ["x"], "zs": ["z"], "y": "y"}
+    second = {"inputs": ["x"], "xs": ["x"], "y": "dx"}
+    inner = {"inputs": ["c"], "xs": ["c"], "y": "y"}
+    model = _with_gradient(CUBE, dx=here, swapped=swapped, second=second, inner=inner)
+    x, z = np.float32([1, 2, -3]), np.float32([4, -5, 6])
+    results = clrt.load(model, device=device.index).run({"x": x, "z": z})
+    expected = {
+        "y": x**3 * z,
+        "dx": 3 * x**2 * z,
+        "swapped": 3 * z**2 * x,
+        "second": 6 * x * z,
+        "inner": z,
+    }
+    for name, array in expected.items():
+        np.testing.assert_allclose(results[name], array, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("node", "text", "error"),
+    [
+        ({"inputs": ["x"], "xs": ["nope"], "y": "y"}, "nope", ModelError),
+        ({"inputs": ["x"], "xs": ["x", "z"], "y": "y"}, "one input per name", ModelError),
+        ({"inputs": ["x"], "xs": ["x"], "y": "z"}, "does not depend", UnsupportedError),
+    ],
+)
+def test_gradient_op_names_bad_attributes(
+    node: dict[str, Any], text: str, error: type[ClrtError]
+) -> None:
+    with pytest.raises(error, match=text):
+        clrt.load(_with_gradient(CUBE, dx=node))

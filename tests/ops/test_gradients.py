@@ -1,0 +1,168 @@
+"""Gradient rules of every op against finite differences of the references, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
+from clrt.ops import REGISTRY
+from clrt.ops.base import Op
+from clrt.ops.gradients.transform import add_gradients
+from clrt.ops.op_builder import OpBuilder
+from clrt.ops.reference_interpreter import evaluate
+from tests.ops.samples import Sample, samples
+
+RULES = sorted(
+    (c for c in REGISTRY.all_classes().values() if c.has_gradient()),
+    key=lambda c: (c.domain, c.name),
+)
+# Limits that keep a test below a second: elements of a sample, and samples with a result.
+_MAX_ELEMS, _MAX_SAMPLES = 1500, 8
+# Ops whose results are not floating point, or whose derivative is 0 almost everywhere.
+_FLAT = {"Sign", "Floor", "Ceil", "Round", "BitCast"}
+
+
+def _float64_samples(cls: type[Op]) -> Iterator[Sample]:
+    """Yields the small samples of an op with float32 or float64 inputs, as float64."""
+    for sample in samples(cls):
+        floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
+        if not floats or any(a.dtype.itemsize < 4 for a in floats):
+            continue
+        if sum(a.size for a in sample.inputs if a is not None) > _MAX_ELEMS:
+            continue
+        wide = {
+            f.name: DType.FLOAT64
+            for f in fields(sample.op)
+            if getattr(sample.op, f.name) is DType.FLOAT32
+        }
+        op = replace(sample.op, **wide) if wide else sample.op
+        yield Sample(op, tuple(map(_as_float64, sample.inputs)))
+
+
+def _as_float64(array: Array | None) -> Array | None:
+    if array is None or array.dtype.kind != "f":
+        return array
+    wide = array.astype(np.float64)
+    return np.where(np.isfinite(wide) & (abs(wide) < 50), wide, 0.7)
+
+
+class _Loss:
+    """A weighted sum of an op's outputs, and its gradients by the float inputs.
+
+    Args:
+        sample: The op and its inputs; integers become constants.
+        symbolic: Whether the dims of float inputs are symbols.
+        rng: Source of the weights.
+    """
+
+    def __init__(self, sample: Sample, symbolic: bool, rng: np.random.Generator) -> None:
+        build = OpBuilder()
+        inputs: list[Value | None] = []
+        for k, array in enumerate(sample.inputs):
+            if array is not None and array.dtype.kind == "f":
+                dims: tuple[Any, ...] = array.shape
+                if symbolic:
+                    dims = tuple(symbol(f"x{k}_{i}") for i in range(array.ndim))
+                inputs.append(build.feed(f"x{k}", DType.FLOAT64, *dims))
+            else:
+                inputs.append(None if array is None else build.constant(array))
+        outputs = build.add_all(sample.op, *inputs)
+        self.inputs = build.inputs
+        self.feeds = {f"x{k}": a for k, a in enumerate(sample.inputs) if a is not None}
+        terms = []
+        results = _reference(sample)
+        for value, result in zip(outputs, results, strict=False):
+            if value.dtype is DType.FLOAT64:
+                weights = rng.standard_normal(result.shape)
+                product = build("Mul", value, weights)
+                terms.append(build("ReduceSum", product, keepdims=0))
+        loss = terms[0] if len(terms) == 1 else build("Sum", *terms)
+        self.forward = Graph("loss", build.inputs, [loss], list(build.nodes))
+        nodes, gradients = add_gradients(build.nodes, loss, build.inputs, build.names)
+        self.backward = Graph(
+            "gradients",
+            build.inputs,
+            gradients,
+            [*build.nodes, *nodes],
+            [v.name for v in build.inputs],
+        )
+
+    def at(self, feeds: dict[str, Array]) -> float:
+        (loss,) = evaluate(self.forward, feeds).values()
+        return float(loss)
+
+    def _slope(self, name: str, direction: Array, width: float) -> float:
+        """Returns the slope of the loss along a direction of one input, over a width."""
+        x = self.feeds[name]
+        above, below = (
+            self.at({**self.feeds, name: x + sign * width * direction}) for sign in (0.5, -0.5)
+        )
+        return (above - below) / width
+
+    def check(self, rng: np.random.Generator) -> int:
+        """Compares gradients with differences, input by input; returns how many could be compared.
+
+        An input is left out if the op is not smooth there: differences over two widths disagree.
+        """
+        compared = 0
+        found = list(evaluate(self.backward, self.feeds).values())
+        for value, gradient in zip(self.inputs, found, strict=True):
+            x = self.feeds[value.name]
+            assert gradient.shape == x.shape and gradient.dtype == np.float64
+            direction = rng.standard_normal(x.shape)
+            wide, narrow = (self._slope(value.name, direction, w) for w in (2e-4, 4e-5))
+            scale = 1 + abs(narrow) + float(np.sum(abs(gradient * direction)))
+            if not math.isfinite(narrow) or abs(wide - narrow) > 2e-6 * scale:
+                continue
+            assert float(np.sum(gradient * direction)) == pytest.approx(narrow, abs=1e-5 * scale)
+            compared += 1
+        return compared
+
+
+def _reference(sample: Sample) -> tuple[Array, ...]:
+    assert isinstance(sample.op, Op)
+    return tuple(map(np.asarray, sample.op.run_reference(*sample.inputs)))
+
+
+def _jittered(sample: Sample, rng: np.random.Generator) -> Sample:
+    """Moves float inputs a little, so that no two numbers are equal."""
+    inputs = (
+        a + 0.05 * rng.standard_normal(a.shape) if a is not None and a.dtype.kind == "f" else a
+        for a in sample.inputs
+    )
+    return Sample(sample.op, tuple(inputs))
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize("cls", RULES, ids=lambda c: c.name)
+def test_gradient_rule_matches_finite_differences(cls: type[Op], symbolic: bool) -> None:
+    if cls.name in _FLAT:
+        pytest.skip("its derivative is 0")
+    rng = np.random.default_rng(0)
+    compared = used = 0
+    for sample in _float64_samples(cls):
+        if used == _MAX_SAMPLES:
+            break
+        sample = _jittered(sample, rng)
+        if not any(r.dtype == np.float64 for r in _reference(sample)):
+            continue
+        try:
+            loss = _Loss(sample, symbolic, rng)
+        except (ShapeError, UnsupportedError):
+            if not symbolic:
+                raise
+            continue  # the op needs numbers among these dims
+        found = loss.check(rng)
+        compared += found
+        used += bool(found)
+    assert compared
