@@ -235,8 +235,11 @@ class Graph:
         for root in self.nodes:
             if root in state:
                 continue
-            makers = (v.producer for v in root.inputs if v is not None)
-            if all(m is None or m in state or m not in members for m in makers):
+            for value in root.inputs:
+                producer = None if value is None else value.producer
+                if producer is not None and producer not in state and producer in members:
+                    break
+            else:
                 state[root] = True  # the common case: the order is nearly topological
                 order.append(root)
                 continue

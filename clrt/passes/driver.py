@@ -172,6 +172,10 @@ class GraphView:
         """Whether a value is an output of the graph."""
         return value in self._outputs
 
+    def is_used(self, value: Value) -> bool:
+        """Whether a node reads a value, or it is an output of the graph."""
+        return bool(self._users.get(value)) or value in self._outputs
+
     def only_user(self, value: Value) -> Node | None:
         """Returns the only user of a value; None if it has another use or is a graph output."""
         users = self._users.get(value, {})

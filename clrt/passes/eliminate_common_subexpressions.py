@@ -24,7 +24,7 @@ class EliminateCommonSubexpressions(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs:
             return None
-        key = (node.op, len(node.outputs), tuple(_key(v) for v in node.inputs))
+        key = (node.op, len(node.outputs), tuple([_key(v) for v in node.inputs]))
         try:
             first = view.memo.get(key)
         except TypeError:
@@ -49,10 +49,10 @@ def _key(value: Value | None) -> Hashable:
     The key of a constant is its dtype, shape and elements. The key of another value, or of numbers
     of more than 1 KiB, is the value itself.
     """
-    if value is None or not value.is_constant:
+    if value is None or value.producer is not None or not value.is_constant:
         return value
     # Large constants are not compared: reading `data` may concatenate or convert their elements.
-    if value.type.has_numbers and value.nbytes > _MAX_COMPARED_BYTES:
+    if value.has_numbers and value.nbytes > _MAX_COMPARED_BYTES:
         return value
     data = value.type.data
     assert data is not None

@@ -14,8 +14,9 @@ class EliminateDead(Pass):
     is_local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if any(view.user_count(v) or view.is_output(v) for v in node.outputs):
-            return None
+        for value in node.outputs:
+            if view.is_used(value):
+                return None
         return Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:

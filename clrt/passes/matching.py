@@ -58,9 +58,12 @@ def uniform(value: Value | None) -> float | None:
             return None
         if value.is_constant:
             numbers = value.numbers
-            if numbers is None or not numbers.size or not np.all(numbers == numbers.flat[0]):
+            if numbers is None or not numbers.size:
                 return None
-            return float(numbers.flat[0])
+            first = numbers.item(0)
+            if first != numbers.item(-1) or not np.all(numbers == numbers.flat[0]):
+                return None  # most weights differ at their ends already
+            return float(first)
         node = value.producer
         if op_name(node) == "Where" and node is not None:
             condition = uniform(node.arg(0))

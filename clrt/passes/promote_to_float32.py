@@ -31,12 +31,8 @@ class PromoteToFloat32(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         op = node.op_as(Op)
-        values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-        if (
-            op.host_traits.host_driven
-            or op.graphs
-            or any(type(v.type) is not TensorType for v in values)
-        ):
+        types = [type(v.type) for v in (*node.inputs, *node.outputs) if v is not None]
+        if op.host_traits.host_driven or op.graphs or types.count(TensorType) < len(types):
             return None
         direct = _direct_inputs(node, op)
         inputs = [v for v in node.inputs if v and v not in direct and _is_narrow(v, op)]
@@ -114,8 +110,8 @@ def _is_narrow(value: Value, op: Op) -> bool:
     """Whether a value is a 16-bit float, or a float that kernels of the op do not support."""
     if value.dtype in HALVES:
         return True
-    unread = op.supported_storages is not None and value.dtype.storage not in op.supported_storages
-    return value.dtype.is_float and unread
+    read = op.supported_storages is None or value.dtype.storage in op.supported_storages
+    return not read and value.dtype.is_float
 
 
 def _wide_source(value: Value) -> Value | None:

@@ -37,7 +37,7 @@ class RemoveIdentity(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         source = _RULES[op_name(node)](node)
-        if source is None or any(view.user_count(v) or view.is_output(v) for v in node.outputs[1:]):
+        if source is None or any(map(view.is_used, node.outputs[1:])):
             return None
         if source.dtype is not node.output.dtype:
             return None
