@@ -64,25 +64,29 @@ class Builder:
         builder._origin = origin
         return builder
 
-    def add(self, op: IrOp, *inputs: Value | None) -> Value:
+    def add(self, op: IrOp, *inputs: Value | None, types: list[TensorType] | None = None) -> Value:
         """Adds a node with inferred types; returns its first output.
 
         Args:
             op: The op.
             inputs: Inputs of the op; None for an absent optional input.
+            types: Output types, if the caller knows what the op infers.
 
         Raises:
             ShapeError: The inputs do not fit the op.
             ModelError: A required input is missing, or an attribute is invalid.
         """
-        return self.add_all(op, *inputs)[0]
+        return self.add_all(op, *inputs, types=types)[0]
 
-    def add_all(self, op: IrOp, *inputs: Value | None) -> list[Value]:
+    def add_all(
+        self, op: IrOp, *inputs: Value | None, types: list[TensorType] | None = None
+    ) -> list[Value]:
         """Adds a node with inferred types; returns all its outputs.
 
         Args:
             op: The op.
             inputs: Inputs of the op; None for an absent optional input.
+            types: Output types, if the caller knows what the op infers.
 
         Raises:
             ShapeError: The inputs do not fit the op.
@@ -92,7 +96,8 @@ class Builder:
         # With subgraphs, the number of inputs tells which values they capture.
         while values and values[-1] is None and not op.graphs:
             values.pop()
-        types = op.infer_with_data([None if v is None else v.type for v in values])
+        if types is None:
+            types = op.infer_with_data([None if v is None else v.type for v in values])
         name = self._fresh(op.name)
         results = [f"{name}:{k}" if k else name for k in range(len(types))]
         node = self.emit(op, values, name, results, types)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -181,9 +181,10 @@ class GraphView:
         users = self._users.get(value, {})
         return next(iter(users)) if len(users) == 1 and value not in self._outputs else None
 
-    def stays_inside(self, value: Value, nodes: Container[Node]) -> bool:
+    def stays_inside(self, value: Value, nodes: Set[Node]) -> bool:
         """Whether a value is not a graph output and all its users are in `nodes`."""
-        return value not in self._outputs and all(u in nodes for u in self._users.get(value, ()))
+        users = self._users.get(value)
+        return value not in self._outputs and (users is None or users.keys() <= nodes)
 
     def dead_after(self, match: Match, patch: Patch) -> set[Node] | str:
         """Computes which nodes a patch makes dead; changes nothing.

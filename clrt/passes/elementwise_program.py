@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from functools import lru_cache
 
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import ElementwiseInstruction, IrOp
@@ -106,12 +107,12 @@ class ProgramBuilder:
         base = len(self.inputs)
         if self._built is None or self._built[0] != (base, len(self._steps)):
             steps = tuple(
-                ElementwiseInstruction(
-                    op, tuple([r.index + (base if isinstance(r, _Result) else 0) for r in args])
-                )
-                for op, args in self._steps
+                [
+                    (op, tuple([r.index + base if type(r) is _Result else r.index for r in args]))
+                    for op, args in self._steps
+                ]
             )
-            self._built = (base, len(steps)), steps
+            self._built = (base, len(steps)), _instructions(steps)
         return self._built[1]
 
     def trouble(self) -> str | None:
@@ -122,14 +123,24 @@ class ProgramBuilder:
         return program if isinstance(program, str) else None
 
 
+@lru_cache(maxsize=1024)
+def _instructions(
+    steps: tuple[tuple[IrOp, tuple[int, ...]], ...],
+) -> tuple[ElementwiseInstruction, ...]:
+    """Returns steps, given as op and args, as instructions; layers of a model share them."""
+    return tuple(ElementwiseInstruction(op, args) for op, args in steps)
+
+
 def literal(value: Value, node: Node) -> Literal | None:
     """Returns an input of a node as a literal if it is a constant of one element, else None.
 
     Also returns None if the rank of the constant exceeds that of the other inputs, since it then
     determines the output's rank; and for integers that float64 does not represent exactly.
     """
-    numbers = value.numbers if value.is_constant else None
-    if numbers is None or not has_one_element(value):
+    if not value.is_constant or not has_one_element(value):
+        return None
+    numbers = value.numbers
+    if numbers is None:
         return None
     others = [len(v.shape) for v in node.inputs if v is not None and v is not value and v.shape]
     if numbers.ndim and numbers.ndim > max(others, default=0):

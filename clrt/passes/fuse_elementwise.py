@@ -58,8 +58,9 @@ class FuseElementwise(Pass):
     def rewrite(self, match: Match) -> Patch:
         builder, build = match.payload, match.builder(self.name)
         assert isinstance(builder, ProgramBuilder)
-        value = build.add(Fused(builder.build()), *builder.inputs)
-        return build.patch({match.root.output: value})
+        result = match.root.output
+        value = build.add(Fused(builder.build()), *builder.inputs, types=[result.type])
+        return build.patch({result: value})
 
 
 def _can_join(node: Node) -> bool:
@@ -69,9 +70,9 @@ def _can_join(node: Node) -> bool:
     """
     return (
         is_elementwise(node)
-        and node.output.shape is not None
-        and all(v is not None for v in node.inputs)
-        and node.output.type.data is None
+        and node.outputs[0].shape is not None
+        and None not in node.inputs
+        and node.outputs[0].type.data is None
     )
 
 
@@ -93,9 +94,9 @@ class _Contribution:
     def of(cls, node: Node) -> _Contribution:
         """Returns what a node adds to a program, without building the program."""
         operands: set[Value] = set()
-        ops = [node.op] if not isinstance(node.op, Fused) else [step.op for step in node.op.steps]
-        literals = {op for op in ops if isinstance(op, Literal)}
-        steps = len(ops) - sum(isinstance(op, Literal) for op in ops)
+        ops = [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
+        literal_ops: list[IrOp] = [op for op in ops if isinstance(op, Literal)]
+        steps, literals = len(ops) - len(literal_ops), set(literal_ops)
         for value in node.inputs:
             assert value is not None
             number = literal(value, node)
@@ -118,16 +119,22 @@ class _FusionGroup:
         # Nodes that may join next, by their output: elementwise producers of values that members
         # read.
         self._open: dict[Value, Node] = {}
-        self._view, self._root = view, root
-        self._operands: frozenset[Value] = frozenset()
-        self._literals: frozenset[IrOp] = frozenset()
+        self._view, self._result = view, root.output
+        # The program of the group: values that it reads, its distinct literals (a step each), and
+        # its number of steps except literals.
+        self._operands: set[Value] = set()
+        self._literals: set[IrOp] = set()
         self._steps = 0
         self.add(root)
 
     def add(self, node: Node) -> None:
         """Adds a node to the group, without checks."""
+        contribution = self._contribution(node)
+        self._operands |= contribution.operands
+        self._operands.discard(node.output)
+        self._literals |= contribution.literals
+        self._steps += contribution.steps
         self.members[node] = None
-        self._operands, self._literals, self._steps = self._with(node)
         self._open.pop(node.output, None)
         for value in node.inputs:
             producer = None if value is None else value.producer
@@ -136,23 +143,11 @@ class _FusionGroup:
             if value not in self._open and _can_join(producer):
                 self._open[value] = producer
 
-    def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
-        """Computes the program that this group would have with `node` added; changes nothing.
-
-        Returns:
-            The values that the program reads, its distinct literals (a step each), and its number
-            of steps except literals.
-        """
-        contribution = self._contribution(node)
-        operands = (self._operands | contribution.operands) - {node.output}
-        return operands, self._literals | contribution.literals, self._steps + contribution.steps
-
     def _contribution(self, node: Node) -> _Contribution:
         """Returns the operands and steps that a node adds to a fused program, from a cache."""
-        memo = self._view.memo
-        if node not in memo:
-            memo[node] = _Contribution.of(node)
-        contribution: _Contribution = memo[node]
+        contribution: _Contribution | None = self._view.memo.get(node)
+        if contribution is None:
+            contribution = self._view.memo[node] = _Contribution.of(node)
         return contribution
 
     def candidate(self) -> tuple[Node | None, str]:
@@ -162,7 +157,7 @@ class _FusionGroup:
             The producer, None if there is none. The reject reason of the last producer that was
             tried and rejected, "" if none was.
         """
-        refused, members = "", self.members
+        refused, members = "", self.members.keys()
         for value, producer in self._open.items():
             if not self._view.stays_inside(value, members):
                 continue
@@ -173,16 +168,23 @@ class _FusionGroup:
         return None, refused
 
     def _reject_reason(self, value: Value, producer: Node) -> str | None:
+        """Returns why a producer cannot join; None if it can.
+
+        Args:
+            value: Output of the producer, which members read.
+            producer: The producer.
+        """
         if value.dtype.is_low_precision or _rounds(producer):
             return f"'{value.name}' is rounded to {value.dtype}, so it must be stored"
-        result = self._root.output
-        if not keeps_shape(value, result) and not has_one_element(value):
-            return f"'{value.name}' {value.type} is smaller than the result {result.type}"
-        operands, literals, steps = self._with(producer)
-        if len(operands) > MAX_OPERANDS or steps + len(literals) > MAX_STEPS:
+        if not keeps_shape(value, self._result) and not has_one_element(value):
+            return f"'{value.name}' {value.type} is smaller than the result {self._result.type}"
+        contribution = self._contribution(producer)
+        operands = self._operands | contribution.operands
+        steps = self._steps + contribution.steps + len(self._literals | contribution.literals)
+        if len(operands) - (value in operands) > MAX_OPERANDS or steps > MAX_STEPS:
             return f"with '{value.name}' it would have too many operands or steps"
         return _trouble(
-            producer.op_as(Op), tuple(v.dtype for v in producer.inputs if v is not None)
+            producer.op_as(Op), tuple([v.dtype for v in producer.inputs if v is not None])
         )
 
 

@@ -186,7 +186,10 @@ def moves_ones(node: Node) -> bool:
 
 def has_one_element(value: Value) -> bool:
     """Whether every dim of a value is provably 1; true for scalars."""
-    return value.shape is not None and all([provably_equal(d, 1) for d in value.shape])
+    for dim in value.type.shape or ():
+        if not provably_equal(dim, 1):
+            return False
+    return value.type.shape is not None
 
 
 def int_attribute(op: IrOp, name: str, default: int) -> int:

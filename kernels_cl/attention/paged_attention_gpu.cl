@@ -50,7 +50,9 @@
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 
-// Groups of four keys' elements, and of values, that a work-item loads at once: at most all it has.
+// Number of vector loads that a work-item issues before it uses the first, at most all that it has.
+// A load of keys is one element (INT8_CACHE: four) of each of its four keys; a load of values, four
+// columns of a key.
 #define KEYS_HELD i_min(HELD, (STEPS + SLICES - 1) / SLICES)
 #define VALUES_HELD i_min(HELD, (BLOCK + VALUE_SLICES - 1) / VALUE_SLICES)
 

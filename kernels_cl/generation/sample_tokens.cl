@@ -7,9 +7,10 @@
 //             bits)
 //   history   read: int32 [rows, most]: tokens of prompt and answer
 //   draw      read: int32 [rows]: index of the random word in the seed's sequence
-//   allowed   read if F_ALLOWED: uint32 [rows, words]: bit mask of the tokens that may be sampled
-//   bias_ids, bias_values  read if F_BIAS: int32, float32 [rows, biases]: tokens, and numbers added
-//                      to their logits
+//   allowed   read if F_ALLOWED is 1: uint32 [rows, words]: bit mask of the tokens that may be
+//             sampled
+//   bias_ids, bias_values  read if F_BIAS is 1: int32, float32 [rows, biases]: tokens, and numbers
+//                      added to their logits
 //   token, logprob  written: int32, float32 [rows]: the sampled token, and the log of its
 //                   probability
 //   status    a row in which no token is allowed is reported there (common/index.clh)
@@ -18,8 +19,8 @@
 // of each chunk), best int32 [rows] (token of the highest score), whole float32 [rows] (log of the
 // sum of exp(logit)), histogram uint32 [rows, BUCKETS, 2] (low and high word), weights uint64
 // [rows, chunks]
-// A program has the first of these kernels if F_ALLOWED is defined, else the two others: compilers
-// need a second for all. Launches, in order:
+// A program has only the first of these kernels if F_ALLOWED is defined (as 0 or 1), else only the
+// two others, because it takes a second to compile all three. Launches, in order:
 //   sample_scores   writes scores and parts; one work-item per (`per` chunks, row), in vectors
 //   sample_best     writes best and whole; one work-item per row, in dimension 1
 //   sample_draw     writes token and logprob: applies the cut-offs (top_k, …) and samples; one

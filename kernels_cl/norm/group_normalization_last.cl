@@ -73,7 +73,9 @@ static inline void add_rows(__global float *sums, __global const float *x,
   }
 }
 
-// As add_rows, but sets sums. Partial sums of blocks of rows keep sums of large images accurate.
+// For each channel c in [0, n) of x [size, pitch]: sets sums[c] to the sum of x, or, if means is
+// not NULL, of (x - means[c])^2. Summing blocks of BLOCK_ROWS rows keeps sums of large images
+// accurate.
 __attribute__((always_inline))
 static inline void sum_channels(__global float *sums, __global const float *x,
                                 __global const float *means, const IDX_T n, const IDX_T size,

@@ -88,7 +88,9 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
 #endif
 
 #if HAS(2)
-// Bytes 0 to 7, and 8 to 11, of four pixels.
+// Multiplies the 12 bytes of group j (four pixels) of row i by their weights; adds the products of
+// bytes 0 to 7 to low<i>, of bytes 8 to 11 to high<i>. CLEAR declares these sums, WRITE writes the
+// pixel that they give, and WEIGHTS declares the weights.
 #define MULTIPLY(i)                                                                       \
   low##i += WIDEN(int8, READ(BYTES8, p##i + 12 * j)) * low;                                 \
   high##i += WIDEN(int4, READ(BYTES4, p##i + 12 * j + 8)) * high;

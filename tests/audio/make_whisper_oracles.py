@@ -55,7 +55,12 @@ def extractor(folder: Path) -> Any:
 
 
 def features(given: Any, samples: Any) -> dict[str, Any]:
-    """The features of a sound as `generate` takes them."""
+    """Returns the inputs of transformers' `generate` for a sound, by name.
+
+    Args:
+        given: Feature extractor (`extractor`).
+        samples: Mono samples at RATE; more than 30 seconds are not truncated.
+    """
     options = dict(sampling_rate=RATE, return_tensors="pt", return_attention_mask=True)
     if len(samples) > _LEAST:
         options |= dict(truncation=False, padding="longest")

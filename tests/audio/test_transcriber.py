@@ -37,7 +37,16 @@ def spoken(text: str, rate: int = RATE) -> Any:
 
 
 def write_model(folder: Path, with_mask: bool, outputs: int = len(LETTERS) + 1) -> None:
-    """Energies at each letter's pitch in frames of 20 ms, and a constant for the blank."""
+    """Writes a CTC model as model.onnx in `folder`.
+
+    The logit of a letter is the energy of the sound at the letter's pitch, per frame of 20 ms. The
+    logit of the blank, class 0, is a constant.
+
+    Args:
+        folder: The folder.
+        with_mask: Whether the model has the input attention_mask.
+        outputs: Number of classes; those behind the letters have the logit 0.
+    """
     angle = 2 * np.pi * np.array([hertz(x) for x in LETTERS])[:, None] * np.arange(HOP) / RATE
     waves = np.stack([np.cos(angle), np.sin(angle)]).reshape(-1, 1, HOP)  # cosines, then sines
     sums = np.zeros((outputs, 2 * len(LETTERS)))

@@ -143,7 +143,11 @@ SPREAD = {"words": 2.2, "times": 0.3, "end": 3.0}
 
 
 def tensors(mels: int = 80) -> dict[str, NDArray[np.float32]]:
-    """Weights. Noise makes the words; times rise and fall together, and all attend to the sound."""
+    """Returns random weights by their names in the file.
+
+    Cross-attention is scaled up, so that the tokens depend on the sound. Rows of the token
+    embedding, which also give the logits, are scaled by SPREAD.
+    """
     made = {name: noise(name, shape) for name, shape in shapes(mels).items()}
     for name in made:
         if "encoder_attn.q_proj.weight" in name or "encoder_attn.out_proj.weight" in name:

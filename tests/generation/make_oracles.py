@@ -227,7 +227,7 @@ def make_rules() -> dict[str, Any]:
 
 
 def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
-    """What of a file of arrays is not as made anew."""
+    """Returns a message per array of `made` that `file` lacks or holds with other values."""
     found = []
     with np.load(DATA / file) as old:
         for name, array in made.items():

@@ -34,7 +34,7 @@ def folder_of(name: str, folder: Path, **changes: Any) -> Path:
 
 
 def edit(folder: Path, change: Callable[[Tensors], Tensors]) -> Path:
-    """The folder with other tensors."""
+    """Replaces a folder's tensors by `change` of them, in its file; returns the folder."""
     file = folder / "model.safetensors"
     save_file(change({k: v.copy() for k, v in load_file(file).items()}), file)
     return folder

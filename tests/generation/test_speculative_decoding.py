@@ -389,7 +389,7 @@ def test_draft_model_of_shorter_context_stops_drafting(
 
 
 def test_encoder_decoder_lookup_matches_plain(tmp_path: Path) -> None:
-    """Drafts are also looked up in the encoder's input."""
+    """Lookup also searches the encoder's input. Draft models are refused for these models."""
     folder = write_encoder_decoder(tmp_path / "t5")
     with make_generator(folder, sequences=8) as generator:
         pay_always(generator)

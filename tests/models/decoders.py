@@ -27,7 +27,7 @@ class _Writer:
         return output
 
     def constant(self, value: Any) -> str:
-        """Numbers are int64, or float32."""
+        """Adds a constant, as float32 if it has floats, else as int64; returns its name."""
         array = np.asarray(value)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
         name = f"c{len(self.weights)}"

@@ -9,10 +9,14 @@ from tests.passes.helpers import graph_of
 
 
 class _Lines:
-    """The text of a graph of values that differ in the size of one axis.
+    """Builds the text of a random graph, whose values differ only in the size of one axis.
 
     Attributes:
-        values: Their names and sizes.
+        rng: Source of all choices.
+        shape: Type of the values, with {} in place of the size.
+        axis: The axis.
+        text: Lines so far: nodes and constants.
+        values: Name and size of each value so far.
     """
 
     def __init__(self, seed: int, shape: str, axis: int) -> None:
@@ -23,7 +27,7 @@ class _Lines:
         self._count = 0
 
     def pick(self) -> tuple[str, int]:
-        """Returns a random value, mostly a recent one."""
+        """Returns name and size of a random value, mostly a recent one."""
         back = min(int(self.rng.geometric(0.35)), len(self.values))
         return self.values[-back]
 

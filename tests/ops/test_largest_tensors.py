@@ -110,9 +110,16 @@ def _launch(case: Case, caps: DeviceCaps) -> Launch:
 
 
 def _run_end(launch: Launch, windows: dict[str, Array], from_start: frozenset[str]) -> None:
-    """Runs the last work-groups of a launch, which have the last TESTED elements of y.
+    """Runs only the last work-groups of a launch, which write the last TESTED elements of y.
 
-    Groups that the runtime chooses have 64 work-items.
+    Asserts that nothing is written behind y. Where the launch leaves the work-group size to the
+    runtime, it is 64.
+
+    Args:
+        launch: The launch.
+        windows: By name, the elements of each tensor that have memory, at most WINDOW: the last
+            ones. y's are overwritten with the result.
+        from_start: Names of the tensors whose first elements have memory instead.
     """
     first, *others = launch.global_size
     local = launch.local_size or (64, *(1 for _ in others))

@@ -204,10 +204,16 @@ def _runs() -> list[ParameterSet]:
 
 
 def _whole(device: DeviceInfo, launches: Sequence[Launch], *, is_known: bool) -> float:
-    """How many samples all run; of those behind them a fourth does, an eighth of known kernels.
+    """Returns how many samples of a variant all run before the test skips most of the rest.
 
-    A simulator takes minutes for what has barriers. So do compilers, for which the quickest device
-    stands in with all samples; `make portability` runs all on each.
+    Of the rest one in four runs, or one in eight of those whose kernels are known. Kernels with
+    barriers take minutes in a simulator, and other devices take long to compile; the quickest
+    device runs all samples in their place. `make portability` runs all on each device.
+
+    Args:
+        device: Runs the samples.
+        launches: Launches of the next sample.
+        is_known: Whether all kernels of the next sample have run before, in another sample.
     """
     is_shared = any(map(_is_shared, launches))
     if device.caps.simulator and is_known:

@@ -76,7 +76,7 @@ def _x() -> Array:
 
 
 def test_narrow_weights_with_float32_inputs_are_not_widened() -> None:
-    """In a model whose activations are float32."""
+    """float16 and bfloat16 weights stay as they are if the activations are float32 already."""
     body = """const %w: bfloat16[8,4] = ...
     const %e: float16[64,4,8] = ...
     %p: float32[B,8] = clrt.FusedMatMul{trans_b=1}(%x, %w)

@@ -179,7 +179,7 @@ def _attribute_text(rng: Random, file: TakenApart) -> None:
 
 
 def _more_attributes(rng: Random, file: TakenApart) -> None:
-    """An attribute that the class of the op has, and the text not."""
+    """Adds an attribute to a node of the graph's text: a field of its op's class, or 'none'."""
     text = file.metadata["graph"]
     found = rng.choice(list(re.finditer(r"= ([\w.]+)(\{|\()", text)))
     try:
@@ -249,7 +249,10 @@ _ALIKE = {
 
 
 def _retype(rng: Random, file: TakenApart) -> None:
-    """A weight in another dtype or shape of as many bytes, in the header and in the text."""
+    """Gives a weight another dtype or shape of as many bytes.
+
+    The header and the graph's text change alike.
+    """
     key = rng.choice([k for k in file.entries if not k.startswith("padding/")])
     entry, text = file.entries[key], file.metadata["graph"]
     found = re.search(rf": (\w+)\[([^\]]*)\] = @{re.escape(json.dumps(key))}", text)
@@ -276,7 +279,7 @@ def _elements(rng: Random, file: TakenApart) -> None:
 
 
 def _double(rng: Random, file: TakenApart) -> None:
-    """A key twice."""
+    """Appends a second entry for a tensor's key to the JSON header."""
     key = rng.choice(list(file.entries))
     table = json.dumps({"__metadata__": file.metadata, **file.entries})
     again = json.dumps({key: {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}})

@@ -65,7 +65,10 @@ def _change_attribute(rng: Random, model: onnx.ModelProto) -> bool:
 
 
 def _add_attribute(rng: Random, model: onnx.ModelProto) -> bool:
-    """A list that the op has and this node does not."""
+    """Gives a node a list attribute that it leaves out (such as pads), with an extreme number.
+
+    Returns whether there is such an attribute.
+    """
     node = rng.choice(model.graph.node)
     if node.domain or not onnx.defs.has(node.op_type) or not model.graph.input:
         return False
@@ -83,7 +86,10 @@ def _add_attribute(rng: Random, model: onnx.ModelProto) -> bool:
 
 
 def _change_numbers(rng: Random, model: onnx.ModelProto) -> bool:
-    """An element of a constant that says sizes, places or scales."""
+    """Makes an element of a small constant (sizes, indices or scales) extreme.
+
+    Returns whether there is such a constant.
+    """
     found = [t for t in model.graph.initializer if 0 < np.prod(t.dims) <= _MOST_NUMBERS
              and t.data_type in (1, 6, 7)]  # fmt: skip
     if not found:

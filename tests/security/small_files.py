@@ -45,7 +45,12 @@ def model(
 
 
 def summed(*nodes: Any, **constants: Any) -> Case:
-    """What the nodes make of constants (c), summed into x."""
+    """Returns a model of y = x + sum of the elements of c, and its input.
+
+    Args:
+        nodes: Nodes that compute c from the constants.
+        constants: The constants by name.
+    """
     ends = [node("ReduceSum", ["c"], ["s"], keepdims=0), node("Add", ["s", "x"], ["y"])]
     return model([*nodes, *ends], **constants), X
 

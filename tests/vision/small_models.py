@@ -78,7 +78,7 @@ def _features(graph: Graph, width: int) -> str:
 
 
 def classifier(folder: Path, *dims: Any) -> Path:
-    """Five classes."""
+    """Writes the folder of a ViT that scores 5 classes; returns the folder."""
     graph = Graph(1)
     graph.add("MatMul", _features(graph, 16), graph.weight(16, 5), name="logits")
     batch = dims[0] if dims else "n"
@@ -88,7 +88,13 @@ def classifier(folder: Path, *dims: Any) -> Path:
 
 
 def detr(folder: Path, kind: str = "Detr") -> Path:
-    """Twelve boxes, of five classes and none, or of five that exclude no other."""
+    """Writes the folder of a detector that finds 12 boxes; returns the folder.
+
+    Args:
+        folder: The folder.
+        kind: Prefix of the image processor's class. For "Detr", logits are of 5 classes and "no
+            object"; else of 5 classes, independent of each other.
+    """
     graph, classes = Graph(2), 6 if kind == "Detr" else 5
     x = _features(graph, 16)
     shapes = {"logits": classes, "pred_boxes": 4}
@@ -123,7 +129,10 @@ def yolo(path: Path, edge: int = 64) -> Path:
 
 
 def segmenter(folder: Path) -> Path:
-    """Logits at a quarter of the size."""
+    """Writes a Segformer's folder and returns it.
+
+    The model computes logits of 5 classes at a quarter of the image's height and width.
+    """
     graph = Graph(4)
     x = graph.add("Conv", "pixel_values", graph.weight(8, 3, 4, 4), strides=[4, 4])
     graph.add("Conv", graph.add("Relu", x), graph.weight(5, 8, 3, 3), pads=[1] * 4, name="logits")
@@ -152,7 +161,12 @@ TEXT_INPUTS = {n: (TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attent
 
 
 def clip(folder: Path, one: bool) -> Path:
-    """Both parts in one file, or each in its own."""
+    """Writes a CLIP model's folder and returns it.
+
+    Args:
+        folder: The folder.
+        one: Whether the image and text parts share a model file.
+    """
     images, texts = ("image_embeds", ["n", 6]), ("text_embeds", ["b", 6])
     graph = Graph(5)
     _image_part(graph)

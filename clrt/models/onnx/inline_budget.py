@@ -104,9 +104,11 @@ def _size(
 ) -> _InlinedSize:
     count, depth = 0, 0
     for node in nodes:
-        key = _key(node)
-        inner = [sizes[key]] if key in functions else []
-        inner += [_size(g.node, functions, sizes) for g in _graphs(node)]
-        count += 1 + sum(s.nodes for s in inner)
-        depth = max(depth, *(1 + s.depth for s in inner)) if inner else depth
+        count += 1
+        inner = [_size(g.node, functions, sizes) for g in _graphs(node)]
+        if functions and (key := _key(node)) in functions:
+            inner.append(sizes[key])
+        for size in inner:
+            count += size.nodes
+            depth = max(depth, 1 + size.depth)
     return _InlinedSize(count, depth)

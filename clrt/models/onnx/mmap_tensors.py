@@ -161,6 +161,8 @@ class _Cutter:
         Raises:
             _UnclearError: The integer has more than five bytes, or reaches beyond `end`.
         """
+        if pos < end and (first := self._bytes[pos]) < 0x80:  # most: without a loop
+            return first, pos + 1
         value = 0
         for i in range(pos, min(pos + 5, end)):
             byte = self._bytes[i]

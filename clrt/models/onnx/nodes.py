@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from clrt.errors import ModelError, UnsupportedError, counted
-from clrt.ir.builder import Builder
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.attributes import check_attributes
@@ -34,6 +33,9 @@ from clrt.util.host_limits import text_array
 
 # Domain of the ops that only passes and decompositions generate.
 _OWN_DOMAIN = "clrt"
+_Kind = onnx.AttributeProto
+# Kinds of the attributes of ops that nodes share: small, and compared by their bytes.
+_SHARED_KINDS = {_Kind.INT, _Kind.FLOAT, _Kind.STRING, _Kind.INTS}
 
 
 class NodeImporter:
@@ -47,6 +49,8 @@ class NodeImporter:
         self._graphs = SubgraphImporter(context, self)
         self._decompositions = DecompositionImporter(context, self)
         self._classes: dict[tuple[str, str, int], type[Op] | None] = {}
+        # Ops that nodes share, by `_sharing_key`: most nodes of a large model have equal ops.
+        self._shared: dict[Hashable, Op] = {}
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Imports the nodes of a graph or of a function body into `scope`.
@@ -92,11 +96,13 @@ class NodeImporter:
                 f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops are not allowed in "
                 "ONNX files; create compiled models by clrt-convert."
             )
+        key = _sharing_key(call)
         try:
-            with NodeErrorContext(call.title):
-                check_attributes(
-                    call.op_type, call.attributes, call.domain, call.opset, call.graphs.keys()
-                )
+            if key not in self._shared:
+                with NodeErrorContext(call.title):
+                    check_attributes(
+                        call.op_type, call.attributes, call.domain, call.opset, call.graphs.keys()
+                    )
         except UnsupportedError as error:
             return self._context.refuse(call, error)
         if not call.domain and call.op_type == "Constant":
@@ -112,7 +118,7 @@ class NodeImporter:
         if cls is None:
             return self._decompositions.decompose(call, scope)
         try:
-            return self._op(cls, call, scope)
+            return self._op(cls, call, key, scope)
         except Decompose:
             return self._decompositions.decompose(call, scope)
         except UnsupportedError as error:
@@ -147,14 +153,15 @@ class NodeImporter:
         inputs = [context.look_up(n, scope) if n else None for n in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        results = scope.results
         outputs = [
-            scope.results.get(output, "")
-            if output in scope.results or not output
-            else context.value_names.unique(scope.prefix + output)
+            results[output]
+            if output in results
+            else output and context.value_names.unique(scope.prefix + output)
             for output in proto.output
         ]
         attributes: Sequence[onnx.AttributeProto] = proto.attribute
-        if any(a.ref_attr_name for a in attributes):
+        if attributes and any(a.ref_attr_name for a in attributes):
             attributes = resolve_attributes(proto, scope.attrs)
         opset = scope.opsets.get(domain, 1)
         return NodeCall(
@@ -204,28 +211,33 @@ class NodeImporter:
         except UnsupportedError as error:
             return self._context.refuse(call, error)
 
-    def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
+    def _op(self, cls: type[Op], call: NodeCall, key: Hashable, scope: Scope) -> list[Value | None]:
         """Imports a node whose op the IR has; returns its outputs, None for omitted ones.
 
         Args:
             cls: Class of the op.
             call: The node.
+            key: Key under which the node's op is shared with other nodes; None if it is not.
             scope: Scope of the node.
 
         Raises:
             Decompose: The op's decomposition must be imported instead.
             UnsupportedError: clrt does not support the node's attributes, inputs or outputs.
         """
-        values = {v.name: v for v in call.inputs if v is not None}
+        op, inputs, names = self._shared.get(key), call.inputs, call.outputs
         with NodeErrorContext(call.title):
-            node = self._onnx_node(cls, call, values, scope)
-            op = cls.from_onnx(node)
-            inputs = [values[n] if n else None for n in node.inputs]
-            inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
-            if any(v is UNSUPPORTED_VALUE for v in (*inputs, *inner)):
+            if op is None:
+                values = {v.name: v for v in inputs if v is not None}
+                node = self._onnx_node(cls, call, values, scope)
+                op = cls.from_onnx(node)
+                if key is not None and _needs_attributes_only(cls, node):
+                    self._shared[key] = op
+                inputs, names = [values[n] if n else None for n in node.inputs], node.outputs
+            inner = [v for g in op.graphs for v in (*g.inputs, *g.outputs)]
+            if UNSUPPORTED_VALUE in inputs or UNSUPPORTED_VALUE in inner:
                 return broken(call)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
-        added = self._add(op, call, inputs, _trim(node.outputs), types, scope)
+        added = self._add(op, call, inputs, _trim(names), types, scope)
         return [added.get(name) for name in call.outputs]
 
     def _add(
@@ -253,18 +265,19 @@ class NodeImporter:
             raise UnsupportedError(
                 f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
             )
-        local = dict(zip(call.outputs, call.formals, strict=True))
         context = self._context
-        refined = [
-            refine(type_, scope.declared.get(local.get(name, "")), context.dims)
-            for name, type_ in zip(names, types, strict=False)
-        ]
+        if scope.declared:
+            local = dict(zip(call.outputs, call.formals, strict=True))
+            types = [
+                refine(type_, scope.declared.get(local.get(name, "")), context.dims)
+                for name, type_ in zip(names, types, strict=False)
+            ]
         finals = [
             name or context.value_names.unique(f"{call.name}/unused.{index}")
             for index, name in enumerate(names)
         ]
-        build = Builder(context.value_names, call.name, nodes=scope.nodes)
-        outputs = build.emit(op, inputs, call.name, finals, refined).outputs
+        outputs = [Value(name, type_) for name, type_ in zip(finals, types, strict=False)]
+        scope.nodes.append(Node(call.name, op, inputs, outputs))
         return {v.name: v for v in outputs}
 
     def _onnx_node(
@@ -317,6 +330,23 @@ class NodeImporter:
             types={n: v.type for n, v in values.items()},
             captures=len(captured),
         )
+
+
+def _sharing_key(call: NodeCall) -> Hashable:
+    """Returns a key of nodes with equal attributes; None if the node has tensors or subgraphs."""
+    key = call.domain, call.op_type, call.opset, len(call.inputs)
+    if not call.attributes and not call.graphs:
+        return key
+    if call.graphs or any(a.type not in _SHARED_KINDS for a in call.attributes):
+        return None
+    return *key, *(a.SerializeToString() for a in call.attributes)
+
+
+def _needs_attributes_only(cls: type[Op], node: OnnxNode) -> bool:
+    """Whether `cls.from_onnx` reads only the attributes of `node`, and keeps its inputs."""
+    becoming_inputs = cls.onnx_traits.attribute_to_input
+    default = cls.from_onnx.__func__ is Op.from_onnx.__func__  # type: ignore[attr-defined]
+    return default and becoming_inputs.keys().isdisjoint(node.attrs)
 
 
 def _trim(names: Sequence[str]) -> list[str]:

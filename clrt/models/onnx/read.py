@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -168,23 +168,23 @@ def _is_text(head: bytes) -> bool:
     return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
 
 
-def _names(model: onnx.ModelProto) -> Iterator[str]:
-    """Yields all names in a model: of values, nodes, ops, attributes, dims, functions, domains."""
-    yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
+def _names(model: onnx.ModelProto) -> list[str]:
+    """Returns all names in a model: of values, nodes, ops, attributes, dims, functions, domains."""
+    names = [i.domain for m in (model, *model.functions) for i in m.opset_import]
     for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output)
-        yield from _node_names(function.node)
-    yield from _graph_names(model.graph)
+        names += (function.name, function.domain, *function.input, *function.output)
+        names += _node_names(function.node)
+    return names + _graph_names(model.graph)
 
 
-def _graph_names(graph: onnx.GraphProto) -> Iterator[str]:
-    yield graph.name
+def _graph_names(graph: onnx.GraphProto) -> list[str]:
+    names = [graph.name]
     for info in (*graph.input, *graph.output, *graph.value_info):
-        yield info.name
-        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
-    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
-        yield tensor.name
-    yield from _node_names(graph.node)
+        names.append(info.name)
+        names += [d.dim_param for d in info.type.tensor_type.shape.dim]
+    names += [t.name for t in graph.initializer]
+    names += [s.values.name for s in graph.sparse_initializer]
+    return names + _node_names(graph.node)
 
 
 def _node_names(nodes: Iterable[onnx.NodeProto]) -> list[str]:

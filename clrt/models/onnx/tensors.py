@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -256,9 +256,9 @@ def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Ar
     return np.asarray(numpy_helper.to_array(packed))
 
 
-def _shape(dims: object, where: str) -> tuple[int, ...]:
-    shape = tuple(int(d) for d in dims)  # type: ignore[attr-defined]
-    if any(d < 0 for d in shape):
+def _shape(dims: Iterable[int], where: str) -> tuple[int, ...]:
+    shape = tuple(dims)
+    if shape and min(shape) < 0:
         raise ModelError(f"{where} is damaged: its shape is {list(shape)}; export the model again.")
     return shape
 

@@ -71,6 +71,43 @@ def test_omitted_inputs_are_none() -> None:
     assert slice_.inputs[3] is None and slice_.input(4) is not None
 
 
+def test_nodes_with_equal_attributes_share_an_op() -> None:
+    perms = [[1, 0, 2], [2, 0, 1], [1, 0, 2]]
+    nodes = [node("Transpose", ["x"], [f"y{i}"], perm=perm) for i, perm in enumerate(perms)]
+    outputs = [info(f"y{i}", None) for i in range(len(perms))]
+    graph = imported(model(nodes, [info("x", ("a", "b", "c"))], outputs))
+    first, other, again = (n.op for n in graph.nodes)
+    assert first is again and first != other
+    assert [str(n.output.shape[0]) for n in graph.nodes if n.output.shape] == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        node("Transpose", ["x"], ["z"], "second", perm=[1, 0, 2], axis=1),
+        node("Transpose", ["x"], ["z"], "second", perm=1.5),
+        node("Transpose", ["x"], ["z"], "second", perm=[1, 1]),
+        node("Transpose", [], ["z"], "second", perm=[1, 0]),
+        node("Transpose", ["x", "x"], ["z"], "second", perm=[1, 0]),
+        node("Transpose", ["x"], ["z", "more"], "second", perm=[1, 0]),
+        node("Transpose", ["y2"], ["z"], "second", perm=[1, 0]),
+    ],
+    ids=["unknown", "kind", "value", "no input", "extra input", "extra output", "rank"],
+)
+def test_errors_after_equal_node_name_second_node(second: onnx.NodeProto) -> None:
+    """A node is checked as if it were the first with its op and attributes."""
+    before = [
+        node("Unsqueeze", ["x", "axis"], ["y2"]),
+        node("Transpose", ["x"], ["y"], "first", perm=[1, 0]),
+    ]
+    messages = []
+    for nodes in ([before[0], second], [*before, second]):
+        with pytest.raises((ModelError, ShapeError, UnsupportedError), match="second") as error:
+            imported(model(nodes, outputs=[info("z", None)]), axis=np.int64([0]))
+        messages.append((type(error.value), str(error.value)))
+    assert messages[0] == messages[1]
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "expected"),
     [
