@@ -32,6 +32,7 @@ from clrt.ops.conv.channels_last_gemm import geometry, launch_rows, product_of, 
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.conv.conv1d_gemm import product_of_lines
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
+from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.util.fast_dataclass import dataclass
@@ -198,6 +199,9 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     # Half the vector width, if the last vector would be half empty.
     if channels % tunables["T_VW"] == tunables["T_VW"] // 2:
         tunables["T_VW"] //= 2
+    width = symbolic_shape(node.output)[-2]
+    if isinstance(width, int):  # a tile wider than the image would compute unused positions
+        tunables["T_MR"] = min(tunables["T_MR"], 2 * ceil_div(width, 2))
     panel, rows = panel_width(tunables), prod(node.output.dims[:-2])
     across, step = _along_last(node)
     unrolled = across in _DEPTHWISE_WIDTHS and step in _STRIDES
