@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clrt.errors import UnsupportedError
 from clrt.ir.dim_operations import floordiv, maximum
 from clrt.ir.dims import Dim, Shape, product, provably_equal, same_shape
@@ -21,6 +23,18 @@ def known_shape(value: Value) -> Shape:
             "known ranks"
         )
     return value.shape
+
+
+def known_size(vector: Value) -> int:
+    """Returns the number of elements of a vector.
+
+    Raises:
+        UnsupportedError: It depends on run-time data or symbols.
+    """
+    (size,) = known_shape(vector)
+    if not isinstance(size, int):
+        raise UnsupportedError(f"the size of '{vector.name}' is unknown, which gradients need")
+    return size
 
 
 def sum_to(b: OpBuilder, value: Value, like: Value) -> Value:
@@ -84,3 +98,25 @@ def swapped(b: OpBuilder, value: Value) -> Value:
     """Returns a value of rank 2 or more with its last two axes swapped."""
     rank = len(known_shape(value))
     return b("Transpose", value, perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def scattered(b: OpBuilder, rows: Value, indices: Value, axis: int, shape: Sequence[Dim]) -> Value:
+    """Adds slices of a value at indices along an axis to zeros: the reverse of Gather.
+
+    Args:
+        b: Adds the nodes.
+        rows: Slices to add; along `axis` it has the axes of `indices`.
+        indices: Index of each slice.
+        axis: Axis of the result, counted from the front.
+        shape: Shape of the result.
+    """
+    count = len(known_shape(indices))
+    rank = len(shape) - 1 + count
+    indexed = range(axis, axis + count)
+    others = [a for a in range(rank) if a not in indexed]
+    first = b("Transpose", rows, perm=(*indexed, *others))
+    rest = [d for a, d in enumerate(shape) if a != axis]
+    zeros = b("Expand", b.numbers(0, rows.dtype), b.dims((shape[axis], *rest)))
+    at = b("Unsqueeze", indices, b.ints(count))
+    total = b("ScatterND", zeros, at, first, reduction="add")
+    return b("Transpose", total, perm=(*range(1, axis + 1), 0, *range(axis + 1, len(shape))))

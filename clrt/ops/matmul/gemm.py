@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -9,12 +12,16 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, ElementwiseInstruction, TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.gradients.shapes import sum_to
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
 from clrt.ops.pointwise.fused import Literal
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 @register
@@ -79,6 +86,26 @@ class Gemm(MatrixProduct):
             if widened.is_static and product.is_static and full != product.shape:
                 raise ShapeError(f"{self.name}: C {c} does not broadcast to {product}.")
         return [product]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        a, c = node.arg(0), node.arg(1)
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        left, right = self.transA, self.transB
+
+        def product(x: Value, y: Value, trans_x: int, trans_y: int) -> Value:
+            return b(Gemm(self.alpha, 1.0, trans_x, trans_y), x, y)
+
+        by_a = product(c, cotangent, right, 1) if left else product(cotangent, c, 0, 1 - right)
+        by_b = product(cotangent, a, 1, left) if right else product(a, cotangent, 1 - left, 0)
+        if not self._has_c(node.input_types):
+            return [by_a, by_b]
+        by_c = sum_to(b, cotangent, node.arg(2))
+        if self.beta != 1:
+            by_c = b("Mul", by_c, b.numbers(self.beta, by_c.dtype))
+        return [by_a, by_b, by_c]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = inputs[:2]

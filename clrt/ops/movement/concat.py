@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from clrt.kernels.subview import Subview
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import filled_like, known_shape
 from clrt.ops.movement.common import elements, fresh_dim, has_input, length, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
@@ -87,6 +92,15 @@ class Concat(Op):
     def subviews(self, node: Node) -> list[Subview]:
         y = node.output
         return _adjacent_subviews(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        axis = normalize_axis(self.axis, len(known_shape(cotangent)), self)
+        sizes = [known_shape(v)[axis] for v in node.inputs if v is not None]
+        return b.add_all(Split(axis, outputs=len(sizes)), cotangent, b.dims(sizes))
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
@@ -195,6 +209,12 @@ class Split(Op):
     def subviews(self, node: Node) -> list[Subview]:
         x = node.arg(0)
         return _adjacent_subviews(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        pairs = zip(node.outputs, cotangents, strict=True)
+        return [b(Concat(self.axis), *(filled_like(b, 0, v) if c is None else c for v, c in pairs))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, split = inputs[0], inputs[1] if len(inputs) > 1 else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import Dim, Shape
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
@@ -18,6 +18,9 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dims, num_elements
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -89,6 +92,12 @@ class DepthToSpace(_DepthSpace):
     Source: ONNX DepthToSpace, opset 1 to 28.
     """
 
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [b("SpaceToDepth", cotangent, blocksize=self.blocksize, mode=self.mode)]
+
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         n, c, h, w = dims
         b = self.blocksize
@@ -112,6 +121,12 @@ class SpaceToDepth(_DepthSpace):
 
     Source: ONNX SpaceToDepth, opset 1 to 28.
     """
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [b("DepthToSpace", cotangent, blocksize=self.blocksize, mode=self.mode)]
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         n, c, h, w = dims

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from clrt.errors import ShapeError
-from clrt.ir.graph import Node
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.gradients.shapes import known_shape, sum_to
 from clrt.ops.movement.common import elements, fresh_dims, length, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
@@ -49,6 +56,13 @@ class Expand(Op):
             shape = None if rank is None else fresh_dims(max(rank, len(x.shape)))
             return [TensorType(x.dtype, shape)]
         return [TensorType(x.dtype, broadcast_shapes([x.shape, tuple(wanted)], self))]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        return [sum_to(b, cotangent, node.arg(0))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, shape = inputs
@@ -100,6 +114,19 @@ class Tile(Op):
         if len(repeats) != len(x.shape):
             raise ShapeError(f"Tile: {len(repeats)} repeats for rank {len(x.shape)} ({x}).")
         return [TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, repeats, strict=True)))]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        repeats = elements(node.input_types, 1)
+        if repeats is None:
+            raise UnsupportedError("its repeats depend on run-time data, which gradients need")
+        pairs = zip(repeats, known_shape(node.arg(0)), strict=True)
+        apart = b.reshaped(cotangent, *(d for pair in pairs for d in pair))
+        axes = range(0, 2 * len(repeats), 2)
+        return [b("ReduceSum", apart, b.ints(*axes), keepdims=0) if repeats else cotangent]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, repeats = inputs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.cl_code import Code, Define
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
@@ -20,6 +22,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import known_shape, scattered
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.pointwise.fused import symbolic_shape
@@ -27,6 +30,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Size in bytes of the vectors in which kernels copy rows.
 VECTOR_BYTES = 16
@@ -170,6 +176,15 @@ class Gather(Op):
             raise ShapeError("Gather: the data is a scalar; expected a rank of at least 1.")
         axis = normalize_axis(self.axis, len(x.shape), self)
         return [TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        shape = known_shape(node.arg(0))
+        axis = normalize_axis(self.axis, len(shape), self)
+        return [scattered(b, cotangent, node.arg(1), axis, shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices = inputs

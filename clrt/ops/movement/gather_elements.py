@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, launch_places
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import filled_like
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -68,6 +75,15 @@ class GatherElements(Op):
                 if i != axis and isinstance(d, int) and isinstance(k, int) and k > d:
                     raise ShapeError(f"GatherElements: axis {i} of {indices} exceeds that of {x}.")
         return [TensorType(x.dtype, indices.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        zeros = filled_like(b, 0, node.arg(0))
+        scatter = dict(axis=self.axis, reduction="add")
+        return [b("ScatterElements", zeros, node.arg(1), cotangent, **scatter)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices = inputs

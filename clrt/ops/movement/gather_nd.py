@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import provably_different
+from clrt.ir.dims import provably_different, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
@@ -20,6 +20,7 @@ from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
+from clrt.ops.gradients.shapes import filled_like, known_shape
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.movement.scatter_elements import (
@@ -34,6 +35,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 class ScatterPartition(Thresholds):
@@ -128,6 +132,19 @@ class GatherND(Op):
             raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
         return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
 
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        if self.batch_dims:
+            raise UnsupportedError("its attribute 'batch_dims' is not 0, for which it has none")
+        *axes, width = known_shape(node.arg(1))
+        if provably_equal(width, 0):  # each index selects the whole of x
+            return [b("ReduceSum", cotangent, b.ints(*range(len(axes))), keepdims=0)]
+        zeros = filled_like(b, 0, node.arg(0))
+        return [b("ScatterND", zeros, node.arg(1), cotangent, reduction="add")]
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices = inputs
         assert x is not None and indices is not None
@@ -219,6 +236,18 @@ class ScatterND(Op):
             if not fits or updates.shape != tuples[:-1] + shape[tuples[-1] :]:
                 raise ShapeError(f"ScatterND: {indices} and {updates} do not match {x}.")
         return [TensorType(x.dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        if self.reduction not in ("none", "add"):
+            raise UnsupportedError(f"its attribute 'reduction' is {self.reduction!r}")
+        indices, by_x = node.arg(1), cotangent
+        if self.reduction == "none":
+            by_x = b(self, cotangent, indices, filled_like(b, 0, node.arg(2)))
+        return [by_x, None, b(GatherND(), cotangent, indices)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices, updates = inputs

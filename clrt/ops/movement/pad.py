@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
@@ -25,6 +25,7 @@ from clrt.kernels.strided import (
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, checked_sizes, need, normalize_axis
+from clrt.ops.gradients.shapes import known_shape, scattered
 from clrt.ops.movement.common import (
     elements,
     fill_from_launch,
@@ -38,6 +39,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
 MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
@@ -232,6 +236,35 @@ class Pad(Op):
                 if cropped <= 0 < dim:
                     raise ShapeError(f"Pad: axis {axis} has no elements for mode {self.mode}.")
         return [TensorType(x.dtype, shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        x = node.arg(0)
+        shape, pads, axes = known_shape(x), elements(node.input_types, 1), node.input(3)
+        if pads is None or (axes is not None and axes.type.data is None):
+            raise UnsupportedError("its pads depend on run-time data, which gradients need")
+        if self.mode == "constant":
+            by_x = b(Pad(), cotangent, b.dims([-p for p in pads]), None, axes)
+            value = node.input(2)
+            if value is None:
+                return [by_x]
+            total, kept = (b("ReduceSum", v, keepdims=0) for v in (cotangent, by_x))
+            return [by_x, None, b.reshaped(b("Sub", total, kept), *known_shape(value))]
+        numbers = elements(node.input_types, 3)
+        padded = None if numbers is None else [int(a) for a in numbers]
+        begins, ends = self.full_pads(len(shape), pads, padded)
+        for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            if provably_equal(begin, 0) and provably_equal(end, 0):
+                continue
+            # The same Pad of the indices gives the source of each element.
+            taken = b(self, b.count_up(shape[axis]), b.dims([begin, end]))
+            whole = list(known_shape(cotangent))
+            whole[axis] = shape[axis]
+            cotangent = scattered(b, cotangent, taken, axis, whole)
+        return [cotangent]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, pads, value, axes = (*inputs, None, None)[:4]

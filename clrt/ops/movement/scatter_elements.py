@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch
 from clrt.kernels.strided import (
@@ -25,11 +25,15 @@ from clrt.kernels.strided import (
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import filled_like
 from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import index_t, num_elements
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Reduction -> value of REDUCTION in common/scatter.clh.
 Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
@@ -148,6 +152,18 @@ class ScatterElements(Op):
         if updates.is_static and indices.is_static and updates.shape != indices.shape:
             raise ShapeError(f"{self.name}: shapes of {indices} and {updates} differ.")
         return [TensorType(x.dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        if self.reduction not in ("none", "add"):
+            raise UnsupportedError(f"its attribute 'reduction' is {self.reduction!r}")
+        indices, by_x = node.arg(1), cotangent
+        if self.reduction == "none":
+            by_x = b(self, cotangent, indices, filled_like(b, 0, node.arg(2)))
+        return [by_x, None, b("GatherElements", cotangent, indices, axis=self.axis)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices, updates = inputs

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dim_operations import floordiv, maximum, minimum
 from clrt.ir.dims import Dim, UndecidableDim, provably_equal
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.runtime_values import RuntimeValue, tensor
 from clrt.kernels.size_formulas import count_taken, first_taken, slice_indices
@@ -20,6 +21,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
+from clrt.ops.gradients.shapes import known_shape, known_size, scattered
 from clrt.ops.movement.common import (
     data_of,
     elements,
@@ -33,6 +35,9 @@ from clrt.ops.movement.common import (
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits, MemoryTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Bounds from this value on mean "to the end": models write INT32_MAX or INT64_MAX.
 _FAR = (1 << 31) - 1
@@ -195,6 +200,23 @@ class Slice(Op):
             result[at] = fresh_dim() if dim is None else dim
         return [TensorType(x.dtype, tuple(result))]
 
+    @staticmethod
+    def _start(node: Node, k: int, size: Dim) -> Dim | None:
+        """Returns the first index of the k-th sliced axis; None if unknown, or the step is not 1.
+
+        Args:
+            node: Slice node.
+            k: Position in starts, ends, axes and steps.
+            size: Size of the sliced axis.
+        """
+        starts, steps = (elements(node.input_types, i) for i in (1, 4))
+        if starts is None or (node.input(4) is not None and (steps is None or steps[k] != 1)):
+            return None
+        start = starts[k]
+        if not isinstance(start, int):
+            return None
+        return minimum(start, size) if start >= 0 else maximum(size + start, 0)
+
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
@@ -212,6 +234,35 @@ class Slice(Op):
         """Returns the number of elements of 1-D input `index`; None if it is omitted or unknown."""
         data = data_of(inputs, index)
         return length(inputs, index) if data is None else data.size
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        shape = known_shape(node.arg(0))
+        axes = elements(node.input_types, 3)
+        if node.input(3) is not None and axes is None:
+            raise UnsupportedError("its axes depend on run-time data, which gradients need")
+        if axes is None:
+            axes = list(range(known_size(node.arg(1))))
+        for k, axis in reversed(list(enumerate(axes))):
+            at = normalize_axis(int(axis), len(shape), self)
+            begin = self._start(node, k, shape[at])
+            if begin is not None:
+                end = shape[at] - begin - known_shape(node.output)[at]
+                cotangent = b("Pad", cotangent, b.dims((begin, end)), None, b.ints(at))
+                continue
+            # The same Slice of the indices gives the source of each element.
+            bounds = [
+                v and b("Slice", v, b.ints(k), b.ints(k + 1))
+                for v in (*node.inputs[1:], None, None)
+            ]
+            taken = b(self, b.count_up(shape[at]), bounds[0], bounds[1], b.ints(0), bounds[3])
+            whole = list(known_shape(cotangent))
+            whole[at] = shape[at]
+            cotangent = scattered(b, cotangent, taken, at, whole)
+        return [cotangent]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, starts, ends, axes, steps = (*inputs, None, None)[:5]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Shape, provably_equal
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
+from clrt.ops.gradients.shapes import known_shape
 from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -80,6 +87,14 @@ class Transpose(Op):
         if len(order) != len(x.shape):
             raise ShapeError(f"Transpose: perm {list(order)} does not permute the axes of {x}.")
         return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        order = self.order(len(known_shape(cotangent)))
+        return [b(Transpose(tuple(order.index(a) for a in range(len(order)))), cotangent)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

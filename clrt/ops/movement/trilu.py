@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -19,6 +22,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -67,6 +73,12 @@ class Trilu(Op):
         if x.shape is not None and len(x.shape) < 2:
             raise ShapeError(f"Trilu: {x} has rank {len(x.shape)}; expected at least 2.")
         return [TensorType(x.dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [b(self, cotangent, *node.inputs[1:])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, k = inputs[0], inputs[1] if len(inputs) > 1 else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.spec import KernelSpec, Launch
@@ -13,6 +16,9 @@ from clrt.ops.base import Accuracy
 from clrt.ops.checks import normalize_axis
 from clrt.ops.norm.softmax import SoftmaxBase, around_axis, split
 from clrt.ops.registry import register
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -37,6 +43,11 @@ class Hardmax(SoftmaxBase):
     supported_storages = None
     accuracy = Accuracy.EXACT
     variants = (Variant("lines", _emit, reject_float64),)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        return [None]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

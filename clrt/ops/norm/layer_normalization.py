@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.cl_code import Define
 from clrt.ir.dims import Shape, product, provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PlainEfficiency
@@ -30,10 +31,15 @@ from clrt.kernels.variant import (
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.expression import Expression
+from clrt.ops.gradients.shapes import known_shape, sum_to
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
 GROUP = of_groups(
@@ -58,6 +64,30 @@ class Normalization(Op):
     epsilon: float
     rms: ClassVar[bool] = False
     supported_storages = WIDENED_STORAGES
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        cotangent, *of_stats = cotangents
+        if any(c is not None for c in of_stats):
+            raise UnsupportedError("only its first output has a gradient")
+        assert cotangent is not None
+        x, scale, bias = Expression(b, node.arg(0)), node.arg(1), node.input(2)
+        rank = len(known_shape(x.value))
+        axes = b.ints(*range(normalize_axis(self.axis, rank, self), rank))
+
+        def mean(values: Expression) -> Expression:
+            return Expression(b, b("ReduceMean", values.value, axes, keepdims=1))
+
+        given = Expression(b, cotangent)
+        centred = x if self.rms else x - mean(x)
+        inverse = 1 / (mean(centred * centred) + self.epsilon).apply("Sqrt")
+        unit = centred * inverse
+        rows = given * Expression(b, scale)
+        by_unit = rows - unit * mean(rows * unit)
+        by_x = inverse * (by_unit if self.rms else by_unit - mean(rows))
+        results: list[Value | None] = [by_x.value, sum_to(b, (given * unit).value, scale)]
+        return results if bias is None else [*results, sum_to(b, cotangent, bias)]
 
     def row(self, shape: Shape) -> Shape:
         """Returns the sizes of the normalized axes, the last dims of x from `axis` on.

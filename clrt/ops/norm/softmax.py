@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -21,10 +22,14 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
+from clrt.ops.gradients.shapes import known_shape
 from clrt.ops.registry import register
 from clrt.ops.traits import MemoryTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
@@ -142,6 +147,22 @@ class SoftmaxBase(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         return infer_along_axis(inputs, self.axis, self)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        y, rank = node.output, len(known_shape(node.output))
+        first = normalize_axis(self.axis, rank, self)
+        axes = b.ints(*(range(first, rank) if self.flatten else (first,) if rank else ()))
+
+        def total(value: Value) -> Value:
+            return b("ReduceSum", value, axes, keepdims=1, noop_with_empty_axes=1)
+
+        if self.log:
+            return [b("Sub", cotangent, b("Mul", b("Exp", y), total(cotangent)))]
+        return [b("Mul", y, b("Sub", cotangent, total(b("Mul", cotangent, y))))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

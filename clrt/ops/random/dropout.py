@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
@@ -19,6 +22,9 @@ from clrt.ops.movement.views import Identity
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _copies(node: Node, caps: DeviceCaps) -> str | None:
@@ -118,6 +124,20 @@ class Dropout(RandomOp):
                 )
         dtype = x.dtype if self.mask_like_x else DType.BOOL
         return [TensorType(x.dtype, x.shape), TensorType(dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        cotangent = cotangents[0]
+        if cotangent is None or len(node.inputs) < 3 or node.input(2) is None:
+            return [cotangent]
+        kept = node.outputs[1] if len(node.outputs) > 1 else b.add_all(self, *node.inputs)[1]
+        ratio, training = (b.reshaped(node.arg(i)) for i in (1, 2))
+        ratio = b.cast(ratio, cotangent.dtype)
+        one, zero = (b.numbers(n, cotangent.dtype) for n in (1, 0))
+        factor = b("Where", training, b("Div", one, b("Sub", one, ratio)), one)
+        scaled = b("Mul", cotangent, factor)
+        return [b("Where", b.cast(kept, DType.BOOL), scaled, zero)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, ratio, training = (*inputs, None, None)[:3]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Code, Define
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.axis_kernels import launch_lines
@@ -27,6 +29,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import HostTraits, InputTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
@@ -170,6 +175,12 @@ class Cumulative(Op):
 @register
 class CumSum(Cumulative):
     """Running sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [b(replace(self, reverse=1 - self.reverse), cotangent, node.arg(1))]
 
     def accumulate(self, x: Array, axis: int) -> Array:
         return np.cumsum(x, axis, x.dtype)
