@@ -158,6 +158,12 @@ RECORD_CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "constant beyond its file": lambda r: r["constants"].append(
         [-1, "", "c", "float32", [4], ["<f4", [4]], [0, 0, 1 << 40]]
     ),
+    "constant beyond its tensor": lambda r: r["constants"].append(
+        [-1, "", "c", "float32", [4], ["<f4", [4]], ["t0", 1 << 20, (1 << 20) + 16]]
+    ),
+    "constant before its tensor": lambda r: r["constants"].append(
+        [-1, "", "c", "float32", [4], ["<f4", [4]], ["t0", -16, 0]]
+    ),
     "constant of other dims": lambda r: r["constants"].append(
         [-1, "", "c", "float32", [9], ["<f4", [4]], [0, 0, 16]]
     ),

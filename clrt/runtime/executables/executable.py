@@ -13,7 +13,7 @@ Its metadata hold, as text,
 Its tensor `record` holds JSON: the interface of the model, its constants, and its templates.
 A template is a tensor with a JSON text, whose digest the record holds; it is read when sizes need
 it. Tensors such as `text.tokenizer` hold other texts of the model. A constant is a tensor of the
-file, in the layout that kernels read, or a range of a file of the model.
+file or a range of it, in the layout that kernels read, or a range of a file of the model.
 
 An executable holds code of kernels, and addresses of which not all are checked, as program binaries
 do; like these, it is read only from a folder that no other user can write to.
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import ModelError
 from clrt.formats.checksum import DigestCheck, digest_of, text_digest, write_with_digest
 from clrt.formats.safetensors import SafetensorsHeader, read_header
@@ -58,8 +59,10 @@ from clrt.runtime.executables.stored_graph import StoredGraph
 from clrt.util.files import stays_below
 
 FORMAT = "clrt executable"
-VERSION = "3"
+VERSION = "4"
 _RECORD, _TEXT = "record", "text."
+# Maximum bytes of a constant that lies in one tensor with others; a tensor takes 10 us to read.
+_MAX_SHARED_BYTES = 16 << 10
 
 
 class Origin(NamedTuple):
@@ -253,8 +256,8 @@ class _MappedFiles:
             dtype: Dtype of the value.
             dims: Shape of the value.
             array: NumPy dtype and shape of the stored elements.
-            where: Name of a tensor of the executable; or (index of a file of the model, first
-                byte, end).
+            where: Name of a tensor of the executable; or (name of a tensor, or index of a file of
+                the model; first byte, end).
         """
         elements = self.bytes_of(where).view(_numpy_dtype(array[0])).reshape(tuple(array[1]))
         if not layout and (elements.shape, elements.dtype) != (tuple(dims), DType(dtype).numpy):
@@ -283,18 +286,21 @@ class _MappedFiles:
 
     def bytes_of(self, where: Any) -> Array:
         """Returns the bytes of a constant; `where` is that of `constant`."""
-        if isinstance(where, str):
-            entry, number = self._header.tensors[where], -1
-            first, end = entry.start, entry.stop
-        else:
-            number, first, end = where
+        parts: Sequence[Any] = [where] if isinstance(where, str) else where
+        source, *ends = parts
+        number = -1 if isinstance(source, str) else source
         if number not in self._data:
             path = self._header.file if number < 0 else self._files[number]
             # Slices of a plain array take a fifth of the time of slices of a np.memmap.
             self._data[number] = np.asarray(SafetensorsHeader(path, {}, {}, 0).map())
-        data = self._data[number]
-        if not 0 <= first <= end <= len(data):
-            raise ValueError("a constant outside its file")
+        data, low = self._data[number], 0
+        high = len(data)
+        if isinstance(source, str):
+            entry = self._header.tensors[source]
+            low, high = entry.start, min(entry.stop, high)
+        first, end = (low + at for at in ends) if ends else (low, high)
+        if not low <= first <= end <= high:
+            raise ValueError("a constant outside its file or tensor")
         return data[first:end]
 
 
@@ -330,6 +336,9 @@ class ExecutableWriter:
     _tensors: dict[str, Array] = field(default_factory=dict)
     _templates: list[Any] = field(default_factory=list)
     _graphs: list[Any] = field(default_factory=list)
+    # Bytes of small constants, and name of the tensor for them; "" if there are none.
+    _shared: bytearray = field(default_factory=bytearray)
+    _shared_name: str = ""
 
     def __post_init__(self) -> None:
         # Reads the nodes of a stored graph. There are new templates only if planning has read them.
@@ -338,7 +347,8 @@ class ExecutableWriter:
             self._rows += self.base.record["constants"]
             self._templates += self.base.record["templates"]
             self._graphs += self.base.record["graphs"]
-            names = [row[-1] for row in self._rows] + [row[2] for row in self._templates]
+            wheres = [row[-1] for row in self._rows] + [row[2] for row in self._templates]
+            names = {where if isinstance(where, str) else where[0] for where in wheres}
             self._tensors |= {n: self.base.bytes_of(n) for n in names if isinstance(n, str)}
             for index, (number, layout, *_) in enumerate(self._rows):
                 if number >= 0:
@@ -347,7 +357,7 @@ class ExecutableWriter:
     @property
     def nbytes(self) -> int:
         """Size of the constants and template texts to write, in bytes."""
-        return sum(array.nbytes for array in self._tensors.values())
+        return sum(array.nbytes for array in self._tensors.values()) + len(self._shared)
 
     @property
     def _beside(self) -> list[Path]:
@@ -402,11 +412,29 @@ class ExecutableWriter:
             array = [_dtype_text(elements.dtype), elements.shape]
             where: Any = self._range(elements)
             if where is None:
-                where = f"c{number}"
-                self._tensors[where] = elements
+                where = self._store(number, elements)
             dims = value.dims
             self._rows.append([*origin, value.name, str(value.dtype), dims, array, where])
         return self._numbers[key]
+
+    def _store(self, number: int, elements: Array) -> str | tuple[str, int, int]:
+        """Adds the elements of a constant to the file; returns where they are in it.
+
+        Args:
+            number: Index of the constant.
+            elements: The elements, in C order.
+
+        Returns:
+            Name of a tensor; for small constants (name of a tensor of several, first byte, end).
+        """
+        if elements.nbytes > _MAX_SHARED_BYTES:
+            self._tensors[f"c{number}"] = elements
+            return f"c{number}"
+        self._shared_name = self._shared_name or f"c{number}"
+        self._shared += bytes(-len(self._shared) % ALIGNMENT_BYTES)
+        first = len(self._shared)
+        self._shared += elements.tobytes()
+        return self._shared_name, first, len(self._shared)
 
     def _range(self, elements: Array) -> tuple[int, int, int] | None:
         """Returns where a constant lies in a file of the model: (number of the file, first, end).
@@ -445,6 +473,8 @@ class ExecutableWriter:
             name: partial(np.frombuffer, each.encode(), np.uint8) for name, each in stored.items()
         }
         tensors |= {name: partial(np.asarray, array) for name, array in self._tensors.items()}
+        if self._shared:
+            tensors[self._shared_name] = partial(np.frombuffer, self._shared, np.uint8)
         write_with_digest(path, metadata, tensors, sync=False)  # a torn file fails its digest
 
 
