@@ -224,6 +224,10 @@ IMPORT_RULES = {
 LOWERING_RULES = {
     "decompositions.lowering_rules.compress": "tensor.non_zero.Compress",
     "decompositions.lowering_rules.einsum": "matmul.einsum.Einsum",
+    "decompositions.lowering_rules.gradients": """
+        attention.attention.Attention norm.batch_normalization.BatchNormalization
+        norm.group_normalization.GroupStatistics norm.lp_normalization.LpNormalization
+    """,
     "decompositions.lowering_rules.if_branches": "control.control_flow.If",
     "decompositions.lowering_rules.non_max_suppression": """
         vision.non_max_suppression.NonMaxSuppression

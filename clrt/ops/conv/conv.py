@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import product as pairs
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,13 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
+from clrt.ops.conv.conv_gradients import (
+    Geometry,
+    bias_gradient,
+    data_gradient,
+    weight_gradient,
+    window_sizes,
+)
 from clrt.ops.conv.costs import (
     DirectCpuEfficiency,
     DirectEfficiency,
@@ -46,6 +53,7 @@ from clrt.ops.conv.costs import (
 from clrt.ops.conv.epilogue_operands import epilogue_operand_fits, operand_of
 from clrt.ops.conv.scalable_weights import HasScalableWeights
 from clrt.ops.epilogue import EpilogueOp, after_bias, fused_reference, fused_type
+from clrt.ops.gradients.shapes import known_shape
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
@@ -53,6 +61,9 @@ from clrt.ops.traits import MemoryTraits
 from clrt.ops.vision.pooling import AutoPad, WindowPool
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 _AXES = 3
 DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
@@ -461,6 +472,30 @@ class Conv(FloatConvolution, HasScalableWeights):
 
     Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
     """
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        x, w = node.arg(0), node.arg(1)
+        sizes, kernel = known_shape(x)[2:], window_sizes(w)
+        window = self.window(known_shape(w))
+        numbers = [d for d in sizes if isinstance(d, int)]
+        assert window is not None
+        if len(numbers) < len(sizes) and self.auto_pad.startswith("SAME"):
+            raise UnsupportedError(
+                f"its padding ({self.auto_pad}) depends on the input; use fixed sizes"
+            )
+        begins, ends = window.padding(numbers if len(numbers) == len(sizes) else [0] * len(sizes))
+        ones = (1,) * len(kernel)
+        g = Geometry(
+            kernel, self.strides or ones, self.dilations or ones, tuple(begins), tuple(ends),
+            self.group,
+        )  # fmt: skip
+        by_x = data_gradient(b, cotangent, w, sizes, g)
+        by_w = weight_gradient(b, x, cotangent, w, g)
+        return [by_x, by_w, bias_gradient(b, cotangent)]
 
     def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
         return scale.reshape(-1, *(1,) * (len(weights) - 1))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dim_operations import mod
 from clrt.ir.dims import Dim, provably_different
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, image_chunks
@@ -21,13 +21,24 @@ from clrt.kernels.variant import Emit, Lowering
 from clrt.ops.base import Types
 from clrt.ops.checks import agree, checked_sizes, need
 from clrt.ops.conv.col2im import Windows, add_up_launch, reject_axes
+from clrt.ops.conv.conv_gradients import (
+    Geometry,
+    bias_gradient,
+    convolve,
+    weight_gradient,
+    window_sizes,
+)
 from clrt.ops.conv.scalable_weights import HasScalableWeights
+from clrt.ops.gradients.shapes import known_shape
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.ops.vision.pooling import AutoPad, check_windows
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
@@ -225,6 +236,40 @@ class ConvTranspose(HasScalableWeights):
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(-1, *(1,) * len(windows.image))
         return (y.astype(x.dtype),)
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        x, w = node.arg(0), node.arg(1)
+        sizes, images = known_shape(x)[2:], known_shape(node.output)[2:]
+        kernel, ones = window_sizes(w), (1,) * (len(sizes))
+        strides, dilations = self.strides or ones, self.dilations or ones
+        numbers = [d for d in sizes if isinstance(d, int)]
+        if len(numbers) == len(sizes):
+            begins = self.windows((1, 1, *numbers), (1, 1, *kernel)).before
+        elif self.output_shape or self.auto_pad != "NOTSET":
+            raise UnsupportedError("its padding depends on the input; use fixed sizes")
+        else:
+            begins = self.pads[: len(ones)] or (0,) * len(ones)
+        spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        ends = [
+            (n - 1) * s + span - begin - image
+            for n, s, span, begin, image in zip(sizes, strides, spans, begins, images, strict=True)
+        ]
+        if not all(isinstance(n, int) for n in ends):
+            raise UnsupportedError("its padding depends on the input; use fixed sizes")
+        # Elements behind the last window have no part in x.
+        padding = tuple(max(int(n), 0) for n in ends)
+        for axis, (image, end) in enumerate(zip(images, ends, strict=True), start=2):
+            if end < 0:
+                cotangent_of_windows = image + end
+                cotangent = b.slice(cotangent, 0, cotangent_of_windows, axis)
+        g = Geometry(kernel, strides, dilations, tuple(begins), padding, self.group)
+        by_x = convolve(b, cotangent, w, g)
+        by_w = weight_gradient(b, cotangent, x, w, g)
+        return [by_x, by_w, bias_gradient(b, cotangents[0] or cotangent)]
 
     def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
         by_group = scale.reshape(self.group, 1, weights[1])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from clrt.errors import UnsupportedError
 from clrt.ir.dim_operations import floordiv, maximum
 from clrt.ir.dims import Dim, Shape, product, provably_equal, same_shape
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.op_builder import OpBuilder
 
@@ -86,6 +87,11 @@ def filled_like(b: OpBuilder, number: float, like: Value) -> Value:
     return expanded_like(b, b.numbers(number, like.dtype), like)
 
 
+def filled(b: OpBuilder, number: float, shape: Sequence[Dim], dtype: DType) -> Value:
+    """Returns a tensor of a shape whose elements are all `number`."""
+    return b("Expand", b.numbers(number, dtype), b.dims(shape))
+
+
 def count_of(b: OpBuilder, dims: Shape, like: Value) -> Value:
     """Returns the product of dims as a scalar of the dtype of `like`."""
     count = product(dims)
@@ -116,7 +122,7 @@ def scattered(b: OpBuilder, rows: Value, indices: Value, axis: int, shape: Seque
     others = [a for a in range(rank) if a not in indexed]
     first = b("Transpose", rows, perm=(*indexed, *others))
     rest = [d for a, d in enumerate(shape) if a != axis]
-    zeros = b("Expand", b.numbers(0, rows.dtype), b.dims((shape[axis], *rest)))
+    zeros = filled(b, 0, (shape[axis], *rest), rows.dtype)
     at = b("Unsqueeze", indices, b.ints(count))
     total = b("ScatterND", zeros, at, first, reduction="add")
     return b("Transpose", total, perm=(*range(1, axis + 1), 0, *range(axis + 1, len(shape))))

@@ -19,6 +19,8 @@ from clrt.ops.op_builder import OpBuilder
 
 # Maximum number of nodes that an error lists between the differentiated value and a node.
 _MAX_PATH_NODES = 8
+# Domain of ops that only passes and decompositions make; they may inherit rules that do not fit.
+_OWN_DOMAIN = "clrt"
 
 
 def add_gradients(
@@ -136,6 +138,8 @@ class _ReverseWalk:
         """
         op = node.op_as(Op)
         try:
+            if op.domain == _OWN_DOMAIN:
+                raise UnsupportedError(f"{node} has no gradient")
             if op.has_gradient():
                 with NodeErrorContext(node):
                     return op.vjp(self._build.under(node.name), node, given)

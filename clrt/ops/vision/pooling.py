@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError, counted
+from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import Dim, UndecidableDim
+from clrt.ir.dims import Dim, UndecidableDim, product
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -26,12 +27,17 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
+from clrt.ops.conv.conv_gradients import Geometry, convolve, data_gradient
+from clrt.ops.gradients.shapes import filled, known_shape, reshaped_like
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
 from clrt.ops.traits import OnnxTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 _AXES = 3
 # Elements of a row that a CPU work-item processes together, in private memory.
@@ -391,6 +397,18 @@ class MaxPool(WindowPool):
         (y,) = super().infer(inputs)
         return [y, TensorType(DType.INT64, y.shape)] if self.indices else [y]
 
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        cotangent, x = cotangents[0], node.arg(0)
+        if cotangent is None:
+            return [None]
+        _, places = b.add_all(replace(self, indices=True, storage_order=0), x)
+        zeros = filled(b, 0, (product(known_shape(x)),), x.dtype)
+        flat = (b("Reshape", v, b.ints(-1)) for v in (places, cotangent))
+        total = b("ScatterElements", zeros, *flat, reduction="add")
+        return [reshaped_like(b, total, x)]
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
@@ -431,6 +449,40 @@ class AveragePool(WindowPool):
     def defines(self) -> dict[str, Define]:
         padded = int(self.count_include_pad)
         return {"MAX": 0, "PADDED": padded, "INDICES": 0, "COLUMN_MAJOR": 0}
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        assert cotangent is not None
+        batch, channels, *sizes = known_shape(node.arg(0))
+        places, rank = known_shape(cotangent)[2:], len(self.kernel_shape)
+        numbers = [d for d in sizes if isinstance(d, int)]
+        static = len(numbers) == len(sizes)
+        if not static and (self.ceil_mode or self.auto_pad.startswith("SAME")):
+            raise UnsupportedError("its padding depends on the input; use fixed sizes")
+        before, after = self.padding(numbers if static else [0] * rank)
+        strides, dilations = self.steps(self.strides), self.steps(self.dilations)
+        ends, spans = list(after), self.spans()
+        if static:  # up to the end of the last window, which may be behind the padding
+            ends = [
+                (int(places[a]) - 1) * strides[a] + spans[a] - numbers[a] - before[a]
+                for a in range(rank)
+            ]
+            ends = [max(e, p) for e, p in zip(ends, after, strict=True)]
+        lone = Geometry(self.kernel_shape, strides, dilations, tuple(before), tuple(ends))
+        window = filled(b, 1, (1, 1, *self.kernel_shape), cotangent.dtype)
+        inside, begins = sizes, before
+        if self.count_include_pad:
+            inside = [s + p + e for s, p, e in zip(sizes, before, after, strict=True)]
+            ends = [e - p for e, p in zip(ends, after, strict=True)]
+            begins = [0] * rank
+        counted = replace(lone, begins=tuple(begins), ends=tuple(ends))
+        ones = filled(b, 1, (1, 1, *inside), cotangent.dtype)
+        counts = convolve(b, ones, window, counted)
+        images = b.reshaped(b("Div", cotangent, counts), batch * channels, 1, *places)
+        by_x = data_gradient(b, images, window, sizes, lone)
+        return [b.reshaped(by_x, batch, channels, *sizes)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
