@@ -185,6 +185,8 @@ class Templates:
             family.tries = _MAX_TEMPLATES
             family.templates = []
             return None
+        if sizes == bindings:
+            template.costs = actual.costs  # the comparison has built the steps of `actual`
         family.templates = [*family.templates, template]
         family.first = family.first or (sizes, expected)
         return result
