@@ -31,9 +31,9 @@ WIDTH = 32
 # Neighbours along K that one dot-product instruction multiplies per column.
 _DOT_DEPTH = 4
 _SIGN = np.uint8(0x80)
-# Rows per tile, and maximum number of rows per work-group.
+MAX_ROWS = 64
+"""Maximum rows of the result per work-group."""
 _TILE_ROWS = 8
-_MAX_ROWS = 64
 
 
 class Int8Partition(Thresholds):
@@ -74,7 +74,7 @@ class Int8Weights(QuantizedWeights):
     @property
     def record(self) -> int:
         """Bytes per packed panel of B."""
-        return WIDTH * (self.depth + 3 * 4)
+        return record_bytes(self.depth)
 
     @property
     def defines(self) -> dict[str, Define]:
@@ -129,23 +129,46 @@ class Int8Weights(QuantizedWeights):
         Args:
             array: Elements of `value`, int8 or uint8.
         """
-        panels, groups = ceil_div(self.n, WIDTH), self.depth // _DOT_DEPTH
-        levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
-        levels[: self.n, : self.k] = self.columns(array)
-        columns = np.zeros((3, panels * WIDTH), np.int32)
+        levels = np.zeros((self.n, self.depth), np.uint8)
+        levels[:, : self.k] = self.columns(array)
+        columns = np.zeros((3, self.n), np.int32)
         zeros = np.zeros(1, array.dtype) if self.zeros is None else self.zeros.numbers
         assert zeros is not None
-        columns[1, : self.n] = self.by_column(unsigned(zeros))
+        columns[1] = self.by_column(unsigned(zeros))
         sums = levels.sum(axis=1, dtype=np.int64)
         columns[0] = sums - self.k * columns[1].astype(np.int64)
-        self.scale_columns(columns[:, : self.n])
-        records = np.empty((panels, self.record), np.uint8)
-        fours = levels.reshape(panels, WIDTH, groups, _DOT_DEPTH).swapaxes(1, 2)
-        records[:, : WIDTH * self.depth] = fours.reshape(panels, -1)
-        by_panel = columns.reshape(3, panels, WIDTH).swapaxes(0, 1)
-        tail = np.ascontiguousarray(by_panel).view(np.uint8)
-        records[:, WIDTH * self.depth :] = tail.reshape(panels, -1)
-        return records
+        self.scale_columns(columns)
+        return pack_panels(levels, columns)
+
+
+def record_bytes(depth: int) -> int:
+    """Returns the size of a packed panel of B in bytes, for `depth` rows of B."""
+    return WIDTH * (depth + 3 * 4)
+
+
+def pack_panels(levels: Array, columns: Array) -> Array:
+    """Packs levels of B and the data of its columns in panels of 32 columns, padded with zeros.
+
+    Args:
+        levels: uint8 `[N, depth]`, `depth` a multiple of 4.
+        columns: int32 `[3, N]`: start values, zero points, and bits of the float32 scales.
+
+    Returns:
+        uint8 `[panels, record_bytes(depth)]`.
+    """
+    count, depth = levels.shape
+    panels, groups = ceil_div(count, WIDTH), depth // _DOT_DEPTH
+    whole = np.zeros((panels * WIDTH, depth), np.uint8)
+    whole[:count] = levels
+    data = np.zeros((3, panels * WIDTH), np.int32)
+    data[:, :count] = columns
+    records = np.empty((panels, record_bytes(depth)), np.uint8)
+    fours = whole.reshape(panels, WIDTH, groups, _DOT_DEPTH).swapaxes(1, 2)
+    records[:, : WIDTH * depth] = fours.reshape(panels, -1)
+    by_panel = data.reshape(3, panels, WIDTH).swapaxes(0, 1)
+    tail = np.ascontiguousarray(by_panel).view(np.uint8)
+    records[:, WIDTH * depth :] = tail.reshape(panels, -1)
+    return records
 
 
 @dataclass(frozen=True)
@@ -240,14 +263,14 @@ def _emit(
     weights = product.weights
     assert isinstance(weights, Int8Weights)
     tunables = ctx.tunables(LEVELS)
-    height, columns = _shares(product, ctx)
+    height, columns = partition(product.m, product.n, product.batches, ctx)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
     macros = {
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "DOT_ISA": int(VNNI_INT8 in ctx.caps.matrix_shapes),
-        "MOST_ROWS": _MAX_ROWS,
+        "MOST_ROWS": MAX_ROWS,
         **defines,
     }
     if "a_zero" in levels:
@@ -259,19 +282,25 @@ def _emit(
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def _shares(product: GemmProblem, ctx: Lowering) -> tuple[int, int]:
-    """Returns rows and columns of the result per work-group, so that all cores finish together."""
-    panels, caps = ceil_div(product.n, WIDTH), ctx.caps
+def partition(m: int, n: int, batches: int, ctx: Lowering) -> tuple[int, int]:
+    """Returns rows and columns of the result per work-group, so that all cores finish together.
+
+    Args:
+        m: Rows of each product.
+        n: Columns of each product.
+        batches: Number of products.
+    """
+    panels, caps = ceil_div(n, WIDTH), ctx.caps
     target_groups = ctx.thresholds(Int8Partition).groups * caps.compute_units
 
     def shares() -> Iterator[tuple[int, int, int]]:
-        for height in range(_TILE_ROWS, _MAX_ROWS + 1, _TILE_ROWS):
-            stripes = ceil_div(product.m, height) * product.batches
+        for height in range(_TILE_ROWS, MAX_ROWS + 1, _TILE_ROWS):
+            stripes = ceil_div(m, height) * batches
             spans = clamp(ceil_div(target_groups, stripes), 1, panels)
             width = ceil_div(panels, spans)
             groups = stripes * ceil_div(panels, width)
-            rows = min(height, product.m)
+            rows = min(height, m)
             yield ceil_div(groups, caps.compute_units) * rows * width, -height, width * WIDTH
 
     _, height, columns = min(shares())
-    return min(-height, product.m), columns
+    return min(-height, m), columns

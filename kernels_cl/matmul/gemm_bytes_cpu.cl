@@ -50,26 +50,12 @@
 #define OF_COLUMN(sum, j) (WIDE_AS(float, sum + starts[j]) * scales[j])
 #endif
 
+#ifdef A_MIDDLE
+#define STORE_ROW(to, rows, x) keep_levels(to, rows, x, K)
+#else
+#define STORE_ROW(to, rows, x) round_row(to, rows, x, K, scale, low, high)
 // Quantizes the K elements x of a row into the record of a tile of `rows` rows (`to`: its first
 // level), padded with 0; returns the sum of the stored levels.
-#ifdef A_MIDDLE
-#define ROW_LEVELS
-static inline int round_row(__global uchar *to, const IDX_T rows, __global const A_T *x, const IDX_T K) {
-  I sums = (I)(0);
-  for (IDX_T k = 0; k < K; k += VW) {
-    const IDX_T count = i_min(K - k, VW);
-    CHARS bytes = (CHARS)((char)0);
-    if (count == VW)
-      bytes = *(__global const WIDE_CHARS *)(x + k) ^ (char)A_MIDDLE;
-    else
-      for (IDX_T lane = 0; lane < count; ++lane) ((char *)&bytes)[lane] = x[k + lane] ^ (char)A_MIDDLE;
-    sums += WIDE_AS(int, bytes);
-    keep_places(to + k * rows, rows, bytes, count);
-  }
-  return sum_of(sums);
-}
-#else
-#define ROW_LEVELS , scale, low, high
 static inline int round_row(__global uchar *to, const IDX_T rows, __global const float *x, const IDX_T K,
                             const float scale, const float low, const float high) {
   const I middle = (I)((int)low + 128);
@@ -106,7 +92,7 @@ void gemm_bytes_cpu(OUT(Y_T, y), IN(A_T, a), IN(uchar, b), OUT(uchar, records), 
     const IDX_T count = tile_rows(rows - r);
     for (IDX_T i = 0; i < count; ++i)
       row_sums[r + i] =
-          round_row(own + r * depth + i * BYTE_PLACES, count, a_rows + (r + i) * a_row, K ROW_LEVELS);
+          STORE_ROW(own + r * depth + i * BYTE_PLACES, count, a_rows + (r + i) * a_row);
     r += count;
   }
   for (IDX_T n0 = n_first; n0 < n_end; n0 += BYTE_WIDTH) {

@@ -38,9 +38,9 @@ ON_HOST = {
 }  # fmt: skip
 # Its inputs have one dtype each.
 ONLY_FLOAT32 = {
-    "BestBoxes", "CacheStates", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "PagedAttention",
-    "QuantizedMatMul",
-    "ResizeImage", "RotateAndCache", "RoundedMatMul", "RoutedMatMul", "SampleTokens",
+    "BestBoxes", "CacheStates", "ChannelsLastQuantizedConv", "DynamicQuantizeLinear",
+    "DynamicQuantizeLSTM", "PagedAttention", "QuantizedMatMul", "ResizeImage", "RotateAndCache",
+    "RoundedMatMul", "RoutedMatMul", "SampleTokens",
 }  # fmt: skip
 FLOATS = [c for c in ON_DEVICE if c.name not in ONLY_FLOAT32 and any(map(_in_float64, samples(c)))]
 

@@ -59,6 +59,8 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 # Tiles so small that the samples have whole ones, several of them, and a rest.
 SMALL: dict[str, dict[str, int]] = {
     "depthwise_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
+    "conv_bytes_cpu": {"T_VW": 8},
+    "depthwise_bytes_cpu": {"T_MR": 3, "T_VW": 4},
     "dynamic_quantize_linear": {"T_VW": 4},
     "elementwise_cpu": {"T_VW": 4, "T_ELEMS": 6},
     "argmax_columns": {"T_VW": 4, "T_NV": 2},

@@ -106,13 +106,36 @@ def _moved(shape: Shape, rank: int, order: Sequence[int]) -> Shape:
     return tuple(full[a] for a in order)
 
 
-def _first_type(type_: TensorType | None, rank: int) -> TensorType | None:
+def first_type(type_: TensorType | None, rank: int) -> TensorType | None:
+    """Returns the type of a channels-last tensor after its channels were moved to axis 1.
+
+    Args:
+        type_: The type, of at most `rank` axes; None for an absent tensor.
+        rank: Rank of the images.
+    """
     if type_ is None or type_.shape is None:
         return type_
     return TensorType(type_.dtype, _moved(type_.shape, rank, order_to_first(rank)))
 
 
-def _first_array(array: Array | None, rank: int) -> Array | None:
+def last_type(type_: TensorType, rank: int) -> TensorType:
+    """Returns the type of a channels-first tensor after its channels were moved to the last axis.
+
+    Args:
+        rank: Rank of the images.
+    """
+    if type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, _moved(type_.shape, rank, order_to_last(rank)))
+
+
+def first_array(array: Array | None, rank: int) -> Array | None:
+    """Returns a channels-last array with its channels moved to axis 1.
+
+    Args:
+        array: The array, of at most `rank` axes; None for an absent tensor.
+        rank: Rank of the images.
+    """
     if array is None:
         return None
     return array.reshape(*(1,) * (rank - array.ndim), *array.shape).transpose(order_to_first(rank))
@@ -314,15 +337,13 @@ class ChannelsLastConv(FusedConv):
         if x is None or x.shape is None or len(x.shape) < 3:
             return super().infer(inputs)
         rank = len(x.shape)
-        extras = [_first_type(t, rank) for t in inputs[3:]]
-        (y,) = super().infer([_first_type(x, rank), *inputs[1:3], *extras])
-        if y.shape is None:
-            return [y]
-        return [TensorType(y.dtype, _moved(y.shape, rank, order_to_last(rank)))]
+        extras = [first_type(t, rank) for t in inputs[3:]]
+        (y,) = super().infer([first_type(x, rank), *inputs[1:3], *extras])
+        return [last_type(y, rank)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x = inputs[0]
         assert x is not None
-        extras = [_first_array(a, x.ndim) for a in inputs[3:]]
-        (y,) = super().reference(_first_array(x, x.ndim), *inputs[1:3], *extras)
+        extras = [first_array(a, x.ndim) for a in inputs[3:]]
+        (y,) = super().reference(first_array(x, x.ndim), *inputs[1:3], *extras)
         return (np.ascontiguousarray(y.transpose(order_to_last(x.ndim))),)
