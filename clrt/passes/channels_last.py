@@ -22,6 +22,7 @@ from clrt.ir.op import Array, ElementwiseInstruction, IrOp
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuning_records import device_thresholds
 from clrt.ops.base import Op
+from clrt.ops.checks import normalize_axis
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
     ChannelsLastConv,
@@ -39,6 +40,7 @@ from clrt.ops.norm.softmax import SoftmaxBase
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.quantize_linear import Quantization
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.vision.pooling import AveragePool, GlobalPool, MaxPool, WindowPool
 from clrt.ops.vision.pooling_last import ChannelsLastAveragePool, ChannelsLastMaxPool
@@ -250,8 +252,8 @@ def _to_last(build: OpBuilder, value: Value, rank: int) -> Value:
 class SinkChannels(Pass):
     """f(Transpose(x)) -> Transpose(f(x)), for a Transpose from channels last to channels first.
 
-    f is elementwise, pooling, Reduce, Concat, Softmax, Split, Resize, Slice, Pad or a normalization
-    by group of channels.
+    f is elementwise, pooling, Reduce, Concat, Softmax, Split, Resize, Slice, Pad, QuantizeLinear,
+    DequantizeLinear, or a normalization by group of channels.
     """
 
     name = "sink_channels"
@@ -535,6 +537,15 @@ def _group_norm(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     return _Reordered(last, tuple(node.inputs[1:]))
 
 
+def _quantization(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    """Returns QuantizeLinear or DequantizeLinear for channels-last inputs, or a reject reason."""
+    op, scale = node.op_as(Quantization), node.arg(1).type.static_shape
+    if scale is None or op.block_size or len(scale) > 1:
+        return "its scales are by block, or of unknown shape"
+    axis = normalize_axis(op.axis, len(order), op) if scale and scale != (1,) else 0
+    return _Reordered(replace(op, axis=order[axis]), tuple(node.inputs[1:]))
+
+
 def _op(node: Node) -> Op:
     return node.op_as(Op)
 
@@ -550,4 +561,5 @@ _RULES: tuple[tuple[type[Op], _Rule], ...] = (
     (Slice, _slice),
     (Pad, _pad),
     (GroupStatistics, _group_norm),
+    (Quantization, _quantization),
 )

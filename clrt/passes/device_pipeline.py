@@ -11,11 +11,13 @@ from clrt.passes.block_conv1d import BlockConv1d
 from clrt.passes.channels_last import UseChannelsLast
 from clrt.passes.demote_exact_weights import DemoteExactWeights
 from clrt.passes.driver import Pass, PassRunner, fold_budget
+from clrt.passes.expand_quantization import ExpandQuantization
 from clrt.passes.lower_conv_transpose import LowerConvTranspose
 from clrt.passes.lower_fourier import LowerFourier
 from clrt.passes.pipeline import clean_up, optimize
 from clrt.passes.quantize_activations import QuantizeActivations
 from clrt.passes.report import PassReport
+from clrt.passes.requantized_conv import FuseRequantizedConv
 from clrt.passes.share_gather_weights import ShareGatherWeights
 from clrt.passes.undo_rounded_matmul import UndoRoundedMatmul
 from clrt.util.gc_control import gc_young_only
@@ -29,6 +31,8 @@ DEVICE_PASSES: tuple[Pass, ...] = (
     ShareGatherWeights(),  # precision: Gather tables in the form that float32 products read
     LowerConvTranspose(),  # ConvTranspose -> Conv, which has faster kernels on CPUs
     BlockConv1d(),  # 1-D filters -> convolutions that fill SIMD vectors
+    FuseRequantizedConv(),  # layout and precision: quantized convolutions in bytes
+    ExpandQuantization(),  # fusion: residual sums of quantized nets in one launch
     UseChannelsLast(),  # layout: CPU kernels vectorise over channels
 )
 
