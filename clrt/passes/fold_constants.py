@@ -47,9 +47,11 @@ class FoldConstants(Pass):
         self._products = products
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
+        for value in node.inputs:
+            if value is not None and not (value.is_constant and value.has_numbers):
+                return None
         op = node.op_as(Op)
-        if not known or not node.outputs:
+        if not node.outputs:
             return None
         if op.host_traits.host_driven or any(v.type.on_host for v in node.outputs):
             return None  # loops may be long, and sequences cannot be constants
@@ -110,7 +112,10 @@ class FoldShapeData(Pass):
     is_local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if not node.outputs or any(v.type.data is None for v in node.outputs):
+        for value in node.outputs:
+            if value.type.known_elements is None:
+                return None
+        if not node.outputs:
             return None
         bound = view.memo.get("bound")
         if bound is None:

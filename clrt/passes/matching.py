@@ -61,8 +61,10 @@ def uniform(value: Value | None) -> float | None:
             if numbers is None or not numbers.size:
                 return None
             first = numbers.item(0)
-            if first != numbers.item(-1) or not np.all(numbers == numbers.flat[0]):
-                return None  # most weights differ at their ends already
+            if first != numbers.item(-1):  # as most weights do
+                return None
+            if numbers.size > 1 and not np.all(numbers == numbers.flat[0]):
+                return None
             return float(first)
         node = value.producer
         if op_name(node) == "Where" and node is not None:
