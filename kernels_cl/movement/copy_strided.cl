@@ -77,29 +77,35 @@ static inline void copy_row(__global DATA_T *to, __global const DATA_T *from, co
   for (; j < n; ++j) to[j * t] = from[j * s];
 }
 
+// Copies 4 x 4 elements transposed: to[i * t + j] = from[j * s + i].
+static inline void transpose_block(__global DATA_T *to, __global const DATA_T *from, const IDX_T t,
+                                   const IDX_T s) {
+  const D4 a = *(__global const D4_UNALIGNED *)from;
+  const D4 b = *(__global const D4_UNALIGNED *)(from + s);
+  const D4 c = *(__global const D4_UNALIGNED *)(from + 2 * s);
+  const D4 d = *(__global const D4_UNALIGNED *)(from + 3 * s);
+  *(__global D4_UNALIGNED *)to = (D4)(a.x, b.x, c.x, d.x);
+  *(__global D4_UNALIGNED *)(to + t) = (D4)(a.y, b.y, c.y, d.y);
+  *(__global D4_UNALIGNED *)(to + 2 * t) = (D4)(a.z, b.z, c.z, d.z);
+  *(__global D4_UNALIGNED *)(to + 3 * t) = (D4)(a.w, b.w, c.w, d.w);
+}
+
 // Copies a tile transposed: to[i * t + j] = from[j * s + i], for i < rows and j < columns, at most
-// SIDE of each.
+// SIDE of each. The outer loop is over the axis of the larger stride: SIDE lines at a stride of 4
+// KiB would evict each other from the cache.
 static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *from,
                                   const IDX_T rows, const IDX_T columns, const IDX_T t,
                                   const IDX_T s) {
-  IDX_T j = 0;
-  for (; j <= columns - 4; j += 4) {
-    __global const DATA_T *column = from + j * s;
-    IDX_T i = 0;
-    for (; i <= rows - 4; i += 4) {
-      const D4 a = *(__global const D4_UNALIGNED *)(column + i);
-      const D4 b = *(__global const D4_UNALIGNED *)(column + s + i);
-      const D4 c = *(__global const D4_UNALIGNED *)(column + 2 * s + i);
-      const D4 d = *(__global const D4_UNALIGNED *)(column + 3 * s + i);
-      __global DATA_T *row = to + i * t + j;
-      *(__global D4_UNALIGNED *)row = (D4)(a.x, b.x, c.x, d.x);
-      *(__global D4_UNALIGNED *)(row + t) = (D4)(a.y, b.y, c.y, d.y);
-      *(__global D4_UNALIGNED *)(row + 2 * t) = (D4)(a.z, b.z, c.z, d.z);
-      *(__global D4_UNALIGNED *)(row + 3 * t) = (D4)(a.w, b.w, c.w, d.w);
-    }
-    for (; i < rows; ++i) copy_row(to + i * t + j, column + i, 4, 1, s);
+  const IDX_T rows4 = rows & ~3, columns4 = columns & ~3;
+  if (t < s) {
+    for (IDX_T j = 0; j < columns4; j += 4)
+      for (IDX_T i = 0; i < rows4; i += 4) transpose_block(to + i * t + j, from + j * s + i, t, s);
+  } else {
+    for (IDX_T i = 0; i < rows4; i += 4)
+      for (IDX_T j = 0; j < columns4; j += 4) transpose_block(to + i * t + j, from + j * s + i, t, s);
   }
-  for (; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
+  for (IDX_T i = rows4; i < rows; ++i) copy_row(to + i * t, from + i, columns4, 1, s);
+  for (IDX_T j = columns4; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
 }
 
 // Strided copy of up to `width` elements along axis 5 of `height` rows per work-item. A row is one
