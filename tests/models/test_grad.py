@@ -183,3 +183,78 @@ def test_gradient_op_names_bad_attributes(
 ) -> None:
     with pytest.raises(error, match=text):
         clrt.load(_with_gradient(CUBE, dx=node))
+
+
+LOOP = """net (float[3] x, float[3, 3] w) => (float loss) {
+    count = Constant <value = int64 {4}> ()
+    start = Constant <value = bool {1}> ()
+    y = Loop (count, start, x) <body = step (int64 i, bool go, float[3] s)
+                                      => (bool on, float[3] t) {
+        on = Identity (go)
+        p = MatMul (w, s)
+        t = Tanh (p)
+    }>
+    loss = ReduceSum <keepdims = 0> (y)
+}"""
+SCAN = """net (float[3] x, float[3, 3] w) => (float loss) {
+    first = Sum (x)
+    y, rows = Scan <num_scan_inputs = 1, body = step (float[3] s, float[3] e)
+                    => (float[3] t, float[3] o) {
+        p = MatMul (w, s)
+        q = Add (p, e)
+        t = Tanh (q)
+        o = Mul (t, t)
+    }> (first, w)
+    a = ReduceSum <keepdims = 0> (y)
+    b = ReduceSum <keepdims = 0> (rows)
+    loss = Add (a, b)
+}"""
+BRANCHES = """net (float[n] x, float[n] w, bool condition) => (float loss) {
+    y = If (condition) <
+        then_branch = a () => (float[n] p) { p = Mul (x, w) },
+        else_branch = b () => (float[n] q) { r = Log (w) q = Add (r, x) }
+    >
+    loss = ReduceSum <keepdims = 0> (y)
+}"""
+
+
+def _loop(x: Array, w: Array) -> float:
+    for _ in range(4):
+        x = np.tanh(w @ x)
+    return float(x.sum())
+
+
+def _scan(x: Array, w: Array) -> float:
+    total = 0.0
+    for row in w:
+        x = np.tanh(w @ x + row)
+        total += float((x * x).sum())
+    return total + float(x.sum())
+
+
+def _branch(x: Array, w: Array, condition: Array) -> float:
+    return float(np.sum(x * w if condition else np.log(w) + x))
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    ("text", "function", "extra"),
+    [
+        (LOOP, _loop, {}),
+        (SCAN, _scan, {}),
+        (BRANCHES, _branch, {"condition": np.array(True)}),
+        (BRANCHES, _branch, {"condition": np.array(False)}),
+    ],
+    ids=["loop", "scan", "then", "else"],
+)
+def test_grad_goes_through_subgraphs(
+    device: DeviceInfo, text: str, function: Callable[..., float], extra: dict[str, Array]
+) -> None:
+    rng = np.random.default_rng(1)
+    w_shape = (3,) if extra else (3, 3)
+    args = {"x": rng.uniform(0.1, 1, 3), "w": rng.uniform(0.1, 1, w_shape)}
+    feeds = {n: a.astype(np.float32) for n, a in args.items()} | extra
+    results = clrt.grad(parsed(text), ["x", "w"], "loss", device=device.index).run(feeds)
+    for name in args:
+        expected = _numeric(function, feeds, name)
+        np.testing.assert_allclose(results[f"{name}.grad"], expected, rtol=1e-4, atol=1e-5)

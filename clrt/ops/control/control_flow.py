@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,10 +33,15 @@ from clrt.ops.control.host_driven import (
     take,
 )
 from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
+from clrt.ops.gradients.shapes import reshaped_like
+from clrt.ops.gradients.transform import pull_back_graph
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Minimum number of slices of a Scan to run it as a Loop, several iterations at once.
 _LOOP_SLICES = 16
@@ -80,6 +85,27 @@ class If(HostDriven):
             raise ModelError("If: its branches have different numbers of outputs.")
         pairs = zip(self.then_branch.outputs, self.else_branch.outputs, strict=True)
         return [_either(a.type, b.type, inputs[1:]) for a, b in pairs]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        captured = node.inputs[1:]
+        wanted = [
+            v is not None and v.dtype.is_float and not isinstance(v.type, ContainerType)
+            for v in captured
+        ]
+        given = [c is not None for c in cotangents]
+        then, other = (pull_back_graph(g, given, wanted, b.names) for g in self.graphs)
+        more = [c for c in cotangents if c is not None]
+        op = If(then, other, len(captured) + len(more))
+        results = iter(b.add_all(op, node.arg(0), *captured, *more))
+        return [
+            None,
+            *(
+                reshaped_like(b, next(results), v) if v is not None and is_wanted else None
+                for v, is_wanted in zip(captured, wanted, strict=True)
+            ),
+        ]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from clrt.errors import UnsupportedError
-from clrt.ir.graph import Names, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ops.base import Op
 from clrt.ops.decompositions.registry import DecompositionStage, decompose
@@ -53,6 +53,51 @@ def add_gradients(
             gradient = filled_like(build.under(x.name), 0, x)
         gradients.append(gradient)
     return _needed(build.nodes, gradients), gradients
+
+
+def pull_back_graph(
+    graph: Graph, given: Sequence[bool], wanted: Sequence[bool], names: Names
+) -> Graph:
+    """Returns the graph that computes cotangents of a graph's inputs from those of its outputs.
+
+    Args:
+        graph: A subgraph, as of If.
+        given: Per output, whether it has a cotangent.
+        wanted: Per input, whether to compute its cotangent.
+        names: Names in use in the main graph.
+
+    Returns:
+        A graph with the inputs of `graph`, then the given cotangents; and an output per wanted
+        input, of its shape.
+
+    Raises:
+        UnsupportedError: An op has no gradient.
+    """
+    body = graph.copy()
+    _rename(body.nodes, names, "gradient")
+    build = OpBuilder(names, "gradient")
+    seeds: dict[Value, Value] = {}
+    feeds = []
+    for output, present in zip(body.outputs, given, strict=True):
+        if present:
+            feeds.append(Value(names.fresh("gradient", "cotangent"), output.type))
+            known = seeds.get(output)
+            seeds[output] = feeds[-1] if known is None else build("Add", known, feeds[-1])
+    xs = [v for v, is_wanted in zip(body.inputs, wanted, strict=True) if is_wanted]
+    found = _ReverseWalk(build, body.outputs[0]).run(body.nodes, seeds, xs)
+    outputs = [found[x] if x in found else filled_like(build, 0, x) for x in xs]
+    result = build.graph("gradient", [*body.inputs, *feeds], outputs)
+    result.nodes = [*body.nodes, *build.nodes]
+    result.remove_dead()
+    return result
+
+
+def _rename(nodes: Iterable[Node], names: Names, origin: str) -> None:
+    """Gives copies of nodes, and their outputs, names that nothing else in the graph has."""
+    for node in nodes:
+        node.name = names.fresh(origin, "gradient")
+        for value in node.outputs:
+            value.name = names.fresh(origin, "gradient")
 
 
 def influences(nodes: Sequence[Node], y: Value) -> set[Value]:
@@ -153,13 +198,15 @@ class _ReverseWalk:
                 "it out of the differentiated values, or export the model without the op."
             ) from error
         nodes, results = replaced
+        _rename(nodes, self._build.names, node.name)
         self._build.nodes += nodes
         for value, output in zip(results, node.outputs, strict=False):
             if output in self._readers:
                 self._readers.setdefault(value, self._readers[output])
         seeds = {r: c for r, c in zip(results, given, strict=False) if c is not None}
         inner = self.run(nodes, seeds, [v for v in node.inputs if v is not None])
-        return [None if v is None else inner.get(v) for v in node.inputs]
+        # A value that is several inputs has one cotangent, which counts once.
+        return [None if v is None else inner.pop(v, None) for v in node.inputs]
 
     def _path_to(self, node: Node) -> str:
         """Returns the nodes between the differentiated value and a node, as text."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -19,6 +22,9 @@ from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 _SOURCE = "movement/reverse_sequence.cl"
 
@@ -81,6 +87,12 @@ class ReverseSequence(Op):
             if lens.shape != (batch,):
                 raise ShapeError(f"ReverseSequence: {lens} for {batch} sequences.")
         return [TensorType(x.dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        (cotangent,) = cotangents
+        return [b(self, cotangent, *node.inputs[1:])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, lens = inputs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from clrt.errors import ShapeError, counted
 from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
@@ -19,12 +20,16 @@ from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.gradients.shapes import filled_like
 from clrt.ops.movement.common import elements, fresh_dim, num_elements
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 class TopKRuns(Thresholds):
@@ -169,6 +174,16 @@ class TopK(Op):
         if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
             raise ShapeError(f"TopK: {k} of {n} elements along axis {axis} of {x}.")
         return [TensorType(x.dtype, shape), TensorType(DType.INT64, shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        cotangent, _ = (*cotangents, None)[:2]
+        if cotangent is None:
+            return [None]
+        places = node.outputs[1] if len(node.outputs) > 1 else b.add_all(self, *node.inputs)[1]
+        zeros = filled_like(b, 0, node.arg(0))
+        return [b("ScatterElements", zeros, places, cotangent, axis=self.axis, reduction="add")]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, k = inputs

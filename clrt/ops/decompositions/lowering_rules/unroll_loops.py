@@ -100,7 +100,21 @@ def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
     return _unroll_loop(node, builder, _MANY_NODES)
 
 
-def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
+@register_decomposition(Scan, audience=DecompositionStage.GRADIENT)
+def _differentiable_slices(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Scan to at most `_MANY_NODES` nodes; None if that is impossible."""
+    return _unroll_scan(node, builder, _MANY_NODES, in_kernel=False)
+
+
+@register_decomposition(Loop, audience=DecompositionStage.GRADIENT)
+def _differentiable_turns(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Loop to at most `_MANY_NODES` nodes; None if that is impossible."""
+    return _unroll_loop(node, builder, _MANY_NODES, in_kernel=False)
+
+
+def _unroll_scan(
+    node: Node, builder: Builder, most: int, *, in_kernel: bool = True
+) -> list[Value] | None:
     """Runs a Scan in one kernel that loops, or unrolls it: one copy of its body per slice.
 
     Unrolling is tried only if no kernel can run the body.
@@ -109,6 +123,7 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
         node: Scan node.
         builder: Adds the nodes.
         most: Maximum number of nodes of the unrolled Scan.
+        in_kernel: Whether a kernel that runs all iterations is tried.
 
     Returns:
         The outputs of the Scan; None if a shape is unknown, or both are impossible.
@@ -127,9 +142,9 @@ def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
     count = counts.pop()
     if counts or count == 0 or not allows_iterations(count):
         return None
-    in_kernel = _scan_in_kernel(node, builder, axes, count)
-    if in_kernel is not None:
-        return in_kernel
+    results = _scan_in_kernel(node, builder, axes, count) if in_kernel else None
+    if results is not None:
+        return results
     nodes = count * (len(op.body.nodes) + len(scanned))
     if not 0 < nodes <= most:
         return None
@@ -245,7 +260,9 @@ def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
     return results if all(v.type.is_compatible(x.type) for v, x in pairs) else None
 
 
-def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
+def _unroll_loop(
+    node: Node, builder: Builder, most: int, *, in_kernel: bool = True
+) -> list[Value] | None:
     """Runs a Loop in one kernel that loops, or unrolls it: one copy of its body per iteration.
 
     Unrolling is tried only if no kernel can run the body.
@@ -254,6 +271,7 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         node: Loop node.
         builder: Adds the nodes.
         most: Maximum number of nodes of the unrolled Loop.
+        in_kernel: Whether a kernel that runs all iterations is tried.
 
     Returns:
         The outputs of the Loop; None if a shape or the number of iterations is unknown, no
@@ -278,7 +296,7 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
         body.nodes,
     )
     rest.remove_dead()
-    if counting.goes_on and counting.limit is not None:
+    if in_kernel and counting.goes_on and counting.limit is not None:
         results = _loop_in_kernel(node, builder, counting.limit)
         if results is not None:
             return results
@@ -286,7 +304,7 @@ def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
     history = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
     if history is None or len(history) == 1 or not allows_iterations(len(history) - 1):
         return None
-    results = _loop_in_kernel(node, builder, len(history) - 1)
+    results = _loop_in_kernel(node, builder, len(history) - 1) if in_kernel else None
     if results is not None:
         return results
     places = [body.inputs[2 + k] for k in counting.places]
