@@ -70,6 +70,8 @@ static inline void copy_row(__global DATA_T *to, __global const DATA_T *from, co
   if (t == 1 && s == 1) {
     for (; j <= n - 16; j += 16)
       *(__global D16_UNALIGNED *)(to + j) = *(__global const D16_UNALIGNED *)(from + j);
+    for (; j <= n - 4; j += 4)
+      *(__global D4_UNALIGNED *)(to + j) = *(__global const D4_UNALIGNED *)(from + j);
   } else if (t == 1 && s == 0) {
     const D16 value = (D16)(*from);
     for (; j <= n - 16; j += 16) *(__global D16_UNALIGNED *)(to + j) = value;
