@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import clrt
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
@@ -22,6 +24,8 @@ from clrt.ops.gradients.transform import add_gradients
 from clrt.ops.matmul.einsum import Einsum
 from clrt.ops.op_builder import OpBuilder
 from clrt.ops.reference_interpreter import evaluate
+from clrt.runtime.opencl.devices import DeviceInfo
+from tests.harness import SWEEP
 from tests.ops.samples import Sample, samples
 
 RULES = sorted(
@@ -79,9 +83,16 @@ class _Loss:
         sample: The op and its inputs; integers become constants.
         symbolic: Whether the dims of float inputs are symbols.
         rng: Source of the weights.
+        dtype: Dtype of the float inputs and results.
     """
 
-    def __init__(self, sample: Sample, symbolic: bool, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        sample: Sample,
+        symbolic: bool,
+        rng: np.random.Generator,
+        dtype: DType = DType.FLOAT64,
+    ) -> None:
         build = OpBuilder()
         inputs: list[Value | None] = []
         for k, array in enumerate(sample.inputs):
@@ -90,7 +101,7 @@ class _Loss:
                 dims: tuple[Any, ...] = array.shape
                 if symbolic:
                     dims = tuple(symbol(f"x{k}_{i}") for i in range(array.ndim))
-                inputs.append(build.feed(f"x{k}", DType.FLOAT64, *dims))
+                inputs.append(build.feed(f"x{k}", dtype, *dims))
             else:
                 inputs.append(None if array is None else build.constant(array))
         outputs = build.add_all(sample.op, *inputs)
@@ -99,8 +110,8 @@ class _Loss:
         terms = []
         results = _reference(sample)
         for value, result in zip(outputs, results, strict=False):
-            if value.dtype is DType.FLOAT64:
-                weights = rng.standard_normal(result.shape)
+            if value.dtype is dtype:
+                weights = rng.standard_normal(result.shape).astype(dtype.numpy)
                 product = build("Mul", value, weights)
                 terms.append(build("ReduceSum", product, keepdims=0))
         loss = terms[0] if len(terms) == 1 else build("Sum", *terms)
@@ -160,6 +171,24 @@ def _jittered(sample: Sample, rng: np.random.Generator) -> Sample:
     return Sample(sample.op, tuple(inputs))
 
 
+def _as_float32(sample: Sample) -> Sample:
+    narrow = {
+        f.name: DType.FLOAT32
+        for f in fields(sample.op)
+        if getattr(sample.op, f.name) is DType.FLOAT64
+    }
+    inputs = (a.astype(np.float32) if a is not None and _is_float(a) else a for a in sample.inputs)
+    return Sample(replace(sample.op, **narrow) if narrow else sample.op, tuple(inputs))
+
+
+def _differentiable(cls: type[Op], rng: np.random.Generator) -> Iterator[Sample]:
+    """Yields jittered samples with a float result."""
+    for sample in _float64_samples(cls):
+        moved = _jittered(sample, rng)
+        if any(r.dtype == np.float64 for r in _reference(moved)):
+            yield moved
+
+
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 @pytest.mark.parametrize("cls", RULES, ids=lambda c: c.name)
 def test_gradient_rule_matches_finite_differences(cls: type[Op], symbolic: bool) -> None:
@@ -169,12 +198,9 @@ def test_gradient_rule_matches_finite_differences(cls: type[Op], symbolic: bool)
         pytest.skip("it needs a number of heads, or the size of a window")
     rng = np.random.default_rng(0)
     compared = used = 0
-    for sample in _float64_samples(cls):
+    for sample in _differentiable(cls, rng):
         if used == _MAX_SAMPLES:
             break
-        sample = _jittered(sample, rng)
-        if not any(r.dtype == np.float64 for r in _reference(sample)):
-            continue
         try:
             loss = _Loss(sample, symbolic, rng)
         except (ShapeError, UnsupportedError):
@@ -183,6 +209,29 @@ def test_gradient_rule_matches_finite_differences(cls: type[Op], symbolic: bool)
         compared += found
         used += bool(found)
     assert compared
+
+
+@SWEEP
+@pytest.mark.parametrize("cls", RULES, ids=lambda c: c.name)
+def test_gradient_on_device_matches_float64_reference(cls: type[Op], device: DeviceInfo) -> None:
+    if cls.name in _FLAT:
+        pytest.skip("its derivative is 0")
+    found: list[tuple[int, Sample, dict[str, Array]]] = []
+    for sample in _differentiable(cls, np.random.default_rng(0)):
+        with suppress(UnsupportedError):  # a form without a gradient
+            wide = _Loss(sample, False, np.random.default_rng(1))
+            expected = evaluate(wide.backward, wide.feeds)
+            if all(np.isfinite(a).all() for a in expected.values()):
+                found.append((sum(a.size for a in expected.values()), sample, expected))
+        if len(found) == 4:
+            break
+    # Gradients of a single element may be differences of equal numbers, which are only noise.
+    _, sample, expected = max(found, key=lambda f: f[0])
+    loss = _Loss(_as_float32(sample), False, np.random.default_rng(1), DType.FLOAT32)
+    model = clrt.load(loss.backward, device=device.index, strict=True)
+    for name, result in model.run({v.name: loss.feeds[v.name] for v in loss.inputs}).items():
+        largest = abs(expected[name]).max(initial=0)
+        np.testing.assert_allclose(result, expected[name], rtol=1e-4, atol=1e-4 * largest + 1e-7)
 
 
 def test_value_that_is_several_inputs_of_decomposed_op_counts_once() -> None:

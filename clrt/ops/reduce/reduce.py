@@ -57,6 +57,13 @@ class ReduceProd(Reduce):
     accumulate, join = Code("(a * x)"), Code("(a * b)")
     host_traits = HostTraits(evaluates_dims=True)
 
+    def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
+        # The product of the other elements: 0 if one of these is 0.
+        zero = x.equals(0)
+        is_zero = x.constant(1).where(zero)
+        nonzero = x.constant(1).where(zero, x)
+        return (group.product(nonzero) / nonzero).where(group.total(is_zero).equals(is_zero))
+
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.prod(x, axis=axes)
 

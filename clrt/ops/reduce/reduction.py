@@ -330,6 +330,10 @@ class ReducedGroup:
         """Returns the sum of x over the reduced axes, which stay with size 1."""
         return Expression(self.build, self.build("ReduceSum", x.value, self.axes, keepdims=1))
 
+    def product(self, x: Expression) -> Expression:
+        """Returns the product of x over the reduced axes, which stay with size 1."""
+        return Expression(self.build, self.build("ReduceProd", x.value, self.axes, keepdims=1))
+
 
 @dataclass(frozen=True)
 class Reduce(Op):
