@@ -21,7 +21,7 @@ OPS = {
     "conv.col2im": "Col2Im",
     "conv.conv": "Conv clrt.FusedConv",
     "conv.conv_integer": "ConvInteger",
-    "conv.conv_quantized": "ChannelsLastQuantizedConv",
+    "conv.conv_quantized": "clrt.ChannelsLastQuantizedConv",
     "conv.conv_transpose": "ConvTranspose",
     "conv.deform_conv": "DeformConv",
     "generation.sample_tokens": "clrt.SampleTokens",

@@ -55,7 +55,7 @@ class FuseRequantizedConv(Pass):
     follow_ups = UseChannelsLast.follow_ups
 
     def is_for(self, caps: DeviceCaps) -> bool:
-        return caps.is_cpu and VNNI_INT8 in caps.matrix_shapes
+        return caps.is_cpu and (VNNI_INT8 in caps.matrix_shapes or caps.simulator)
 
     def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, QuantizeLinear)

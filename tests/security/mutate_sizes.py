@@ -123,7 +123,7 @@ _CHANGES: tuple[Callable[[Random, onnx.ModelProto], bool], ...] = (
 @cache
 def _seeds() -> list[onnx.ModelProto]:
     """A model of each form of each op: of clrt's samples, ONNX's node tests, and com.microsoft."""
-    found = [*_of_samples(), *_of_onnx(), *_of_microsoft()]
+    found = [*_of_samples(), *_of_onnx(), *_of_microsoft(), *_quantized_convolutions()]
     forms: dict[Any, onnx.ModelProto] = {}
     for model in found:
         key = [
@@ -133,6 +133,22 @@ def _seeds() -> list[onnx.ModelProto]:
         ranks = [len(i.type.tensor_type.shape.dim) for i in model.graph.input]
         forms.setdefault(str((key, ranks)), model)
     return [m for m in forms.values() if any(c(Random(0), _copy(m)) for c in _CHANGES)]
+
+
+def _quantized_convolutions() -> Iterator[onnx.ModelProto]:
+    """QLinearConv with constant weights: with one group, with several, and depthwise."""
+    for maps, channels, more in [
+        (4, 4, "strides = [1, 1], dilations = [1, 1]"),
+        (4, 2, "group = 2, dilations = [1, 1]"),
+        (4, 1, "group = 4, strides = [1, 1]"),
+    ]:
+        weights = ", ".join(str(i % 255 - 127) for i in range(maps * channels * 9))
+        yield onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 18]>
+            quantized (uint8[1, 4, 7, 6] x) => (uint8[1, {maps}, H, W] y)
+            <float xs = {{0.1}}, uint8 xz = {{121}}, float ws = {{0.5}}, int8 wz = {{0}},
+             float ys = {{40.0}}, uint8 yz = {{3}},
+             int8[{maps}, {channels}, 3, 3] w = {{{weights}}}>
+            {{ y = QLinearConv <pads = [1, 1, 1, 1], {more}> (x, xs, xz, w, ws, wz, ys, yz) }}""")
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -252,6 +252,7 @@ class ChannelsLastQuantizedConv(Convolution):
     high: int = 255
     to: DType = field(default=DType.UINT8)
 
+    domain = "clrt"
     accuracy = Accuracy.EXACT
     biased = False
     input_traits = InputTraits(plan_time=(1, 2, 3, 4))
