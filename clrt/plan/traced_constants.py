@@ -46,11 +46,11 @@ def derive(node: Node, trace: ShapeTrace) -> None:
 
 @dataclass(frozen=True, eq=False)
 class DerivedOutput:
-    """Computes an output of a derivation from an evaluation of the shape trace.
+    """Function that returns one output of a node at other sizes, which an evaluation has.
 
     Attributes:
-        derivation: Computes all outputs of a node.
-        index: Index of the output.
+        derivation: Recomputes all outputs of the node.
+        index: Index of the output among them.
     """
 
     derivation: Derivation

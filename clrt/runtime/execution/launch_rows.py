@@ -133,7 +133,7 @@ class LaunchRows:
         self._costs = bound.plan.costs or [1] * len(self._candidates)
 
     def request(self) -> None:
-        """Finds the rows and requests their programs, in the background thread."""
+        """Starts `find_and_compile`, which decides which launches to join, in the background."""
         BACKGROUND.submit(partial(_request, ref(self)))
 
     def find_and_compile(self) -> None:

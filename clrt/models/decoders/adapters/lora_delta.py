@@ -66,13 +66,14 @@ class TensorDelta:
 
     @_large
     def rows(self, base: Rows, part: slice) -> Floats:
-        """Returns rows of the changed matrix.
+        """Returns rows of the matrix with the change applied.
 
-        If `product.of_columns` is set, `product.lengths` must be factors of the columns instead of
-        norms (see `_by_columns`), because norms depend on all rows.
+        Norms of columns depend on all rows, which this method does not read. If `lengths` of the
+        product are of columns, they must hold the factor of each column in place of its norm;
+        `_by_columns` computes the factors.
 
         Args:
-            base: Reads rows of the unchanged matrix.
+            base: Reads rows of the matrix without the change.
             part: Slice of row indices.
         """
         merged = base(part) if self.value is None else self.value[part]
