@@ -383,7 +383,7 @@ def _check_name(name: object) -> None:
 
 
 class _TemplateDict:
-    """Replaces `dict` in templates: callable, but without access to attributes of the class."""
+    """Replaces `dict` in templates: has no attributes of the class but `fromkeys`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

@@ -73,7 +73,7 @@ class _Axis:
 
     @property
     def taps(self) -> int:
-        """Window size of the equivalent Conv, in elements."""
+        """Window size of the Conv that computes all phases of the ConvTranspose, in elements."""
         return self.last - self.first + 1
 
     @property
