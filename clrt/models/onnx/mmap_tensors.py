@@ -95,7 +95,7 @@ class _Cutter:
         self._fields_left = _MAX_FIELDS
 
     def cut(self, fields: _Fields, start: int, end: int) -> list[bytes | memoryview]:
-        """Returns the bytes of a message as chunks, with tokens inserted.
+        """Returns the bytes of a message as chunks, with tokens in place of large tensors.
 
         Args:
             fields: Fields that lead to tensors, by number; the value of a number is such a mapping

@@ -78,7 +78,7 @@ class NBitsFormat(WeightFormat):
 
     @property
     def name(self) -> str:
-        """Part of the packed layout's name that tells apart equal codes with different scales."""
+        """Names of the scales and zero points, which distinguish packed weights of equal codes."""
         return f"{self.scales.name}:{self.zeros.name if self.zeros is not None else ''}"
 
     def zero_points(self, rows: slice = slice(None)) -> Array | None:

@@ -101,8 +101,9 @@ def is_positions(value: Value, probe: DecodeStepProbe) -> bool:
 def _is_unsupported(value: Value, probe: DecodeStepProbe) -> bool:
     """Returns whether a paged decoder cannot compute a value that depends on sizes.
 
-    It can only if all elements in all sample steps are the same number. A constant (a shape) is
-    unsupported only if it depends on the number of past tokens, or its elements are unknown.
+    A constant, such as a shape, is unsupported if an element depends on the number of past tokens,
+    or if its elements are unknown. A computed value is unsupported unless all its elements, in all
+    sample steps, are one and the same number.
 
     Args:
         value: Value that depends only on sizes.
