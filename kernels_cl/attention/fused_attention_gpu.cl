@@ -52,7 +52,9 @@
 #define Q_ROW (T_TD + 4)
 #define P_ROW (TILE_K + 4)
 #define TOP_ROW (T_LANES + 4)
+// kv_tile holds a slice of keys [TILE_K][Q_ROW], later one of values [T_TV][TILE_V].
 #define KV_SIZE i_max(TILE_K * Q_ROW, T_TV * TILE_V)
+// Result column of a work-item's c-th sum: a work-item has runs of RUN adjacent columns.
 #define RUN (RV % 4 == 0 ? 4 : RV % 2 == 0 ? 2 : 1)
 #define COLUMN(c) (((c) / RUN * T_LANES + lane) * RUN + (c) % RUN)
 // Larger loops are not unrolled: loads hoisted to the front would exhaust the registers.

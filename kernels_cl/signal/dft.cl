@@ -3,7 +3,8 @@
 //   dft_table  writes table ACC_T [n, 2]: the n complex roots of unity e^(2 pi i sign j / n), real
 //              and imaginary part; one work-item per root
 //   dft        reads x and table, writes y; one work-item per (k, line within its block, block), k
-//              < outputs
+//              < outputs. Strides, in (complex) numbers: s0, s1, s2 of x from block to block, line
+//              to line, j to j + 1; t0, t1, t2 of y, the last from k to k + 1
 //     COMPLEX  1: x has real and imaginary parts [.., 2]; 0: it is real
 //     REAL     1: y is real, and x is the first half of a transform whose second half mirrors it;
 //              0: y is complex, [.., 2]
