@@ -5,6 +5,7 @@ import clrt.functional as F
 F.softmax([1.0, 2.0, 3.0])
 F.Softmax(x, axis=-1)         # each ONNX op under its name
 F.microsoft.BiasGelu(x, b)    # op of com.microsoft; F.ml has the ops of ai.onnx.ml
+y, pullback = F.vjp(F.MatMul, a, b)   # and the gradients: pullback(gradient with respect to y)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clrt.functional import common, operators
 from clrt.functional.calls import clear_cache
+from clrt.functional.gradients import vjp
 from clrt.functional.operators import OpDomain
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ ml = OpDomain("ml")
 training = OpDomain("training")
 fused = OpDomain("fused")
 
-__all__ = [*common.__all__, "clear_cache", "fused", "microsoft", "ml", "training"]
+__all__ = [*common.__all__, "clear_cache", "fused", "microsoft", "ml", "training", "vjp"]
 
 
 if not TYPE_CHECKING:  # type checkers read the names from typed.pyi

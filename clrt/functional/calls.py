@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import chain
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -89,6 +91,22 @@ class Operation:
     sized: bool = False
 
 
+class Call(NamedTuple):
+    """A functional call that was computed.
+
+    Attributes:
+        operation: Its computation.
+        inputs: Its inputs in order; None for an input that is left out.
+        device: Device that was asked for, as in `results_of`.
+        results: Its outputs in order.
+    """
+
+    operation: Operation
+    inputs: Sequence[RuntimeValue]
+    device: str | int | None
+    results: Sequence[Any]
+
+
 @dataclass(frozen=True)
 class Need:
     """Input elements and sizes that the cached model of a functional call is specialised for.
@@ -104,6 +122,19 @@ class Need:
 
 _MODELS: RecentlyUsed[Model] = RecentlyUsed(MAX_MODELS)
 _NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MAX_MODELS)
+# Calls of the current thread or task, while they are recorded.
+_RECORDED: ContextVar[list[Call] | None] = ContextVar("recorded_calls", default=None)
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[Call]]:
+    """Gives the list to which functional calls of this thread or task are added, until the end."""
+    calls: list[Call] = []
+    token = _RECORDED.set(calls)
+    try:
+        yield calls
+    finally:
+        _RECORDED.reset(token)
 
 
 def clear_cache() -> None:
@@ -135,7 +166,10 @@ def results_of(
     tensors = list(tensors_in(inputs))
     model, constants = _model_for(operation, inputs, _device_for(tensors, device))
     feeds = {f"x{k}": x for k, x in enumerate(inputs) if x is not None and k not in constants}
-    return list(model.run(feeds, device_outputs=bool(tensors)).values())
+    results = list(model.run(feeds, device_outputs=bool(tensors)).values())
+    if (calls := _RECORDED.get()) is not None:
+        calls.append(Call(operation, inputs, device, results))
+    return results
 
 
 def _device_for(tensors: Sequence[DeviceTensor], request: str | int | None) -> DeviceInfo:
