@@ -197,6 +197,31 @@ def test_damaged_executable_is_not_used(tmp_path: Path) -> None:
         assert np.array_equal(model.run(_feeds(4))["y"], _expected(4))
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows lets no mapped file be replaced")
+def test_executable_replaced_after_it_was_found_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may write it while this one still opens the device."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parsed("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"))
+    feeds = {"x": np.float32([[1, -1, 2, -2]])}
+    _run_and_store(path, feeds)
+    (file,) = _files(tmp_path)
+    read = executable_store.read_executable
+
+    def read_and_replace(*args: Any) -> Any:
+        found = read(*args)
+        other = file.with_suffix(".new")
+        other.write_bytes(bytes(file.stat().st_size))
+        other.replace(file)
+        return found
+
+    monkeypatch.setattr(executable_store, "read_executable", read_and_replace)
+    with _load(path, tmp_path) as model:
+        assert model.run(feeds)["y"].tolist() == [[1, 0, 2, 0]]
+        assert isinstance(model._graph, StoredGraph) and not model._graph.is_open
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no group and other permissions")
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_executable_writable_by_others_is_not_used(what: str, tmp_path: Path) -> None:

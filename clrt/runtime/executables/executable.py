@@ -143,9 +143,9 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     found = metadata.get("format"), metadata.get("version"), metadata.get("key")
     if found != (FORMAT, VERSION, key):
         raise ModelError(f"'{path}' is not the executable {key}.")
-    own = _MappedFiles(header, ())
+    mapped = _MappedFiles(header)
     names = [name for name in header.tensors if name.startswith(_TEXT)]
-    text, *more = (str(own.bytes_of(name).data, "utf-8") for name in (_RECORD, *names))
+    text, *more = (str(mapped.bytes_of(name).data, "utf-8") for name in (_RECORD, *names))
     # `check` may end after a run has begun; addresses must be right before.
     if text_digest([text, *names, *more]) != metadata["record_digest"]:
         raise ModelError(f"The record of '{path}' is damaged.")
@@ -156,7 +156,7 @@ def read_executable(path: Path, key: str, files: Sequence[Path]) -> Executable:
     beside = [folder / name for name, _ in record["beside"] if stays_below(name)]
     if [digest_of([file]) for file in beside] != [digest for _, digest in record["beside"]]:
         raise ModelError(f"A file in '{folder}' was changed.")
-    mapped = _MappedFiles(header, [*files, *beside])
+    mapped.files = [*files, *beside]
     constants, origins = [], {}
     for row in record["constants"]:
         constant, origin = mapped.constant(*row)
@@ -231,10 +231,18 @@ def _dim(dim: Any) -> Any:
 
 
 class _MappedFiles:
-    """Maps the executable and the files of its model, each when it is first read."""
+    """Maps the executable and the files of its model, each when it is first read.
 
-    def __init__(self, header: SafetensorsHeader, files: Sequence[Path]) -> None:
-        self._header, self._files = header, files
+    Attributes:
+        files: Files of the model, to be set before one of their ranges is read.
+
+    Args:
+        header: Header of the executable.
+    """
+
+    def __init__(self, header: SafetensorsHeader) -> None:
+        self._header = header
+        self.files: Sequence[Path] = ()
         self._data: dict[int, Array] = {}
 
     def constant(
@@ -290,7 +298,7 @@ class _MappedFiles:
         source, *ends = parts
         number = -1 if isinstance(source, str) else source
         if number not in self._data:
-            path = self._header.file if number < 0 else self._files[number]
+            path = self._header.file if number < 0 else self.files[number]
             # Slices of a plain array take a fifth of the time of slices of a np.memmap.
             self._data[number] = np.asarray(SafetensorsHeader(path, {}, {}, 0).map())
         data, low = self._data[number], 0
