@@ -222,6 +222,18 @@ def test_executable_replaced_after_it_was_found_stays_as_it_was(
         assert isinstance(model._graph, StoredGraph) and not model._graph.is_open
 
 
+def test_executable_holds_constant_without_elements(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = """g (float[n, 4] x) => (float[n, 4] y, float[0, 4] z)
+              <float[0, 4] z = {}> { y = Relu(x) }"""
+    path.write_bytes(parsed(text))
+    feeds = {"x": np.float32([[1, -1, 2, -2]])}
+    _run_and_store(path, feeds)
+    with _load(path, tmp_path) as model:
+        assert isinstance(model._graph, StoredGraph)
+        assert model.run(feeds)["z"].shape == (0, 4)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no group and other permissions")
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_executable_writable_by_others_is_not_used(what: str, tmp_path: Path) -> None:

@@ -481,7 +481,7 @@ class ExecutableWriter:
             name: partial(np.frombuffer, each.encode(), np.uint8) for name, each in stored.items()
         }
         tensors |= {name: partial(np.asarray, array) for name, array in self._tensors.items()}
-        if self._shared:
+        if self._shared_name:
             tensors[self._shared_name] = partial(np.frombuffer, self._shared, np.uint8)
         write_with_digest(path, metadata, tensors, sync=False)  # a torn file fails its digest
 
