@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from clrt.ir.op import Array
 from clrt.plan.template import InstantiatedPlan
 from clrt.runtime.opencl import background_compiler, program_files, tiers
 from clrt.runtime.opencl import session as sessions
-from clrt.runtime.opencl.background_compiler import BackgroundCompiler, CompileJob
+from clrt.runtime.opencl.background_compiler import BackgroundCompiler, CompileJob, SampleLaunch
 from clrt.runtime.opencl.programs import ProgramCache
 from tests.harness import all_devices, name_of, quick_device
 from tests.models.onnx_text import DEVICES, parsed
@@ -316,6 +317,23 @@ def test_background_compile_error_reports_compiler_log(tmp_path: Path) -> None:
     await_true(lambda: len(outcome) == 2)
     assert outcome.finished == {"right": True}
     assert "nonsense" in outcome.failed["wrong"] and not compiler.jobs
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=name_of)
+def test_compiler_process_runs_kernels_on_aligned_buffers(
+    device: clrt.DeviceInfo, tmp_path: Path
+) -> None:
+    """A kernel that writes to address 8 unless both buffers have the alignment of arenas."""
+    source = (
+        "__kernel void f(__global int *x, __global int *y) {\n"
+        "  if (((size_t)x | (size_t)y) % 128) *(__global volatile int *)8 = 1;\n}"
+    )
+    launches = tuple(SampleLaunch("f", (n, 1 << 18), (1,), (1,)) for n in range(4, 260, 4))
+    outcome = Outcome()
+    job = replace(_job("right", source), launches=launches)
+    outcome.compiler(device, tmp_path).submit([job])
+    await_true(lambda: len(outcome) == 1)
+    assert outcome.finished == {"right": True} and not outcome.failed
 
 
 def test_jobs_of_killed_compiler_are_done_by_another_process(tmp_path: Path) -> None:

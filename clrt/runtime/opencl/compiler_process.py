@@ -33,6 +33,7 @@ from clrt.runtime.opencl import program_files
 from clrt.runtime.opencl.devices import devices
 from clrt.runtime.opencl.driver import BUILD_ERROR_CODES, cl, new_context
 from clrt.runtime.opencl.programs import ProgramCache
+from clrt.runtime.opencl.session import aligned
 from clrt.util.files import claimed
 
 # Added to the nice value of the process (Unix). It competes with the runs of the parent process,
@@ -203,7 +204,7 @@ class _Compiler:
         kernel = cl.Kernel(program, entry)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         buffers = {  # pages that no work-item writes take no memory
-            index: cl.Buffer(self._context, flags, hostbuf=np.zeros(argument, np.uint8))
+            index: cl.Buffer(self._context, flags, hostbuf=aligned(argument, np.zeros))
             for index, argument in enumerate(arguments)
             if isinstance(argument, int)
         }

@@ -214,7 +214,7 @@ class DeviceSession:
         flags, host = cl.mem_flags.READ_WRITE, None
         try:
             if shared:
-                flags, host = flags | cl.mem_flags.USE_HOST_PTR, _aligned(size)
+                flags, host = flags | cl.mem_flags.USE_HOST_PTR, aligned(size)
             buffer = TrackedBuffer(self.context, flags, size if host is None else 0, host)
         except (cl.Error, MemoryError) as error:
             raise self.guard.translated(error, size) from error
@@ -234,7 +234,7 @@ class DeviceSession:
         if not self.device.caps.is_cpu or self.device.caps.simulator:
             return False
         with self.lock, self.commands:
-            host = _aligned(2 * ALIGNMENT_BYTES)
+            host = aligned(2 * ALIGNMENT_BYTES)
             host[:] = 1
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
             buffer = cl.Buffer(self.context, flags, hostbuf=host)
@@ -340,9 +340,13 @@ class _DrainedCommands:
         self._session.guard.__exit__(*raised)
 
 
-def _aligned(nbytes: int) -> Array:
-    """Returns an uninitialised uint8[nbytes] array, aligned to `ALIGNMENT_BYTES`."""
-    memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
+def aligned(nbytes: int, new: Callable[[int, type], Array] = np.empty) -> Array:
+    """Returns a new uint8[nbytes] array whose address is a multiple of `ALIGNMENT_BYTES`.
+
+    Args:
+        new: `np.empty`, or `np.zeros` for an array of zeros.
+    """
+    memory = new(nbytes + ALIGNMENT_BYTES, np.uint8)
     return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
 
