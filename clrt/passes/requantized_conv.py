@@ -116,8 +116,9 @@ def _requantized(node: Node, scaled: Node, conv: Node) -> _Requantized | str:
         conv: ConvInteger before that.
     """
     op, x, w = node.op_as(QuantizeLinear), conv.arg(0), conv.arg(1)
-    if node.output.dtype not in BYTES or op.precision not in (None, DType.FLOAT32):
-        return f"it quantizes to {node.output.dtype}"
+    quotient = op.quotient(scaled.output.dtype, node.arg(1).dtype)
+    if node.output.dtype not in BYTES or quotient is not DType.FLOAT32:
+        return f"it quantizes {quotient} to {node.output.dtype}"
     if scalar(node.arg(1)) != 1.0 or (node.input(2) is not None and scalar(node.arg(2)) is None):
         return "its scale is not 1, or its zero point is computed"
     if x.shape is None or len(x.shape) not in _RANKS or w.type.static_shape is None:

@@ -142,11 +142,17 @@ def test_devices_without_byte_products_keep_integer_convolution() -> None:
             "%y: uint8[1,8,B,S] = QuantizeLinear(%m, %one, %z)",
             "the zero point of x is computed",
         ),
+        (
+            "%s: int32[1,8,B,S] = ConvInteger(%x, %w, %z)\n"
+            "%c: float32[1,8,B,S] = Cast{to=float32}(%s)\n%m: float32[1,8,B,S] = Mul(%c, %f)\n"
+            "%y: uint8[1,8,B,S] = QuantizeLinear(%m, %half, %z)",
+            "it quantizes float16",
+        ),
     ],
 )
 def test_near_miss_says_why(body: str, reason: str) -> None:
     graph = graph_of(
-        f"{WEIGHTS}const %two: float32[] = 2.0\n{body}",
+        f"{WEIGHTS}const %two: float32[] = 2.0\nconst %half: float16[] = 1.0\n{body}",
         f"{IMAGE}, %map: float32[1,8,B,S], %n: uint8[]",
     )
     optimize(graph)

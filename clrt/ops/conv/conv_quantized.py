@@ -242,8 +242,8 @@ class ChannelsLastQuantizedConv(Convolution):
         high: Greatest element of the output.
         to: Dtype of the output, int8 or uint8.
 
-    Numerics: exact; sums wrap at 32 bits. Source: clrt; ONNX QLinearConv, opset 10, with channels
-    last.
+    Numerics: exact; sums wrap at 32 bits; NaN gives `low`. Source: clrt; ONNX QLinearConv, opset
+    10, with channels last.
     """
 
     x_zero: int = 0
@@ -285,5 +285,6 @@ class ChannelsLastQuantizedConv(Convolution):
         weights = w.astype(np.int32) - zeros.reshape(-1, *[1] * (w.ndim - 1))
         (sums,) = super().reference(images, weights.astype(np.int32))
         sums = np.moveaxis(sums, 1, -1) + bias
-        levels = np.rint(sums.astype(np.float32) * factors) + np.float32(self.y_zero)
-        return (np.clip(levels, self.low, self.high).astype(self.to.numpy),)
+        with np.errstate(all="ignore"):
+            levels = np.rint(sums.astype(np.float32) * factors) + np.float32(self.y_zero)
+        return (np.fmin(np.fmax(levels, self.low), self.high).astype(self.to.numpy),)

@@ -68,6 +68,12 @@ def quantized_conv_samples(cls: type[ChannelsLastQuantizedConv]) -> Iterator[Sam
                     factors.astype(np.float32),
                 ),
             )
+    numbers = np.array([np.nan, np.inf, -np.inf, -0.25, 1e-40], np.float32)
+    x, w = _levels(rng, (1, 4, 5, 5), _SIGNED), _levels(rng, (5, 5, 2, 2), _SIGNED)
+    for group, weights in [(1, w), (5, w[:, :1])]:
+        op = cls(x_zero=-128, y_zero=3, low=-128, high=127, to=DType.INT8, group=group)
+        zeros, bias = np.full(5, -128, np.int32), np.full(5, (1 << 31) - 9, np.int32)  # sums wrap
+        yield Sample(op, (x, weights, zeros, bias, numbers))
 
 
 @error_samples_of(ChannelsLastQuantizedConv)
