@@ -112,6 +112,27 @@ def test_grad_by_independent_value_is_an_error() -> None:
         clrt.grad(parsed(text), ["x", "z"], "loss")
 
 
+def test_op_without_gradient_in_branch_is_named_with_path() -> None:
+    text = """net (float[2, 2] x, bool c) => (float loss) {
+        y = If (c) <then_branch = a () => (float p) { d = Det (x) p = Neg (d) },
+                    else_branch = b () => (float q) { q = ReduceMax <keepdims = 0> (x) }>
+        loss = Tanh (y)
+    }"""
+    route = r"\(path: 'loss' ← Tanh '\w+' ← If '\w+' ← Neg '[^']+' ← Det '[^']+'\); leave[^;]*$"
+    with pytest.raises(UnsupportedError, match=route):
+        clrt.grad(parsed(text), "x", "loss")
+
+
+def test_random_numbers_of_a_shape_are_constants() -> None:
+    text = """net (float[4] x) => (float loss, float[4] e) {
+        e = RandomNormalLike <seed = 1.0> (x)
+        y = Mul (x, e)
+        loss = ReduceSum <keepdims = 0> (y)
+    }"""
+    results = clrt.grad(parsed(text), ["x", "e"], "loss").run({"x": np.ones(4, np.float32)})
+    assert results["loss"] == pytest.approx(results["x.grad"].sum(), rel=1e-5)
+
+
 def test_op_without_gradient_is_named_with_path() -> None:
     text = """net (float[3, 3] x) => (float loss) {
         y = Det (x)
@@ -170,6 +191,36 @@ def test_gradient_op_reads_other_inputs_and_second_order(device: DeviceInfo) -> 
         np.testing.assert_allclose(results[name], array, rtol=1e-5)
 
 
+def test_gradient_op_differentiates_function_of_named_values_only() -> None:
+    text = "net (float[n] x, float[n] z) => (float[n] y) { w = Mul (x, z) y = Mul (x, w) }"
+    model = _with_gradient(
+        text,
+        other={"inputs": ["z"], "xs": ["x"], "y": "y"},
+        same={"inputs": ["x", "x"], "xs": ["x"], "zs": ["z"], "y": "y"},
+        held={"inputs": ["x", "w"], "xs": ["x"], "zs": ["w"], "y": "y"},
+    )
+    x, z = np.float32([1, 2, -3]), np.float32([4, -5, 6])
+    results = clrt.load(model).run({"x": x, "z": z})
+    expected = {"other": 2 * z * z, "same": 2 * x * x, "held": x * z}
+    for name, array in expected.items():
+        np.testing.assert_allclose(results[name], array, rtol=1e-5)
+
+
+def test_nested_gradients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_NODE_LIMIT", "100")
+    text = "net (float[n] x) => (float[n] y) { s = Sin (x) e = Exp (s) y = Mul (e, s) }"
+    nodes = {f"d{k}": {"inputs": ["x"], "xs": ["x"], "y": f"d{k - 1}"} for k in range(1, 9)}
+    nodes["d1"]["y"] = "y"
+    with pytest.raises(ModelError, match="with its gradients, and CLRT_NODE_LIMIT allows 100"):
+        clrt.load(_with_gradient(text, **nodes))
+
+
+def test_gradient_op_names_itself_for_inputs_that_do_not_fit() -> None:
+    text = "net (float[2] x, float[3] k) => (float[2] y) <float[2] w = {1, 2}> { y = Mul (x, w) }"
+    with pytest.raises(ClrtError, match=r"Gradient .*do not broadcast"):
+        clrt.load(_with_gradient(text, dx={"inputs": ["k"], "xs": ["x"], "y": "y"}))
+
+
 @pytest.mark.parametrize(
     ("node", "text", "error"),
     [
@@ -208,6 +259,21 @@ SCAN = """net (float[3] x, float[3, 3] w) => (float loss) {
     a = ReduceSum <keepdims = 0> (y)
     b = ReduceSum <keepdims = 0> (rows)
     loss = Add (a, b)
+}"""
+# Both outputs of the loop are one value; the determinant of `w` has no gradient.
+TWINS = """net (float[2] x, float[2, 2] w) => (float loss) {
+    count = Constant <value = int64 {1}> ()
+    start = Constant <value = bool {1}> ()
+    y, z = Loop (count, start, x, x) <body = step (int64 i, bool go, float[2] s, float[2] r)
+                                           => (bool on, float[2] t, float[2] t) {
+        on = Identity (go)
+        d = Det (w)
+        p = Mul (s, r)
+        t = Mul (p, d)
+    }>
+    p = Mul (y, y)
+    q = Add (p, z)
+    loss = ReduceSum <keepdims = 0> (q)
 }"""
 BRANCHES = """net (float[n] x, float[n] w, bool condition) => (float loss) {
     y = If (condition) <
@@ -258,3 +324,25 @@ def test_grad_goes_through_subgraphs(
     for name in args:
         expected = _numeric(function, feeds, name)
         np.testing.assert_allclose(results[f"{name}.grad"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_loop_with_one_value_as_two_outputs_ignores_inactive_ops() -> None:
+    x, w = np.float32([0.6, 2]), np.float32([[1, 2], [3, 4]])
+    results = clrt.grad(parsed(TWINS), "x", "loss").run({"x": x, "w": w})
+    t = -2 * x * x
+    np.testing.assert_allclose(results["x.grad"], (2 * t + 1) * -4 * x, rtol=1e-5)
+
+
+def test_gradient_op_by_weight_that_a_subgraph_reads_is_an_error() -> None:
+    text = """net (float[2] x) => (float[2] y) <float[2] w = {2, 3}> {
+        count = Constant <value = int64 {2}> ()
+        start = Constant <value = bool {1}> ()
+        s = Loop (count, start, x) <body = step (int64 i, bool go, float[2] a)
+                                         => (bool on, float[2] b) {
+            on = Identity (go)
+            b = Mul (a, w)
+        }>
+        y = Mul (s, w)
+    }"""
+    with pytest.raises(UnsupportedError, match="'w' is read inside a subgraph of Loop"):
+        clrt.load(_with_gradient(text, dw={"inputs": ["w"], "xs": ["w"], "y": "y"}))

@@ -45,7 +45,10 @@ _MAX_ELEMS, _MAX_SAMPLES = 1500, 8
 _PARAMETERS = {"Dropout": 1}
 # Ops that need numbers among the dims that the test makes symbols.
 _STATIC = {"Attention", "Conv", "ConvTranspose"}
-_FLAT = {"Sign", "Floor", "Ceil", "Round", "BitCast", "Hardmax"}
+_FLAT = {
+    "Sign", "Floor", "Ceil", "Round", "BitCast", "Hardmax",
+    "EyeLike", "RandomNormalLike", "RandomUniformLike",
+}  # fmt: skip
 
 
 def _float64_samples(cls: type[Op]) -> Iterator[Sample]:
@@ -232,6 +235,48 @@ def test_gradient_on_device_matches_float64_reference(cls: type[Op], device: Dev
     for name, result in model.run({v.name: loss.feeds[v.name] for v in loss.inputs}).items():
         largest = abs(expected[name]).max(initial=0)
         np.testing.assert_allclose(result, expected[name], rtol=1e-4, atol=1e-4 * largest + 1e-7)
+
+
+def _gradient(op: str, x: Array, dtype: DType = DType.FLOAT64, **attributes: Any) -> Array:
+    """Returns the gradient of the sum of an op's result by its input, by the references."""
+    build = OpBuilder()
+    value = build.feed("x", dtype, *x.shape)
+    y = build(op, value, **attributes)
+    nodes, (gradient,) = add_gradients(build.nodes, y, [value], build.names)
+    graph = Graph("gradient", [value], [gradient], [*build.nodes, *nodes])
+    (found,) = evaluate(graph, {"x": x.astype(dtype.numpy)}).values()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("ReduceSumSquare", -6), ("ReduceL1", -1), ("ReduceL2", -1), ("ReduceMean", 1)],
+)
+def test_reduction_over_no_axis_has_gradient_of_single_element(op: str, expected: float) -> None:
+    assert _gradient(op, np.array(-3.0), keepdims=False) == expected
+    assert _gradient(op, np.array([-3.0]), noop_with_empty_axes=True) == [expected]
+
+
+def test_gradients_of_wide_float16_rows_do_not_overflow() -> None:
+    half, rng = DType.FLOAT16, np.random.default_rng(0)
+    assert _gradient("Gelu", np.array([3000.0]), half, approximate="tanh") == [1]
+    mean = _gradient("ReduceMean", np.zeros(70_000), half, keepdims=False)
+    np.testing.assert_allclose(mean.astype(np.float64), 1 / 70_000, rtol=1e-2)
+    x, scale = rng.standard_normal((2, 3, 8)) * 1000, np.ones(8)
+    found = []
+    for dtype in (half, DType.FLOAT64):
+        build = OpBuilder()
+        xs = [build.feed(f"x{k}", dtype, *a.shape) for k, a in enumerate((x, scale))]
+        norm = build("LayerNormalization", *xs)
+        groups = build("InstanceNormalization", xs[0], *2 * [np.ones(3, dtype.numpy)])
+        y = build("Mul", build("Add", norm, groups), np.arange(8, dtype=dtype.numpy))
+        nodes, gradients = add_gradients(build.nodes, y, xs, build.names)
+        graph = Graph("gradient", xs, gradients, [*build.nodes, *nodes])
+        feeds = {"x0": x.astype(dtype.numpy), "x1": scale.astype(dtype.numpy)}
+        found.append(list(evaluate(graph, feeds).values()))
+    for narrow, wide in zip(*found, strict=True):
+        assert narrow.dtype == np.float16
+        np.testing.assert_allclose(narrow, wide, rtol=2e-2, atol=2e-2 * abs(wide).max())
 
 
 def test_value_that_is_several_inputs_of_decomposed_op_counts_once() -> None:

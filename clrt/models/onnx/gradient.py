@@ -9,20 +9,25 @@ import onnx
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Node, Value
+from clrt.ir.node_errors import NodeErrorContext
 from clrt.models.onnx.context import Context, broken
 from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
-from clrt.ops.gradients.transform import add_gradients, influences
+from clrt.ops.gradients.transform import add_gradients, check_captures, influences
 from clrt.ops.movement.views import Identity
+from clrt.util import env_vars
 
 
 def import_gradient(call: NodeCall, scope: Scope, context: Context) -> list[Value | None]:
     """Imports a Gradient node and returns its outputs; None for omitted ones.
 
-    If the node's inputs are other values than those that its attributes name, the nodes between are
-    copied for these inputs. A `y` of several elements is summed.
+    `y` is differentiated as a function of the values that `xs` and `zs` name. If the node's inputs
+    are other values, the nodes between are copied for these inputs. A `y` of several elements is
+    summed.
 
     Raises:
-        ModelError: An attribute is missing, or names a value that does not exist.
+        ModelError: An attribute is missing, or names a value that does not exist; or the graph with
+            its gradients exceeds CLRT_NODE_LIMIT.
+        ShapeError: The inputs do not fit in place of the values.
         UnsupportedError: An op between has no gradient, or the values are not floating point.
     """
     names = {a.name: onnx.helper.get_attribute_value(a) for a in call.attributes}
@@ -49,12 +54,24 @@ def import_gradient(call: NodeCall, scope: Scope, context: Context) -> list[Valu
             raise UnsupportedError(f"'{value.name}' is {value.type}, which is not floating point")
     if influences(scope.nodes, result).isdisjoint(named[: len(xs)]):
         raise UnsupportedError(f"'{y}' does not depend on {', '.join(xs)} in the same graph")
-    nodes, result = _instantiate(
-        scope.nodes, dict(zip(named, given, strict=True)), result,
-        Builder(context.value_names, call.name, nodes=scope.nodes),
-    )  # fmt: skip
+    check_captures(scope.nodes, named)
+    if given == named:
+        nodes = _before(scope.nodes, result, named)
+    else:
+        build = Builder(context.value_names, call.name, nodes=scope.nodes)
+        # One input may stand for several values, or also be read itself.
+        given = [build.add(Identity(), v) for v in given]
+        with NodeErrorContext(call.title):
+            nodes, result = _instantiate(
+                scope.nodes, dict(zip(named, given, strict=True)), result, build
+            )
     more, gradients = add_gradients(nodes, result, given[: len(xs)], context.value_names)
     scope.nodes += more
+    if len(scope.nodes) > (limit := env_vars.NODE_LIMIT.get()):
+        raise ModelError(
+            f"{call.title}: the graph has {len(scope.nodes)} nodes with its gradients, and "
+            f"CLRT_NODE_LIMIT allows {limit}; raise it if this is intended."
+        )
     build = Builder(context.value_names, nodes=scope.nodes)
     outputs: list[Value | None] = []
     for name, gradient in zip(call.outputs, gradients, strict=False):
@@ -73,16 +90,13 @@ def _instantiate(
 
     Args:
         nodes: Nodes of the graph in topological order.
-        inputs: Replacement by value; a value may be its own replacement.
+        inputs: Replacement by value.
         y: Last value.
         build: Adds the copies.
 
     Returns:
-        The nodes to differentiate, and the value that corresponds to `y`; the original ones if no
-        value is replaced by another.
+        The copies, and the value that corresponds to `y`.
     """
-    if all(old is new for old, new in inputs.items()):
-        return list(nodes), y
     copies = dict(inputs)
     start = len(build.nodes)
     for node in _before(nodes, y, inputs):

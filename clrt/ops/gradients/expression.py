@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Union
 
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.op_builder import OpBuilder
 
@@ -42,6 +43,12 @@ class Expression:
     def cast_like(self, other: Expression) -> Expression:
         """Returns the value in the dtype of another."""
         return Expression(self._build, self._build.cast(self.value, other.value.dtype))
+
+    def widened(self) -> Expression:
+        """Returns the value as float32 if its dtype is narrower, so that squares and sums fit."""
+        if self.value.dtype.itemsize >= DType.FLOAT32.itemsize:
+            return self
+        return Expression(self._build, self._build.cast(self.value, DType.FLOAT32))
 
     def _node(self, op: str, *operands: Operand, **attributes: Any) -> Expression:
         values = [(o if isinstance(o, Expression) else self.constant(o)).value for o in operands]

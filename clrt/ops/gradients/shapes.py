@@ -92,12 +92,13 @@ def filled(b: OpBuilder, number: float, shape: Sequence[Dim], dtype: DType) -> V
     return b("Expand", b.numbers(number, dtype), b.dims(shape))
 
 
-def count_of(b: OpBuilder, dims: Shape, like: Value) -> Value:
-    """Returns the product of dims as a scalar of the dtype of `like`."""
+def share_of(b: OpBuilder, dims: Shape, dtype: DType) -> Value:
+    """Returns 1 / the product of dims as a scalar; the product may exceed the range of `dtype`."""
     count = product(dims)
-    return (
-        b.numbers(count, like.dtype) if isinstance(count, int) else b.cast(b.dim(count), like.dtype)
-    )
+    if isinstance(count, int):
+        return b.numbers(1 / max(count, 1), dtype)
+    wide = b.cast(b.dim(count), max(dtype, DType.FLOAT32, key=lambda d: d.itemsize))
+    return b.cast(b("Reciprocal", wide), dtype)
 
 
 def swapped(b: OpBuilder, value: Value) -> Value:

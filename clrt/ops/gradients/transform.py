@@ -7,10 +7,10 @@ its outputs, the derivatives of that value with respect to them, into cotangents
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from clrt.errors import UnsupportedError
-from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value, all_graphs
 from clrt.ir.node_errors import NodeErrorContext
 from clrt.ops.base import Op
 from clrt.ops.decompositions.registry import DecompositionStage, decompose
@@ -21,6 +21,16 @@ from clrt.ops.op_builder import OpBuilder
 _MAX_PATH_NODES = 8
 # Domain of ops that only passes and decompositions make; they may inherit rules that do not fit.
 _OWN_DOMAIN = "clrt"
+
+
+class _NoGradient(UnsupportedError):
+    """An op has no gradient; the message says which node, and why.
+
+    Attributes:
+        path: Nodes from the differentiated value to it; the last ones may be of a subgraph.
+    """
+
+    path: list[Node]
 
 
 def add_gradients(
@@ -40,12 +50,23 @@ def add_gradients(
         everywhere, such as Floor.
 
     Raises:
-        UnsupportedError: An op between `xs` and `y` has no gradient.
+        UnsupportedError: An op between `xs` and `y` has no gradient, or a subgraph reads one of
+            the constants `xs`.
     """
+    check_captures(nodes, xs)
     build = OpBuilder(names, suffix="gradient")
     seed = filled_like(build.under(y.name), 1, y)
-    walk = _ReverseWalk(build, y)
-    cotangents = walk.run(nodes, {y: seed}, xs)
+    try:
+        cotangents = _ReverseWalk(build).run(nodes, {y: seed}, xs)
+    except _NoGradient as error:
+        titles = list(map(str, error.path))
+        if len(titles) > _MAX_PATH_NODES:
+            titles[_MAX_PATH_NODES // 2 : -_MAX_PATH_NODES // 2] = ["…"]
+        path = " ← ".join([f"'{y.name}'", *titles])
+        raise UnsupportedError(
+            f"{str(error).rstrip('.')} (path: {path}); leave what comes before it out of the "
+            "differentiated values, or export the model without the op."
+        ) from error
     gradients = []
     for x in xs:
         gradient = cotangents.get(x)
@@ -74,17 +95,16 @@ def pull_back_graph(
         UnsupportedError: An op has no gradient.
     """
     body = graph.copy()
-    _rename(body.nodes, names, "gradient")
+    _rename(body.nodes, names)
     build = OpBuilder(names, "gradient")
     seeds: dict[Value, Value] = {}
     feeds = []
     for output, present in zip(body.outputs, given, strict=True):
         if present:
             feeds.append(Value(names.fresh("gradient", "cotangent"), output.type))
-            known = seeds.get(output)
-            seeds[output] = feeds[-1] if known is None else build("Add", known, feeds[-1])
+            _accumulate(build, seeds, output, feeds[-1])
     xs = [v for v, is_wanted in zip(body.inputs, wanted, strict=True) if is_wanted]
-    found = _ReverseWalk(build, body.outputs[0]).run(body.nodes, seeds, xs)
+    found = _ReverseWalk(build).run(body.nodes, seeds, xs)
     outputs = [found[x] if x in found else filled_like(build, 0, x) for x in xs]
     result = build.graph("gradient", [*body.inputs, *feeds], outputs)
     result.nodes = [*body.nodes, *build.nodes]
@@ -92,12 +112,38 @@ def pull_back_graph(
     return result
 
 
-def _rename(nodes: Iterable[Node], names: Names, origin: str) -> None:
+def _rename(nodes: Iterable[Node], names: Names) -> None:
     """Gives copies of nodes, and their outputs, names that nothing else in the graph has."""
     for node in nodes:
-        node.name = names.fresh(origin, "gradient")
+        node.name = names.fresh(node.name, "gradient")
         for value in node.outputs:
-            value.name = names.fresh(origin, "gradient")
+            value.name = names.fresh(value.name, "gradient")
+
+
+def _accumulate(
+    build: OpBuilder, cotangents: dict[Value, Value], value: Value, cotangent: Value
+) -> None:
+    """Adds a cotangent of a value to those that are known."""
+    known = cotangents.get(value)
+    if known is not None:
+        cotangent = build.under(value.name)("Add", known, cotangent)
+    cotangents[value] = cotangent
+
+
+def check_captures(nodes: Iterable[Node], xs: Iterable[Value]) -> None:
+    """Checks that no subgraph (of If, Loop or Scan) reads one of the constants among `xs`.
+
+    Raises:
+        UnsupportedError: A subgraph does.
+    """
+    constants = {x for x in xs if x.is_constant}
+    for node in nodes:
+        for inner in (g for body in node.op.graphs for g in all_graphs(body)):
+            for value in constants.intersection(inner.constants()):
+                raise UnsupportedError(
+                    f"'{value.name}' is read inside a subgraph of {node}, through which clrt does "
+                    "not differentiate; leave it out of the values to differentiate by."
+                )
 
 
 def influences(nodes: Sequence[Node], y: Value) -> set[Value]:
@@ -139,12 +185,10 @@ class _ReverseWalk:
 
     Args:
         build: Builder of the new nodes.
-        y: Value that is differentiated, named in errors.
     """
 
-    def __init__(self, build: OpBuilder, y: Value) -> None:
+    def __init__(self, build: OpBuilder) -> None:
         self._build = build
-        self._y = y
         # The node that gave a value its first cotangent, for the path in errors.
         self._readers: dict[Value, Node] = {}
 
@@ -164,22 +208,22 @@ class _ReverseWalk:
             given = [cotangents.get(v) for v in node.outputs]
             if all(c is None for c in given) or not any(v in active for v in node.inputs):
                 continue
-            for value, cotangent in zip(node.inputs, self._pull_back(node, given), strict=False):
-                if value is None or cotangent is None or value not in active:
-                    continue
-                self._readers.setdefault(value, node)
-                known = cotangents.get(value)
-                if known is not None:
-                    cotangent = self._build.under(value.name)("Add", known, cotangent)
-                cotangents[value] = cotangent
+            found = self._pull_back(node, given, active)
+            for value, cotangent in zip(node.inputs, found, strict=False):
+                if value is not None and cotangent is not None and value in active:
+                    self._readers.setdefault(value, node)
+                    _accumulate(self._build, cotangents, value, cotangent)
         return cotangents
 
-    def _pull_back(self, node: Node, given: Sequence[Value | None]) -> Sequence[Value | None]:
+    def _pull_back(
+        self, node: Node, given: Sequence[Value | None], active: Collection[Value]
+    ) -> Sequence[Value | None]:
         """Returns a cotangent per input of a node; None for zeros.
 
         Args:
             node: The node.
             given: A cotangent per output; None for zeros.
+            active: Values whose cotangents are needed.
         """
         op = node.op_as(Op)
         try:
@@ -193,30 +237,30 @@ class _ReverseWalk:
             if replaced is None:
                 raise UnsupportedError(f"{node} has no gradient")
         except UnsupportedError as error:
-            raise UnsupportedError(
-                f"{str(error).rstrip('.')} (path: {self._path_to(node)}); leave what comes before "
-                "it out of the differentiated values, or export the model without the op."
-            ) from error
+            failed = _NoGradient(str(error))
+            failed.path = self._path_to(node) + (
+                error.path if isinstance(error, _NoGradient) else []
+            )
+            raise failed from error
         nodes, results = replaced
-        _rename(nodes, self._build.names, node.name)
+        _rename(nodes, self._build.names)
         self._build.nodes += nodes
         for value, output in zip(results, node.outputs, strict=False):
             if output in self._readers:
                 self._readers.setdefault(value, self._readers[output])
-        seeds = {r: c for r, c in zip(results, given, strict=False) if c is not None}
-        inner = self.run(nodes, seeds, [v for v in node.inputs if v is not None])
+        seeds: dict[Value, Value] = {}
+        for result, cotangent in zip(results, given, strict=False):  # may be one value twice
+            if cotangent is not None:
+                _accumulate(self._build, seeds, result, cotangent)
+        inner = self.run(nodes, seeds, [v for v in node.inputs if v is not None and v in active])
         # A value that is several inputs has one cotangent, which counts once.
         return [None if v is None else inner.pop(v, None) for v in node.inputs]
 
-    def _path_to(self, node: Node) -> str:
-        """Returns the nodes between the differentiated value and a node, as text."""
-        path: list[Node] = []
-        reader: Node | None = node
-        while reader is not None and reader not in path:
+    def _path_to(self, node: Node) -> list[Node]:
+        """Returns the nodes from the differentiated value to a node, both ends included."""
+        path = [node]
+        while reader := next(
+            (self._readers[v] for v in path[-1].outputs if v in self._readers), None
+        ):
             path.append(reader)
-            reader = next((self._readers[v] for v in reader.outputs if v in self._readers), None)
-        path.reverse()
-        titles = list(map(str, path))
-        if len(titles) > _MAX_PATH_NODES:
-            titles[_MAX_PATH_NODES // 2 : -_MAX_PATH_NODES // 2] = ["…"]
-        return " ← ".join([f"'{self._y.name}'", *titles])
+        return path[::-1]

@@ -72,22 +72,24 @@ class Normalization(Op):
         if any(c is not None for c in of_stats):
             raise UnsupportedError("only its first output has a gradient")
         assert cotangent is not None
-        x, scale, bias = Expression(b, node.arg(0)), node.arg(1), node.input(2)
+        x, scale, bias = Expression(b, node.arg(0)).widened(), node.arg(1), node.input(2)
         rank = len(known_shape(x.value))
         axes = b.ints(*range(normalize_axis(self.axis, rank, self), rank))
 
         def mean(values: Expression) -> Expression:
             return Expression(b, b("ReduceMean", values.value, axes, keepdims=1))
 
-        given = Expression(b, cotangent)
+        given = Expression(b, cotangent).widened()
         centred = x if self.rms else x - mean(x)
         inverse = 1 / (mean(centred * centred) + self.epsilon).apply("Sqrt")
         unit = centred * inverse
-        rows = given * Expression(b, scale)
+        rows = given * Expression(b, scale).widened()
         by_unit = rows - unit * mean(rows * unit)
         by_x = inverse * (by_unit if self.rms else by_unit - mean(rows))
-        results: list[Value | None] = [by_x.value, sum_to(b, (given * unit).value, scale)]
-        return results if bias is None else [*results, sum_to(b, cotangent, bias)]
+        results = [by_x.value, sum_to(b, (given * unit).value, scale)]
+        if bias is not None:
+            results.append(sum_to(b, given.value, bias))
+        return [b.cast(r, v.dtype) for r, v in zip(results, node.inputs, strict=False) if v]
 
     def row(self, shape: Shape) -> Shape:
         """Returns the sizes of the normalized axes, the last dims of x from `axis` on.

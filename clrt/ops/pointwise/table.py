@@ -547,8 +547,8 @@ class Gelu(Pointwise):
         if self.approximate == "tanh":
             root = math.sqrt(2 / math.pi)
             tanh = (x * (root + 0.044715 * root * x * x)).apply("Tanh")
-            slope = root + 3 * 0.044715 * root * x * x
-            return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * slope
+            bell = 0.5 * root * x * (1 - tanh * tanh)  # 0 where x² would be infinite
+            return 0.5 * (1 + tanh) + bell + 3 * 0.044715 * bell * x * x
         density = (-0.5 * x * x).apply("Exp") * (1 / math.sqrt(2 * math.pi))
         return 0.5 * (1 + (x / math.sqrt(2)).apply("Erf")) + x * density
 

@@ -6,14 +6,15 @@ determines the numbers, so that each run draws the same numbers.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, f32, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
@@ -25,6 +26,9 @@ from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, unifo
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 # Random bits of a uniform number per dtype: no more than its precision, else it could round to 1.
 _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
@@ -172,6 +176,11 @@ class Like(RandomTensor):
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         return [self.type_of(self.dtype or x.dtype, x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        return [None]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

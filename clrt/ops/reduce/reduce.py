@@ -41,7 +41,7 @@ class ReduceMean(Reduce):
     finish = Code("((a) / (n))")
 
     def derivative(self, x: Expression, y: Expression, group: ReducedGroup) -> Any:
-        return 1 / group.count
+        return group.share
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.size == 0:  # np.mean would warn

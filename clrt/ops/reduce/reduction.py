@@ -27,7 +27,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_f
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.gradients.expression import Expression
-from clrt.ops.gradients.shapes import count_of, expanded_like, known_shape
+from clrt.ops.gradients.shapes import expanded_like, known_shape, share_of
 from clrt.ops.movement.common import data_of, fresh_dims, has_input, length
 from clrt.ops.traits import InputTraits, OnnxTraits
 from clrt.util.fast_dataclass import dataclass
@@ -319,20 +319,23 @@ class ReducedGroup:
     Attributes:
         build: Builder of the nodes.
         axes: Reduced axes, int64.
-        count: Number of elements per result.
+        share: 1 / number of elements per result.
     """
 
     build: OpBuilder
     axes: Value
-    count: Expression
+    share: Expression
 
     def total(self, x: Expression) -> Expression:
         """Returns the sum of x over the reduced axes, which stay with size 1."""
-        return Expression(self.build, self.build("ReduceSum", x.value, self.axes, keepdims=1))
+        return self._reduced("ReduceSum", x)
 
     def product(self, x: Expression) -> Expression:
         """Returns the product of x over the reduced axes, which stay with size 1."""
-        return Expression(self.build, self.build("ReduceProd", x.value, self.axes, keepdims=1))
+        return self._reduced("ReduceProd", x)
+
+    def _reduced(self, op: str, x: Expression) -> Expression:
+        return x.apply(op, Expression(self.build, self.axes), keepdims=1, noop_with_empty_axes=1)
 
 
 @dataclass(frozen=True)
@@ -438,8 +441,8 @@ class Reduce(Op):
         kept = [1 if i in axes else d for i, d in enumerate(shape)]
         y, given = (Expression(b, b.reshaped(v, *kept)) for v in (node.output, cotangent))
         reduced = tuple(shape[i] for i in axes)
-        group = ReducedGroup(b, b.ints(*axes), Expression(b, count_of(b, reduced, x)))
-        part = self.derivative(Expression(b, x), y, group) if axes else 1
+        group = ReducedGroup(b, b.ints(*axes), Expression(b, share_of(b, reduced, x.dtype)))
+        part = self.derivative(Expression(b, x), y, group)
         product = given if isinstance(part, int) and part == 1 else given * part
         return [expanded_like(b, product.value, x)]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
@@ -16,6 +19,9 @@ from clrt.ops.movement.common import fresh_dims, num_elements
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 from clrt.util.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from clrt.ops.op_builder import OpBuilder
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -58,6 +64,11 @@ class EyeLike(Op):
         if x.shape is not None and len(x.shape) != 2:
             raise ShapeError(f"EyeLike: {x} has rank {len(x.shape)}; expected 2.")
         return [TensorType(self.dtype or x.dtype, fresh_dims(2) if x.shape is None else x.shape)]
+
+    def vjp(
+        self, b: OpBuilder, node: Node, cotangents: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        return [None]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

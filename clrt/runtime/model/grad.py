@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clrt.errors import InputError, UnsupportedError
+from clrt.errors import InputError
 from clrt.ir.dims import provably_equal
-from clrt.ir.graph import Defaults, Graph, Names, Value, all_graphs
+from clrt.ir.graph import Defaults, Graph, Names, Value
 from clrt.ir.op import TensorType
 from clrt.models.sources import is_compiled, read_graph
 from clrt.runtime.model.model import Model, load
@@ -111,7 +111,6 @@ def _with_gradients(graph: Graph, wrt: Sequence[str], loss: str) -> Graph:
     for x in xs:
         if x not in reached:
             raise InputError(f"The loss '{loss}' does not depend on '{x.name}' in wrt.")
-    _check_captures(graph, xs)
     nodes, gradients = add_gradients(graph.nodes, y, xs, Names(graph.names()))
     graph.nodes += nodes
     graph.outputs = [y, *gradients]
@@ -139,18 +138,3 @@ def _value(name: str, values: dict[str, Value], known: Sequence[str], argument: 
     if not value.dtype.is_float:
         raise InputError(f"{argument}: '{name}' is {value.type}, which is not floating point.")
     return value
-
-
-def _check_captures(graph: Graph, xs: Sequence[Value]) -> None:
-    """Checks that no subgraph (of If, Loop or Scan) reads one of the weights `xs`.
-
-    Raises:
-        UnsupportedError: A subgraph does.
-    """
-    for node in graph.nodes:
-        for inner in (g for body in node.op.graphs for g in all_graphs(body)):
-            for value in set(xs).intersection(inner.constants()):
-                raise UnsupportedError(
-                    f"'{value.name}' in wrt is read inside a subgraph of {node}, through which "
-                    "clrt does not differentiate; leave it out."
-                )

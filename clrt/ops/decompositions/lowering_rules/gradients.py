@@ -42,12 +42,13 @@ def _group_normalization(node: Node, b: OpBuilder) -> list[Value]:
     def rows(value: Value, count: Dim) -> Value:
         return b.reshaped(value, batch, count, floordiv(channels, count) * product(spatial))
 
-    wide = Expression(b, rows(x, groups))
+    wide = Expression(b, rows(x, groups)).widened()
     centred = wide - mean(wide)
     normal = centred / (mean(centred * centred) + op.epsilon).apply("Sqrt")
     parts = Expression(b, rows(normal.value, groups if op.per_group else channels))
-    scale, bias = (Expression(b, b("Unsqueeze", node.arg(i), b.ints(1))) for i in (1, 2))
-    return [b.reshaped((parts * scale + bias).value, batch, channels, *spatial)]
+    scale, bias = (Expression(b, b("Unsqueeze", node.arg(i), b.ints(1))).widened() for i in (1, 2))
+    y = b.cast((parts * scale + bias).value, x.dtype)
+    return [b.reshaped(y, batch, channels, *spatial)]
 
 
 @register_decomposition(LpNormalization, audience=DecompositionStage.GRADIENT)
