@@ -86,13 +86,28 @@ def _layout(name: str, node: Node, nbytes: int, pack: Any) -> PackedWeight:
     return PackedWeight(node.arg(1), f"{name}:{about}", pack, nbytes)
 
 
+def _groups_per_panel(groups: int, maps: int) -> int:
+    """Returns how many groups of a convolution become one, whose output channels fit one panel.
+
+    In it an output channel has zero weights for input channels of other groups. The kernel takes no
+    longer, since it computes whole panels.
+
+    Args:
+        groups: Number of groups.
+        maps: Number of output channels, over all groups.
+    """
+    most = max(WIDTH * groups // maps, 1)
+    return next(m for m in range(most, 0, -1) if groups % m == 0)
+
+
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     op, w, x, y = node.op_as(ChannelsLastQuantizedConv), node.arg(1), node.arg(0), node.output
     if 0 in y.dims:
         return []
-    window, groups = _window(node), op.group
+    window, merged = _window(node), _groups_per_panel(op.group, w.dims[0])
+    groups = op.group // merged
     joined = groups == 1 and window.steps(window.dilations)[-1] == 1
-    channels, n, positions = w.dims[1], w.dims[0] // groups, prod(y.dims[:-1])
+    channels, n, positions = w.dims[1] * merged, w.dims[0] // groups, prod(y.dims[:-1])
     run = channels * (w.dims[-1] if joined else 1)
     lines = prod(w.dims[2:-1] if joined else w.dims[2:])
     depth = lines * round_up(run, _DOT_DEPTH)
@@ -104,12 +119,17 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     middle = 0 if x.dtype is DType.INT8 else 128
 
     def pack(array: Array) -> Array:
-        levels = unsigned(array).reshape(groups, n, channels, lines, -1).transpose(0, 1, 3, 4, 2)
         shift = 128 if array.dtype == np.int8 else 0
         level_zeros = (zeros + shift).reshape(groups, n)
+        maps, taps = n // merged, lines * run // channels
+        levels = unsigned(array).reshape(groups, merged, maps, channels // merged, taps)
+        whole = np.empty((groups, merged, maps, taps, merged, channels // merged), np.uint8)
         padded = np.empty((groups, n, lines, depth // lines), np.uint8)
-        padded[...] = level_zeros[:, :, None, None]  # so that differences are 0
-        padded[..., :run] = levels.reshape(groups, n, lines, run)
+        whole[...] = level_zeros.reshape(groups, merged, maps, 1, 1, 1)  # differences are 0
+        padded[...] = level_zeros[:, :, None, None]
+        for part in range(merged):
+            whole[:, part, :, :, part] = levels[:, part].swapaxes(-1, -2)
+        padded[..., :run] = whole.reshape(groups, n, lines, run)
         records = []
         for group in range(groups):
             rows, at = padded[group].reshape(n, depth), slice(group * n, (group + 1) * n)
@@ -122,7 +142,7 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
         return np.stack(records)
 
     nbytes = groups * ceil_div(n, WIDTH) * record_bytes(depth)
-    layout = f"conv_bytes:{groups}:{int(joined)}:{middle - op.x_zero}"
+    layout = f"conv_bytes:{op.group}:{int(joined)}:{middle - op.x_zero}"
     kernel = KernelSpec.of(
         "conv/conv_bytes.cl",
         "conv_bytes_cpu",

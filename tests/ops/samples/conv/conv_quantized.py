@@ -39,6 +39,8 @@ def quantized_conv_samples(cls: type[ChannelsLastQuantizedConv]) -> Iterator[Sam
             (24, 3, 3, 3),
         ),
         ({"pads": around, "group": 2}, (2, 5, 6, 14), (8, 7, 3, 3)),
+        ({"pads": around, "group": 12}, (1, 4, 5, 36), (48, 3, 3, 3)),
+        ({"pads": around, "group": 2}, (1, 4, 5, 6), (80, 3, 2, 2)),
         ({"pads": (2, 2)}, (1, 11, 1), (30, 1, 5)),
         ({"pads": (9, 9)}, (1, 3, 4), (5, 4, 2)),
         ({"pads": (1, 0, 1, 1, 2, 0)}, (1, 3, 4, 5, 2), (6, 2, 2, 3, 3)),
