@@ -5,7 +5,7 @@ A has 8-bit integers, or is float32 and quantized to 8 bits by the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,11 +15,11 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
 from clrt.kernels.quantized_weights import QuantizedWeights
+from clrt.kernels.size_formulas import balanced_share
 from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
 from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.variant import Lowering
@@ -290,17 +290,8 @@ def partition(m: int, n: int, batches: int, ctx: Lowering) -> tuple[int, int]:
         n: Columns of each product.
         batches: Number of products.
     """
-    panels, caps = ceil_div(n, WIDTH), ctx.caps
-    target_groups = ctx.thresholds(Int8Partition).groups * caps.compute_units
-
-    def shares() -> Iterator[tuple[int, int, int]]:
-        for height in range(_TILE_ROWS, MAX_ROWS + 1, _TILE_ROWS):
-            stripes = ceil_div(m, height) * batches
-            spans = clamp(ceil_div(target_groups, stripes), 1, panels)
-            width = ceil_div(panels, spans)
-            groups = stripes * ceil_div(panels, width)
-            rows = min(height, m)
-            yield ceil_div(groups, caps.compute_units) * rows * width, -height, width * WIDTH
-
-    _, height, columns = min(shares())
-    return min(-height, m), columns
+    units = ctx.caps.compute_units
+    target = ctx.thresholds(Int8Partition).groups * units
+    tiles = MAX_ROWS // _TILE_ROWS
+    share = balanced_share(m, ceil_div(n, WIDTH), batches, units, target, _TILE_ROWS, tiles)
+    return share.rows, share.panels * WIDTH

@@ -5,11 +5,13 @@ A stored template names them by module and name, so importing this module must s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from clrt.ir.symbolic_trace import pure
 from clrt.util.math import ceil_div
 
-# Maximum result of `balanced_height`, which tries all heights up to it: a damaged stored plan may
-# ask for any. Default thresholds ask for 16.
+# Maximum number of heights that `balanced_height` and `balanced_share` try: a damaged stored plan
+# may ask for any. Default thresholds ask for 16.
 _MAX_HEIGHT = 1 << 12
 
 
@@ -35,6 +37,40 @@ def balanced_height(
 
     most = min(most, blocks, _MAX_HEIGHT)
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_per_core)
+
+
+class Share(NamedTuple):
+    """Part of a matrix that a work-group computes: rows, and panels of columns."""
+
+    rows: int
+    panels: int
+
+
+@pure
+def balanced_share(
+    rows: int, panels: int, batches: int, units: int, target: int, tile: int, tiles: int
+) -> Share:
+    """Returns the rows and panels per work-group with which all cores finish together.
+
+    Args:
+        rows: Rows of each matrix.
+        panels: Panels (blocks of columns) of each matrix.
+        batches: Number of matrices.
+        units: Compute units of the device.
+        target: Number of work-groups wanted, if the rows alone give fewer.
+        tile: Rows of a tile.
+        tiles: Maximum number of tiles per work-group.
+    """
+    best = []
+    for height in range(tile, tile * min(tiles, _MAX_HEIGHT) + 1, tile):
+        stripes = ceil_div(rows, height) * batches
+        spans = max(1, min(panels, ceil_div(target, stripes)))
+        width = ceil_div(panels, spans)
+        groups = stripes * ceil_div(panels, width)
+        cost = ceil_div(groups, units) * min(height, rows) * width
+        best.append((cost, -height, width))
+    _, height, width = min(best)
+    return Share(min(-height, rows), width)
 
 
 def slice_indices(dim: int, start: int, end: int, step: int) -> range:

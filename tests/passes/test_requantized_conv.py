@@ -15,6 +15,9 @@ import clrt
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.ir.symbolic_trace import ShapeTrace
+from clrt.kernels.gemm_int8_cpu import partition
+from clrt.kernels.variant import Lowering
 from clrt.models.onnx.importer import import_model
 from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.device_pipeline import prepare
@@ -105,6 +108,16 @@ def test_block_has_onnxruntime_results(signed: bool) -> None:
     for device in all_devices():
         with clrt.load(proto, device=device.index, strict=True) as model:
             np.testing.assert_array_equal(model.run(feeds)["y"], expected)
+
+
+def test_shares_of_work_groups_follow_by_formula_at_other_sizes() -> None:
+    ctx, trace = Lowering(BYTES_CPU, lambda _: {}), ShapeTrace({"m": 100})
+    shares = partition(trace.start()["m"], 96, 1, ctx)
+    for m in (1, 7, 64, 100, 999, 12544):
+        evaluation = trace.evaluate({"m": m})
+        assert evaluation is not None
+        found = tuple(evaluation.numbers[trace.formula(n)] for n in shares)
+        assert found == partition(m, 96, 1, ctx)
 
 
 def test_devices_without_byte_products_keep_integer_convolution() -> None:

@@ -14,6 +14,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PlainEfficiency
 from clrt.kernels.gemm_int8_cpu import (
     MAX_ROWS,
@@ -113,7 +114,7 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     depth = lines * round_up(run, _DOT_DEPTH)
     height, columns = partition(positions, n, groups, ctx)
     blocks = ceil_div(positions, height) * ceil_div(n, columns) * groups
-    share = ceil_div(blocks, min(blocks, _GROUPS_PER_CORE * ctx.caps.compute_units))
+    share = ceil_div(blocks, clamp(blocks, 1, _GROUPS_PER_CORE * ctx.caps.compute_units))
     work_groups = ceil_div(blocks, share)
     zeros, bias, factors = (_numbers(node, i) for i in (2, 3, 4))
     middle = 0 if x.dtype is DType.INT8 else 128

@@ -206,6 +206,7 @@ def test_stored_trace_names_only_marked_functions(text: str) -> None:
 
 _CLAMP = "clrt.ir.symbolic_trace:clamp"
 _HEIGHT = "clrt.kernels.size_formulas:balanced_height"
+_ROWS = "clrt.kernels.size_formulas:balanced_share#0"
 _TILE = 'clrt.kernels.gemm_gpu:best_tile{"least": 0}'
 _SPLIT = """clrt.kernels.conv_gpu:best_split{"join_cycles": 0, "costs":
     {"class": "clrt.kernels.conv_gpu:ConvGpuCosts", "tile_side": 0}}#0"""
@@ -234,8 +235,8 @@ def test_stored_trace_that_replaces_formula_is_refused(steps: list[list[int]]) -
 
 @pytest.mark.parametrize(
     ("text", "operands"),
-    [(_HEIGHT, [1, 0, 1, 0, 0, 0]), (_TILE, [0] * 6), (_SPLIT, [0] * 9)],
-    ids=["heights", "tiles", "splits"],
+    [(_HEIGHT, [1, 0, 1, 0, 0, 0]), (_ROWS, [0] * 7), (_TILE, [0] * 6), (_SPLIT, [0] * 9)],
+    ids=["heights", "rows", "tiles", "splits"],
 )
 def test_stored_function_of_any_numbers_ends(text: str, operands: list[int]) -> None:
     stored = StoredTrace(["n"], [4, 1 << 62, -1], [[2, 0, *operands]], [], [text])
