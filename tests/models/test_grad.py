@@ -123,6 +123,26 @@ def test_op_without_gradient_in_branch_is_named_with_path() -> None:
         clrt.grad(parsed(text), "x", "loss")
 
 
+@DEVICES
+def test_attention_averages_values_of_rows_that_finite_masks_cover(device: DeviceInfo) -> None:
+    text = """net (float[1, 1, 4, 4] q, float[1, 1, 4, 4] k, float[1, 1, 4, 4] v, float[4, 4] m)
+               => (float loss) {
+        y = Attention <is_causal = 1> (q, k, v, m)
+        loss = ReduceSum <keepdims = 0> (y)
+    }"""
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal((1, 1, 4, 4)).astype(np.float32) for n in "qkv"}
+    mask = np.full((4, 4), -np.inf, np.float32)  # of the first and the last query: no key
+    mask[1:3] = np.finfo(np.float32).min
+    model = clrt.grad(parsed(text, opset=23), ["q", "k", "v"], "loss", device=device.index)
+    results = model.run({**feeds, "m": mask})
+    weights = np.float32([1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3, 0])
+    assert results["loss"] == pytest.approx((weights @ feeds["v"][0, 0]).sum(), rel=1e-4)
+    np.testing.assert_allclose(results["v.grad"][0, 0, :, 0], weights, rtol=1e-5)
+    assert np.isfinite(results["k.grad"]).all() and np.isfinite(results["q.grad"]).all()
+    assert not results["q.grad"][..., [0, 3], :].any()
+
+
 def test_random_numbers_of_a_shape_are_constants() -> None:
     text = """net (float[4] x) => (float loss, float[4] e) {
         e = RandomNormalLike <seed = 1.0> (x)

@@ -40,11 +40,11 @@ RULES = sorted(
 )
 # Limits that keep a test below a second: elements of a sample, and samples with a result.
 _MAX_ELEMS, _MAX_SAMPLES = 1500, 8
-# Ops whose results are not floating point, or whose derivative is 0 almost everywhere.
 # Inputs that are parameters, not arguments, of a function.
 _PARAMETERS = {"Dropout": 1}
 # Ops that need numbers among the dims that the test makes symbols.
 _STATIC = {"Attention", "Conv", "ConvTranspose"}
+# Ops whose results are not floating point, or whose derivative is 0 almost everywhere.
 _FLAT = {
     "Sign", "Floor", "Ceil", "Round", "BitCast", "Hardmax",
     "EyeLike", "RandomNormalLike", "RandomUniformLike",

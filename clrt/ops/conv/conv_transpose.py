@@ -262,14 +262,14 @@ class ConvTranspose(HasScalableWeights):
             raise UnsupportedError("its padding depends on the input; use fixed sizes")
         # Elements behind the last window have no part in x.
         padding = tuple(max(int(n), 0) for n in ends)
+        by_bias = bias_gradient(b, cotangent)
         for axis, (image, end) in enumerate(zip(images, ends, strict=True), start=2):
             if end < 0:
-                cotangent_of_windows = image + end
-                cotangent = b.slice(cotangent, 0, cotangent_of_windows, axis)
+                cotangent = b.slice(cotangent, 0, image + end, axis)
         g = Geometry(kernel, strides, dilations, tuple(begins), padding, self.group)
         by_x = convolve(b, cotangent, w, g)
         by_w = weight_gradient(b, cotangent, x, w, g)
-        return [by_x, by_w, bias_gradient(b, cotangents[0] or cotangent)]
+        return [by_x, by_w, by_bias]
 
     def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
         by_group = scale.reshape(self.group, 1, weights[1])

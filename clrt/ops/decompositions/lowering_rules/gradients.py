@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from clrt.errors import UnsupportedError
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import Dim, product, provably_equal
@@ -15,9 +17,6 @@ from clrt.ops.norm.batch_normalization import BatchNormalization
 from clrt.ops.norm.group_normalization import GroupStatistics
 from clrt.ops.norm.lp_normalization import LpNormalization
 from clrt.ops.op_builder import OpBuilder
-
-# Score of a hidden key: finite, so that rows without a visible key have no NaN.
-_HIDDEN = -1e30
 
 
 @register_decomposition(BatchNormalization, audience=DecompositionStage.GRADIENT)
@@ -85,20 +84,21 @@ def _attention(node: Node, b: OpBuilder) -> list[Value]:
         scores = (scores / op.softcap).apply("Tanh") * op.softcap
     if mask is not None:
         given = Expression(b, mask)
-        scores = scores.where(given, _HIDDEN) if mask.dtype is DType.BOOL else scores + given
+        scores = scores.where(given, -math.inf) if mask.dtype is DType.BOOL else scores + given
     if op.is_causal:
         queries, keys = (known_shape(t)[2] for t in (q, k))
         column = Expression(b, b.count_up(keys))
         row = Expression(b, b("Unsqueeze", b.count_up(queries), b.ints(1)))
         if presents:
             row = row + Expression(b, b.dim(keys - queries))
-        scores = scores.where(column <= row, _HIDDEN)
+        scores = scores.where(column <= row, -math.inf)
         if op.left_window_size >= 0:
-            scores = scores.where(column >= row - op.left_window_size, _HIDDEN)
+            scores = scores.where(column >= row - op.left_window_size, -math.inf)
     masked = mask is not None or op.is_causal
     if masked:
-        visible = scores > _HIDDEN / 2
-        scores = scores.where(visible, _HIDDEN)
+        visible = scores > -math.inf
+        # The same scores, but gradients end here: in rows without a visible key they are NaN.
+        scores = scores.where(visible, -math.inf)
     weights = scores.apply("Softmax", axis=-1)
     if masked:
         weights = weights.where(visible)
