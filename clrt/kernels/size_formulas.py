@@ -39,7 +39,7 @@ def balanced_height(
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_per_core)
 
 
-class Share(NamedTuple):
+class MatrixExtent(NamedTuple):
     """Part of a matrix that a work-group computes: rows, and panels of columns."""
 
     rows: int
@@ -49,7 +49,7 @@ class Share(NamedTuple):
 @pure
 def balanced_share(
     rows: int, panels: int, batches: int, units: int, target: int, tile: int, tiles: int
-) -> Share:
+) -> MatrixExtent:
     """Returns the rows and panels per work-group with which all cores finish together.
 
     Args:
@@ -70,7 +70,7 @@ def balanced_share(
         cost = ceil_div(groups, units) * min(height, rows) * width
         best.append((cost, -height, width))
     _, height, width = min(best)
-    return Share(min(-height, rows), width)
+    return MatrixExtent(min(-height, rows), width)
 
 
 def slice_indices(dim: int, start: int, end: int, step: int) -> range:
