@@ -28,8 +28,8 @@ from clrt.kernels.thresholds import Thresholds, tunable
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
-from clrt.ops.conv.channels_last_gemm import geometry, launch_rows, product_of, window_of, zeros
-from clrt.ops.conv.conv import FusedConv
+from clrt.ops.conv.channels_last_gemm import geometry, launch_rows, product_of, zeros
+from clrt.ops.conv.conv import FusedConv, window_of
 from clrt.ops.conv.conv1d_gemm import product_of_lines
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.pointwise.fused import symbolic_shape

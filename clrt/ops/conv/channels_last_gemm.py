@@ -18,10 +18,9 @@ from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, pitched_args
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import TunedKernel
-from clrt.ops.conv.conv import FusedConv
+from clrt.ops.conv.conv import FusedConv, window_of
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import symbolic_shape
-from clrt.ops.vision.pooling import WindowPool
 
 _AXES = 3
 
@@ -75,13 +74,6 @@ def product_of(node: Node) -> GemmProblem:
     images = MatrixOperand(BufferArg(x), (positions * k, 0, k, 1), by_rows=True)
     weights = MatrixOperand(BufferArg(w), (0, n * k, 1, k))
     return GemmProblem(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
-
-
-def window_of(node: Node) -> WindowPool:
-    """Returns the window geometry of a FusedConv node, whose weights have a static shape."""
-    window = node.op_as(FusedConv).window(node.arg(1).shape)
-    assert window is not None
-    return window
 
 
 def geometry(node: Node) -> dict[str, int]:

@@ -105,8 +105,8 @@ def lower_conv(node: Node) -> GemmProblem:
     return GemmProblem(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
-def _window(node: Node) -> WindowPool:
-    """Returns the window of a convolution."""
+def window_of(node: Node) -> WindowPool:
+    """Returns the window geometry of a convolution, whose weights have a static shape."""
     window = node.op_as(Convolution).window(node.arg(1).shape)
     assert window is not None
     return window
@@ -127,7 +127,7 @@ def unfolded(
         element, only `product`, without launches.
     """
     x = node.arg(0)
-    window = _window(node)
+    window = window_of(node)
     if window.is_pointwise:
         yield [], product
         return
@@ -218,7 +218,7 @@ def _emit_depthwise_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if len(node.output.dims) == 3:
         defines["T_ROWS"] = 1
     size = (columns, outer * ceil_div(rows, defines["T_ROWS"]))
-    window = _window_defines(_window(node))
+    window = _window_defines(window_of(node))
     return _depthwise("conv_depthwise_gpu", size, node, ctx, **defines, **window)
 
 
@@ -261,12 +261,12 @@ def _depthwise(
 def _depthwise_args(node: Node, product: GemmProblem) -> dict[str, Any]:
     args: dict[str, Any] = {"y": node.output, "x": node.arg(0), "weights": node.arg(1)}
     args |= {"outputs": product.batch[1] * product.m, "maps": product.m}
-    geometry = _window(node).geometry(node.arg(0).dims[2:], node.output.dims[2:])
+    geometry = window_of(node).geometry(node.arg(0).dims[2:], node.output.dims[2:])
     return args | geometry | product.epilogue.args
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    x, w, window = node.arg(0), node.arg(1), _window(node)
+    x, w, window = node.arg(0), node.arg(1), window_of(node)
     geometry = {} if window.is_pointwise else window.geometry(x.dims[2:], node.output.dims[2:])
     windows = ImageWindows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
     return emit_windows(lower_conv(node), windows, ctx)

@@ -36,11 +36,10 @@ from clrt.ops.conv.channels_last import (
     first_type,
     last_type,
 )
-from clrt.ops.conv.conv import Convolution
+from clrt.ops.conv.conv import Convolution, window_of
 from clrt.ops.matmul.matmul_integer import BYTES
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits
-from clrt.ops.vision.pooling import WindowPool
 from clrt.util.fast_dataclass import dataclass
 from clrt.util.math import ceil_div, round_up
 
@@ -55,18 +54,12 @@ _DOT_DEPTH = 4
 _GROUPS_PER_CORE = 4
 
 
-def _window(node: Node) -> WindowPool:
-    window = node.op_as(Convolution).window(node.arg(1).shape)
-    assert window is not None
-    return window
-
-
 def _args(node: Node) -> dict[str, Any]:
     """Returns the arguments that all kernels of the op share, by name."""
     x, y, op = node.arg(0), node.output, node.op_as(ChannelsLastQuantizedConv)
     if len(x.dims) - 2 > _AXES:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
-    geometry = _window(node).geometry(x.dims[1:-1], y.dims[1:-1])
+    geometry = window_of(node).geometry(x.dims[1:-1], y.dims[1:-1])
     low, high = float(op.low - op.y_zero), float(op.high - op.y_zero)
     return {"y": y, "x": x, **geometry, "zero": op.y_zero, "low": low, "high": high}
 
@@ -105,7 +98,7 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     op, w, x, y = node.op_as(ChannelsLastQuantizedConv), node.arg(1), node.arg(0), node.output
     if 0 in y.dims:
         return []
-    window, merged = _window(node), _groups_per_panel(op.group, w.dims[0])
+    window, merged = window_of(node), _groups_per_panel(op.group, w.dims[0])
     groups = op.group // merged
     joined = groups == 1 and window.steps(window.dilations)[-1] == 1
     channels, n, positions = w.dims[1] * merged, w.dims[0] // groups, prod(y.dims[:-1])
@@ -182,7 +175,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in y.dims:
         return []
     channels, taps, rows = w.dims[0], prod(w.dims[2:]), prod(y.dims[:-2])
-    tunables, window = ctx.tunables(DEPTHWISE_BYTES), _window(node)
+    tunables, window = ctx.tunables(DEPTHWISE_BYTES), window_of(node)
     width, across = tunables["T_VW"], window.kernel_shape[-1]
     step = window.steps(window.strides)[-1]
     unrolled = window.steps(window.dilations)[-1] == 1 and across <= 7 and step <= 2
