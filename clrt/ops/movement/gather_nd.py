@@ -30,6 +30,7 @@ from clrt.ops.movement.scatter_elements import (
     copy_of,
     data_t,
     reject_reduce,
+    scattered_over,
 )
 from clrt.ops.registry import register
 from clrt.ops.traits import InputTraits, MemoryTraits
@@ -242,12 +243,8 @@ class ScatterND(Op):
     ) -> Sequence[Value | None]:
         (cotangent,) = cotangents
         assert cotangent is not None
-        if self.reduction not in ("none", "add"):
-            raise UnsupportedError(f"its attribute 'reduction' is {self.reduction!r}")
-        indices, by_x = node.arg(1), cotangent
-        if self.reduction == "none":
-            by_x = b(self, cotangent, indices, filled_like(b, 0, node.arg(2)))
-        return [by_x, None, b(GatherND(), cotangent, indices)]
+        by_x = scattered_over(self, self.reduction, b, node, cotangent)
+        return [by_x, None, b(GatherND(), cotangent, node.arg(1))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices, updates = inputs

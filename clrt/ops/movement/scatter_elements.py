@@ -118,6 +118,25 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return [*launches, launch_places(kernel, merged, ctx, work, **tensors, **steps)]
 
 
+def scattered_over(op: Op, reduction: str, b: OpBuilder, node: Node, cotangent: Value) -> Value:
+    """Returns the cotangent of x in a scatter: that of y, but 0 where updates replace elements.
+
+    Args:
+        op: The scatter op.
+        reduction: Its reduction.
+        node: The scatter, whose inputs are x, indices and updates.
+        cotangent: Cotangent of its output y.
+
+    Raises:
+        UnsupportedError: The reduction is neither "none" nor "add".
+    """
+    if reduction == "add":
+        return cotangent
+    if reduction != "none":
+        raise UnsupportedError(f"its attribute 'reduction' is {reduction!r}")
+    return b(op, cotangent, node.arg(1), filled_like(b, 0, node.arg(2)))
+
+
 @register
 @dataclass(frozen=True)
 class ScatterElements(Op):
@@ -158,12 +177,8 @@ class ScatterElements(Op):
     ) -> Sequence[Value | None]:
         (cotangent,) = cotangents
         assert cotangent is not None
-        if self.reduction not in ("none", "add"):
-            raise UnsupportedError(f"its attribute 'reduction' is {self.reduction!r}")
-        indices, by_x = node.arg(1), cotangent
-        if self.reduction == "none":
-            by_x = b(self, cotangent, indices, filled_like(b, 0, node.arg(2)))
-        return [by_x, None, b("GatherElements", cotangent, indices, axis=self.axis)]
+        by_x = scattered_over(self, self.reduction, b, node, cotangent)
+        return [by_x, None, b("GatherElements", cotangent, node.arg(1), axis=self.axis)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices, updates = inputs
